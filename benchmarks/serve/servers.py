@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from loads import Connection
 
 from lockstep.wings.serve.servables.onnx import OnnxServable
@@ -25,6 +26,7 @@ WANTED = {
     "litserve": "litserve==0.2.19",
     "mlserver": "mlserver==1.7.1",
     "ray": "ray[serve]==2.60.0",
+    "by hand": "fastapi==0.165.0 uvicorn[standard]==0.54.0",
 }
 X = np.linspace(-1, 1, 64, dtype="float32")
 _START_S = 120.0
@@ -95,12 +97,12 @@ def serving(name: str, model: Path, environments: Path, scratch: Path) -> Iterat
 
 def installed(name: str, environments: Path) -> Path:
     """The Python of a peer's own environment; it is made where it is not there."""
-    environment = environments / name
+    environment = environments / name.replace(" ", "-")
     python, ready = environment.absolute() / "bin" / "python", environment / ".installed"
     if not ready.exists() or ready.read_text() != WANTED[name]:
         print(f"installing {WANTED[name]} into {environment}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-        packages = [WANTED[name], "onnxruntime", "numpy"]
+        packages = [*WANTED[name].split(), f"onnxruntime=={onnxruntime.__version__}", "numpy"]
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
         ready.write_text(WANTED[name])
     return python
@@ -129,7 +131,10 @@ def _how(
         ]
         extra = ["--runners", "1"] if "runners" in name else []
         return [*command, *extra], f"/v2/models/{model.stem}/infer", protocol, {}
-    python = installed(name, environments)
+    python = installed(name.partition(",")[0], environments)
+    if name.startswith("by hand"):
+        command = [str(python), str(HERE / "peer_by_hand.py"), str(model), str(port)]
+        return command, f"/{name.rpartition(' ')[2]}", own, {}
     if name != "mlserver":
         return (
             [str(python), str(HERE / "peer_servers.py"), name, str(model), str(port)],

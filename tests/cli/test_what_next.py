@@ -176,3 +176,26 @@ def test_a_test_of_pytest_leads_on_although_it_fails_when_it_is_ended_early(
         # Then the line can be pasted, and whether its code is to be read is known
         assert again.line.rstrip(")").endswith(line)
         assert again.may_fail is may_fail
+
+
+def test_variables_that_decide_about_numbers_are_set_as_they_were(place: Workplace) -> None:
+    # Given a recording of two threads, of a script that reads a variable of its own, and its twin of this shell's
+    script = place.script("reads.py", f"import os\nos.environ.get('MODE')\n{TRAIN}")
+    for name, threads in (("of-two", "2"), ("of-one", "1")):
+        done = place.record(
+            *("-o", name, "--", "python", script, "forward"),
+            environment={"OMP_NUM_THREADS": threads},
+        )
+        assert done.code == 0, done.err
+
+    told = [place.run("lockstep", "compare", "sound", name) for name in ("of-two", "of-one")]
+    line, done = pasted(place, told[0].out)
+
+    # Then the line sets what a recording keeps, where this shell has another value, and names what it does not keep
+    assert " && OMP_NUM_THREADS=2 lockstep record " in line
+    assert "OMP_NUM_THREADS" not in told[1].out.splitlines()[-1]
+    said = "(set MODE as it was: the script reads it, and a recording does not keep it)"
+    assert said in told[0].out.splitlines()[-2]
+    assert done.code == 0, done.err
+    shown = place.run("lockstep", "show", "of-two-whole")
+    assert "environment: OMP_NUM_THREADS=2" in shown.out

@@ -11,7 +11,7 @@ import torch
 from lockstep.core.errors import UsageError
 from lockstep.devices.support.known_lists import KNOWN, known_list, with_composites
 from lockstep.devices.support.list_files import list_from_file
-from lockstep.devices.support.native_functions import dispatch_keys
+from lockstep.devices.support.native_functions import dispatch_keys, structured_delegates
 from lockstep.devices.support.plugin_lists import given_devices, with_given
 from lockstep.devices.support.support_list import Standing
 from lockstep.hookspecs import SupportList as GivenList
@@ -193,3 +193,21 @@ def test_a_plug_in_gives_what_a_device_has_and_what_it_lacks() -> None:
 def test_without_plug_ins_a_known_list_is_as_it_is() -> None:
     mps = known_list("mps", torch.__version__)
     assert with_given("mps", mps) == mps
+
+
+def test_an_operator_that_torch_makes_of_a_listed_out_variant_is_supported_and_of_no_other() -> (
+    None
+):
+    # given Ascend's list, which has gelu.out and not gelu, and neither for erfcx
+    ascend = known_list("ascend", torch.__version__)
+    made = ascend.answer("aten::gelu", ["float32"])
+    # then the one is made of the other, and what has no such variant is lacking
+    assert (made.standing, made.why) == (Standing.SUPPORTED, "made by torch of aten::gelu.out")
+    assert ascend.answer("aten::special_erfcx", ["float32"]).standing is Standing.MISSING
+
+
+def test_torch_has_a_kernel_that_calls_the_out_variant_for_each_structured_operator() -> None:
+    key = "CompositeExplicitAutogradNonFunctional"
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert len(structured_delegates()) > 300
+    assert all(has(name, key) for name in structured_delegates())

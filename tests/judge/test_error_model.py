@@ -333,6 +333,34 @@ def test_a_passage_without_operators_is_a_sum() -> None:
     ).unexplained
 
 
+def drawn(seed: int, *, error: float = 0.0) -> Array:
+    """Normal numbers by Box and Muller, in float64; each function is off by up to `error`, relative."""
+    random = np.random.default_rng(seed)
+    u, v = random.uniform(1e-6, 1, (2, 512))
+    off = 1 + error * np.random.default_rng(seed + 1).uniform(-1, 1, (3, 512))
+    return np.sqrt(-2 * np.log(u) * off[0]) * off[1] * np.cos(2 * np.pi * v) * off[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drawn_weight_may_be_off_by_the_functions_that_drew_it(seed: int) -> None:
+    # Given weights of one random stream, whose functions two libraries round otherwise by 3.5 units in the last place
+    left, right = (
+        drawn(seed).astype(np.float32),
+        drawn(seed, error=7 * 2.0**-24).astype(np.float32),
+    )
+    assert (left != right).any()
+    # Then that is rounding, and no other weights
+    judgement = ErrorModel().passage([], measured(left, right), region=Region())
+    assert not judgement.unexplained
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(np.float32, 1 + 2e-6), (np.float16, 1.01)])
+def test_a_weight_scaled_by_little_is_another(dtype: Any, factor: float) -> None:
+    value = drawn(0).astype(dtype)
+    other = (value.astype(np.float64) * factor).astype(dtype)
+    assert ErrorModel().passage([], measured(value, other), region=Region()).unexplained
+
+
 def test_an_update_from_equal_inputs_is_equal_to_some_roundings() -> None:
     parameter, gradient = draw([(16, 16), (16, 16)])
     entering = [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from test_error_model import measured
 
 from lockstep.core.finding import Evidence, Metrics
-from lockstep.judge.fixed_rule import accuracy_reached
+from lockstep.core.site import Role
+from lockstep.judge.fixed_rule import FixedRule, accuracy_reached
+from lockstep.judge.protocol import Operation
 from lockstep.measure.metrics import IDENTICAL
 
 
@@ -44,3 +48,22 @@ def test_equal_digests_reach_it() -> None:
 def test_elements_that_are_non_finite_on_one_side_do_not_reach_it(mismatch: dict[str, int]) -> None:
     metrics = Metrics(Evidence.TENSORS, cosine=1.0, max_abs=0.0, **mismatch)
     assert accuracy_reached(metrics) is False
+
+
+def test_whole_numbers_are_exact_or_named() -> None:
+    # given indices of which a few are off by so little that the thresholds for real numbers pass them
+    right = np.arange(1000, 2000)
+    wrong = right + (np.arange(1000) % 100 == 0)
+    indices = measured(right, wrong, Role.OUTPUT)
+    scores = np.linspace(0.0, 1.0, 1000, dtype=np.float32)
+    same, noisy = measured(scores, scores), measured(scores, scores * np.float32(1.0 + 2.0**-20))
+
+    # then from equal inputs they are wrong, but not where a decision may have flipped
+    assert FixedRule().operator(Operation(op="torch.topk", inputs=(same,)), indices).unexplained
+    flipped = FixedRule().operator(Operation(op="torch.topk", inputs=(noisy,)), indices)
+    assert flipped.beyond_floor
+    assert not flipped.unexplained
+    # and equal ones are not, nor real numbers as near
+    for near in (measured(right, right, Role.OUTPUT), measured(right * 1.0, wrong * 1.0)):
+        judgement = FixedRule().operator(Operation(op="torch.topk", inputs=(same,)), near)
+        assert not judgement.beyond_floor

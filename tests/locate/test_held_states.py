@@ -65,7 +65,7 @@ def test_what_differs_behind_the_first_step_is_set_up_otherwise() -> None:
     found = held_states("rank0", side(BEGIN, LATER), side(2 * BEGIN, LATER), equal=True)
     (origin,) = found.origins
     assert (origin.kind, origin.phase, origin.step) == (Kind.SETUP, Phase.INIT, 0)
-    assert origin.reason == "ema.weight, held beside the training, differs behind step 0 (rel 0.53)"
+    assert origin.reason == "ema.weight, held beside the training, differs after step 0 (rel 0.53)"
 
 
 def test_what_differs_behind_the_last_step_alone_was_changed_out_of_sight() -> None:
@@ -87,7 +87,7 @@ def test_a_rounding_is_unclear() -> None:
     rounded = LATER * np.float32(1 + 2.0**-23)
     found = held_states("rank0", side(BEGIN, LATER), side(BEGIN, rounded), equal=True)
     assert not found.origins
-    assert found.unclear[0].startswith("rank0: ema.weight behind step 1")
+    assert found.unclear[0].startswith("rank0: ema.weight after step 1")
 
 
 def test_noise_of_the_steps_may_be_in_what_follows_them() -> None:
@@ -161,3 +161,24 @@ def test_of_what_was_made_before_only_what_moves_counts_by_its_order() -> None:
     # its twin: one that follows otherwise
     other = side_of(cast(RankRecording, rank("Net_7", "Net_2", 1.1 * LATER)))
     assert held_states("rank0", one, other, equal=True).origins
+
+
+def test_what_left_first_stands_before_what_follows_the_training() -> None:
+    # Given a teacher whose mean was never updated, and whose weights follow a student that is off by noise
+    def run(noise: float, mean: Values) -> Side:
+        moved = np.float32(1 + noise) * LATER
+        held = states(
+            Moment.LAST,
+            2,
+            net=(Standing.TRAINED, moved),
+            **{"ema.a": (Standing.BESIDE, moved), "ema.mean": (Standing.BESIDE, mean)},
+        )
+        first = states(Moment.FIRST, 1, **{"ema.a": (Standing.BESIDE, BEGIN)})
+        return Side(2, (), first, held)
+
+    found = held_states("rank0", run(0.0, LATER), run(1e-4, BEGIN[::-1].copy()), equal=False)
+    # Then the mean is named, and the weights are counted
+    (origin,) = found.origins
+    assert origin.tensor == "ema.mean.weight"
+    assert origin.reason.startswith("ema.mean.weight, held beside the training, differs after step")
+    assert origin.reason.endswith("1 more differ by no more than what they follow does")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lockstep
+from lockstep.core.errors import CorruptError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import CallPair, Comparison, Evidence, Kind, Verdict
 from lockstep.judge.error_model import ErrorModel
@@ -250,3 +251,22 @@ def test_the_headline_says_which_part_was_recorded(
     said = headline(lockstep.compare_recordings(reference, candidate))
     assert said.startswith("AGREE")
     assert (f"not recorded: {words}" in said) if words else ("not recorded" not in said)
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_equal_digests_do_not_spare_whole_tensors_from_being_looked_at(
+    tmp_path: Path, side: str
+) -> None:
+    # Given two recordings that are equal bit by bit, of which one's tensors were overwritten afterwards
+    paths = {name: recorded(tmp_path / name) for name in ("reference", "candidate")}
+    assert lockstep.compare_recordings(*paths.values()).verdict is Verdict.AGREE
+    (shard, *_) = sorted(paths[side].rglob("tensors-*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-64:] = bytes(64)
+    shard.write_bytes(data)
+    # When they are compared, then that is said, with the file
+    with pytest.raises(CorruptError, match=rf"{shard.name}: was changed after it was written"):
+        lockstep.compare_recordings(*paths.values())
+    # And a comparison that reads no tensor goes by what was recorded of them
+    found = lockstep.compare_recordings(*paths.values(), read_tensors=False)
+    assert found.verdict is Verdict.AGREE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,12 +29,12 @@ class Gated(nn.Module):
         return torch.mul(value, taken) + 0 * gate
 
 
-def origin_of(tmp_path: Path, fault: str) -> Origin:
+def origin_of(tmp_path: Path, fault: str, make: Callable[[str], nn.Module] = Gated) -> Origin:
     """The first origin of one step with a fault against one without."""
     paths = []
     for name in ("", fault):
         torch.manual_seed(0)
-        model, batch = Gated(name), torch.randn(16, 8)
+        model, batch = make(name), torch.randn(16, 8)
         paths.append(tmp_path / (name or "sound"))
         with lockstep.record(paths[-1], model=model, steps="0:1"), torch.no_grad():
             model(batch)
@@ -48,6 +49,39 @@ def test_the_tensor_that_is_taken_instead_is_named(tmp_path: Path) -> None:
         "the candidate takes the result of torch.sigmoid #0 here, which is bitwise equal in both runs, where the"
         " reference takes that of torch.tanh #0"
     ) in origin.reason
+
+
+class Dropped(nn.Module):
+    """A sum of two branches of which one goes through an operator; `fault` says what does so instead."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.enter, self.act, self.fault = nn.Linear(8, 8), nn.Tanh(), fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.enter(x)
+        if self.fault == "factor":
+            value = value * 1.5
+        y: Tensor = self.act(x + value) if self.fault == "order" else x + self.act(value)
+        return y + self.enter(y)
+
+
+def test_two_operators_in_the_other_order_are_named(tmp_path: Path) -> None:
+    # Given a sum that goes into the operator whose result should be summed
+    origin = origin_of(tmp_path, "order", Dropped)
+
+    # Then what the reference takes is there in both runs, and the candidate takes the sum
+    assert (
+        "the candidate takes the result of torch.Tensor.add #0 of the model here, where the reference takes that of"
+        " torch.nn.functional.linear #0 of enter, which is bitwise equal in both runs"
+    ) in origin.reason
+
+
+def test_a_factor_in_between_is_no_other_tensor(tmp_path: Path) -> None:
+    origin = origin_of(tmp_path, "factor", Dropped)
+
+    assert "torch.Tensor.mul" in origin.reason
+    assert "takes the result" not in origin.reason
 
 
 def test_a_tensor_that_one_run_alone_makes_is_no_other_tensor_of_the_run(tmp_path: Path) -> None:

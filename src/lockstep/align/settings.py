@@ -186,4 +186,6 @@ def _shown(value: Any) -> str:
     index = index_text(value)
     if index is not None:
         return index
+    if value is None:
+        return "None"
     return json.dumps(value) if not isinstance(value, float) else f"{value:.12g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import multiprocessing.util
 import os
 import signal
@@ -54,6 +55,8 @@ def arm_from_environment() -> None:
         _emulation = Emulation(device, training_only=True)
         _emulation.start()
     _armed = Recorder(directory, options, wait_for_optimizer=True)
+    for name in options.loads:
+        importlib.import_module(name).begin(_armed)
     _armed.arm()
     leave_trace(directory, Reached.TORCH)
     if not _registered:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from lockstep.capture.made_buffers import MadeBuffers
 from lockstep.capture.patches import Patch
 
 
@@ -25,6 +26,11 @@ class LivingModules:
     """The modules of this process: those found once, and those made since.
 
     Looking at the whole heap takes a tenth of a second and more, which no training step should pay.
+
+    Attributes
+    ----------
+    buffers
+        At which line each buffer was registered that was made since.
     """
 
     def __init__(self) -> None:
@@ -32,6 +38,7 @@ class LivingModules:
         self._made: Counter[str] = Counter()
         self._places: dict[int, int] = {}
         self._before: set[int] = set()
+        self.buffers = MadeBuffers()
         self._patches = [
             Patch(Module, "__init__", self._noting),
             Patch(Module, "__setstate__", self._noting),  # copies and unpickled ones
@@ -41,11 +48,13 @@ class LivingModules:
         """Note every module that is made from now on."""
         for patch in self._patches:
             patch.put()
+        self.buffers.listen()
 
     def stop(self) -> None:
         """Note no more, and forget."""
         for patch in self._patches:
             patch.take_back()
+        self.buffers.stop()
         self._all.clear()
         self._places.clear()
         self._before.clear()
@@ -63,6 +72,7 @@ class LivingModules:
         self._places[id(module)] = self._made[name]
         self._made[name] += 1
         self._before.discard(id(module))
+        self.buffers.forget(id(module))
 
     def was_before(self, module: Module) -> bool:
         """Whether it was made before anybody listened."""

@@ -14,6 +14,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from lockstep.capture.live_modules import LivingModules
+from lockstep.capture.made_buffers import Told
 from lockstep.capture.setup import INSTALLED
 from lockstep.devices.methods import numel
 
@@ -142,6 +143,10 @@ class ModuleNames:
                     self._stand_ins[id(parameter)] = (parameter, path, _joined(path, name))
                     return True
         return False
+
+    def made_at(self, module: Module, buffers: Iterable[str]) -> Told | None:
+        """The call stack at which the first of these buffers of a module was registered, None where that is unknown."""
+        return self._living.buffers.made_at(module, buffers)
 
     def modules(self) -> list[tuple[str, Module]]:
         """Every module that was met, with its path."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -59,6 +60,16 @@ from lockstep.devices.tensor_numbers import prepare_kernels
 from lockstep.kernels.jit import say_before_compiling
 
 _active: Recorder | None = None
+
+
+class StepHearer(Protocol):
+    """Hears of the steps of a training, recorded or not, on the thread that trains."""
+
+    def step_begins(self, number: int) -> None:
+        """Step `number` begins: an optimizer was made, or the step before has ended."""
+
+    def finish(self) -> None:
+        """The training has ended, or the process does."""
 
 
 class Recorder:
@@ -138,6 +149,9 @@ class Recorder:
             asked_in = directory if options.ends_when_asked else None
             self._limit = StepLimit(options.max_steps, asked_in)
         self._loss_watch: LossWatch | None = None
+        self._hearers: list[StepHearer] = []
+        if options.records_nothing:
+            self.steps.choose(StepSelection.not_known_yet())
         if options.until_losses_part:
             self.steps.choose(StepSelection.not_known_yet())
             self._loss_watch = LossWatch(directory, lambda: self.steps.number)
@@ -187,6 +201,10 @@ class Recorder:
     def records_apart(self) -> bool:
         """Whether each step is recorded apart, for an audit."""
         return self.recording.options.apart
+
+    def hear(self, hearer: StepHearer) -> None:
+        """Tell this one of steps too; to be called before `arm`."""
+        self._hearers.append(hearer)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +265,8 @@ class Recorder:
             manifest.ended_by = BEFORE_BACKWARD if self._stopped else ended_by
             if recording.optimizer_seen and not self.steps.is_finished:
                 manifest.trained = self.steps.number
+        for hearer in self._hearers:
+            hearer.finish()
         if self._loss_watch is not None and not recording.failure:
             with self._failing_aloud():
                 self._loss_watch.finish(self.steps.number)
@@ -345,6 +365,8 @@ class Recorder:
         """An optimizer was made: a training may begin."""
         if self.optimizer_seen and self.trainers.another_lives:
             return  # what is recorded goes on in another thread
+        if not self.optimizer_seen:
+            self._tell_hearers()
         if not self.optimizer_seen and self.steps.is_uncertain:
             self.recording.set_aside()
         self.recording.optimizer_seen = True
@@ -455,6 +477,7 @@ class Recorder:
         if self._loss_watch is not None:
             self._hear_losses(self._loss_watch)
         self.steps.next()
+        self._tell_hearers()
         if self._limit is not None:
             self._go_elsewhere(self._limit)
         if self.records_apart:
@@ -479,6 +502,10 @@ class Recorder:
         if self._limit is not None and self._limit.ends_behind(self.steps.number):
             self._end()
             self._limit.end()
+
+    def _tell_hearers(self) -> None:
+        for hearer in self._hearers:
+            hearer.step_begins(self.steps.number)
 
     def _go_elsewhere(self, limit: StepLimit) -> None:
         """The step that begins now may be the last by request, with some sites whole and in another recording."""

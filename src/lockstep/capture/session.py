@@ -302,12 +302,24 @@ class Session:
             for _, _, tensor in fresh:
                 self.contents.note(tensor)
             return
-        call = self._rows.plain_call(CallKind.INIT, Phase.INIT, path, class_name(module), ())
+        stack = self._made_at(module, fresh)
+        call = self._rows.plain_call(
+            CallKind.INIT, Phase.INIT, path, class_name(module), (), stack=stack
+        )
         for index, (role, name, tensor) in enumerate(fresh):
             self._init_done.add(id(tensor))
             full = f"{path}.{name}" if path else name
             self._rows.add_record(call, Phase.INIT, role, index, full, self.contents.of(tensor))
         self._rows.add_call(call)
+
+    def _made_at(
+        self, module: torch.nn.Module, tensors: Sequence[tuple[Role, str, torch.Tensor]]
+    ) -> int:
+        """Number of the stack at which a module's buffers were registered; -1 where it begins with parameters too."""
+        if any(role is not Role.BUFFER for role, _, _ in tensors):
+            return -1
+        told = self.names.made_at(module, (name for _, name, _ in tensors))
+        return -1 if told is None else self._rows.stack_told(told, -1)
 
     def _remember_parameters(self) -> None:
         for tensor, path, name in list(self.names.owners.values()):

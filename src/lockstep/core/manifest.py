@@ -53,6 +53,10 @@ class Options:
     """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
     before_backward: bool = False
     """Every process ends before its first backward: what it is set up by is known by then."""
+    loads: list[str] = field(default_factory=list)
+    """Modules that each process loads after torch, before it is recorded; their `begin(recorder)` is called then."""
+    records_nothing: bool = False
+    """Steps are counted, and none is recorded: `loads` has something else to do with them."""
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
 from lockstep.core.site import Phase, Role
+from lockstep.judge.affine_regions import other_factor
 from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
@@ -34,11 +35,13 @@ from lockstep.judge.protocol import (
     Region,
     bounded_judgement,
     is_gradient,
+    whole_numbers,
 )
 from lockstep.judge.region_model import region_error
 from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
+    DRAWN_ROUNDINGS,
     FLIP_DEVIATIONS,
     FLIP_SIZE,
     INHERITED_MARGIN,
@@ -79,7 +82,7 @@ class ErrorModel:
         if operation.family is Family.UNINITIALISED or _is_workspace(operation, output):
             return MEANINGLESS
         if not output.floating:
-            return _whole_numbers(entering, output)
+            return whole_numbers(entering, output)
         backward = is_gradient(output)
         bound = gradient_bound(operation, output) if backward else forward_bound(operation, output)
         inherited = INHERITED_MARGIN * bound.inherited
@@ -100,12 +103,16 @@ class ErrorModel:
         if target.equal:
             return AGREES
         if not target.floating:
-            return _whole_numbers(sources, target)
+            return whole_numbers(sources, target)
+        found = other_factor(sources, target, region)
+        if found is not None:
+            return found
         everything = (*sources, target)
         if not region.operators:
             inherited = sum(item.possible_distance for item in floats(sources))
             size = max(sum(item.norm for item in floats(sources)), target.norm)
-            bound = Bound(inherited, size)
+            drawn = 0.0 if sources else DRAWN_ROUNDINGS * size
+            bound = Bound(inherited, size, drawn)
         else:
             bound = _region_bound(sources, target, region)
         if any(not item.floating and not item.equal for item in sources):
@@ -128,7 +135,7 @@ class ErrorModel:
         if output.equal:
             return AGREES
         if not output.floating:
-            return _whole_numbers(entering, output)
+            return whole_numbers(entering, output)
         inputs = floats(entering)
         param = max(
             (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
@@ -141,15 +148,6 @@ class ErrorModel:
 def _is_workspace(operation: Operation, output: Measured) -> bool:
     """Bytes that `aten.mkldnn_rnn_layer` and its kin leave for their backward mean nothing."""
     return operation.family is Family.UNKNOWN and output.pair.present.dtype == "uint8"
-
-
-def _whole_numbers(entering: Sequence[Measured], output: Measured) -> Judgement:
-    """From equal inputs integers and booleans are equal; else a decision may have flipped."""
-    same_inputs = all(item.equal for item in entering)
-    tolerance = 0.0 if same_inputs else math.inf
-    return Judgement(
-        tolerance, 0.0, beyond_floor=output.known, unexplained=output.known and same_inputs
-    )
 
 
 def _region_bound(sources: Sequence[Measured], target: Measured, region: Region) -> Bound:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from lockstep.core.finding import CallPair, Metrics
-from lockstep.judge.protocol import Judgement, Operation, Region
+from lockstep.judge.protocol import Judgement, Operation, Region, whole_numbers
 from lockstep.judge.tolerances import (
     FIXED_COSINE,
     FIXED_COSINE_WITH_ERROR,
@@ -47,7 +47,10 @@ def accuracy_reached(metrics: Metrics) -> bool | None:
 
 
 class FixedRule:
-    """The fixed rule: an output that fails it is explained by inputs that fail it."""
+    """The fixed rule: an output that fails it is explained by inputs that fail it.
+
+    Its document speaks of numbers that round. Integers and booleans do not: from equal inputs they are equal.
+    """
 
     @property
     def name(self) -> str:
@@ -80,6 +83,8 @@ class FixedRule:
         return self._judged(entering, output)
 
     def _judged(self, entering: Sequence[Measured], output: Measured) -> Judgement:
+        if not (output.floating or output.equal):
+            return whole_numbers(entering, output)
         fails = _fails(output)
         return Judgement(
             tolerance=math.nan,
@@ -92,6 +97,6 @@ class FixedRule:
 def _fails(measured: Measured) -> bool:
     if measured.equal:
         return False
-    if measured.shape_differs:
+    if measured.shape_differs or not measured.floating:
         return True
     return accuracy_reached(measured.metrics) is False

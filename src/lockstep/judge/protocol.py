@@ -295,6 +295,15 @@ def bounded_judgement(
     )
 
 
+def whole_numbers(entering: Sequence[Measured], output: Measured) -> Judgement:
+    """Judge integers and booleans: from equal inputs they are equal; else a decision may have flipped."""
+    same_inputs = all(item.equal for item in entering)
+    tolerance = 0.0 if same_inputs else math.inf
+    return Judgement(
+        tolerance, 0.0, beyond_floor=output.known, unexplained=output.known and same_inputs
+    )
+
+
 def largest(items: Sequence[Measured], *, floating: bool = True) -> float:
     """Largest relative difference among tensors that round, or 0."""
     return max((item.relative for item in items if item.floating is floating), default=0.0)

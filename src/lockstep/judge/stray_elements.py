@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lockstep.core.dtypes import smallest_positive, unit_roundoff
 from lockstep.core.finding import Evidence
 from lockstep.core.records import Array
 from lockstep.judge.protocol import Judgement
@@ -82,9 +83,31 @@ def stray_elements(left: Array, right: Array, unit: float, norm: float) -> tuple
         return 0, 0.0
     errors = np.abs(left[differing].astype(np.float64) - right[differing])
     typical = STRAY_SCALE * norm / math.sqrt(max(left.size, 1))
-    scale = np.maximum(np.maximum(np.abs(left[differing]), np.abs(right[differing])), typical)
-    stray = errors > STRAY_ROUNDINGS * unit * scale
+    size = np.maximum(np.abs(left[differing]), np.abs(right[differing]))
+    stray = errors > STRAY_ROUNDINGS * unit * np.maximum(size, typical)
+    if stray.any() and (rounded := _rounded_to(left, right)) is not None:
+        last_place = np.maximum(
+            2.0 * unit_roundoff(rounded) * size, smallest_positive(rounded) or 0.0
+        )
+        stray &= errors > STRAY_ROUNDINGS * unit * np.maximum(size, typical) + last_place
     return int(stray.sum()), float(errors.max(initial=0.0, where=stray))
+
+
+def _rounded_to(left: Array, right: Array) -> str | None:
+    """The 16-bit dtype that holds every number of two float32 results, or None.
+
+    Under autocast the gradient of a float32 weight is a 16-bit result that was converted: an element may differ by one
+    unit in the last place of that dtype. One number that the dtype cannot hold shows that nothing was rounded to it.
+    """
+    if left.dtype != np.float32 or right.dtype != np.float32:
+        return None
+    bits = [np.ascontiguousarray(one).view(np.uint32) for one in (left, right)]
+    if not any((one & 0xFFFF).any() for one in bits):
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        halves = [one.astype(np.float16).astype(np.float32) for one in (left, right)]
+    held = zip(halves, (left, right), strict=True)
+    return "float16" if all(np.array_equal(*both, equal_nan=True) for both in held) else None
 
 
 __all__ = ["stray_elements", "with_stray_elements"]

@@ -19,6 +19,12 @@ NOISE_MARGIN = 4.0
 """Times the bound on what rounds at a site that its output may be off. A calibrated floor needs 2 (16-bit) to 5
 (fp32), measured on a 12-layer transformer; the bounds here are looser than a calibration."""
 
+DRAWN_ROUNDINGS = 3.0
+"""Roundings in single precision, `NOISE_MARGIN` times, of a number that nothing recorded was computed to: a weight or
+a batch drawn by `sqrt(-2 log u) cos(2 pi v)`. Vector libraries give each of the three functions within 3.5 units in
+the last place, that is 7 unit roundoffs (SLEEF, "u35" functions); together 12 on random signs, beside one of the
+result. Seen between PyTorch's AVX2 and scalar kernels: 4.3 unit roundoffs."""
+
 NUMBER_GAIN = 4.0
 """By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
 
@@ -201,6 +207,10 @@ apart (fp16 underflows below 6e-5)."""
 
 UPDATE_MARGIN = 4.0
 """How many times the error of one kernel (single, foreach, fused) another may be off."""
+
+NUMBERS_ALIKE = 64 * 2.0**-23
+"""Relative distance up to which two numbers of Python may be one, rounded otherwise: some roundings of single
+precision, as numbers have that were taken from tensors. As `lockstep.align.settings` takes it."""
 
 MASK_MAGNITUDE = 1e4
 """Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""

@@ -14,6 +14,7 @@ from functools import cached_property
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role, Site
+from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
 from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Place
@@ -47,7 +48,10 @@ class Accumulations:
         self._last[measured.pair.present.name] = measured
         if self._is_seen(measured.pair):
             sent = self._sent[measured.pair.present.name]
-            return sent, self._judge.passage(sent, measured, region=NOTHING_BETWEEN)
+            judgement = self._judge.passage(sent, measured, region=NOTHING_BETWEEN)
+            if self._judge.looks_at_set_up and not judgement.unexplained:
+                judgement = altered_by_one(sent, measured, NOTHING_BETWEEN) or judgement
+            return sent, judgement
         operation = self._operations.of_owner(item.reference.site.module)
         return list(operation.entering), self._judge.operator(operation, measured)
 

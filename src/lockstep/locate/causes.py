@@ -22,6 +22,7 @@ from lockstep.locate.regions import Regions
 from lockstep.locate.scaling import StepGradients
 from lockstep.locate.setting_causes import SettingCauses
 from lockstep.locate.setup_causes import SetupCauses
+from lockstep.locate.side_effects import SideEffects
 from lockstep.locate.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.unaligned_calls import Unaligned
 from lockstep.locate.wiring import taken_instead
@@ -53,6 +54,7 @@ class Causes:
         gradients, regions = StepGradients(step), Regions(step)
         for causes in (SetupCauses, RecomputedCauses, GradientCauses, SettingCauses):
             causes(self._rank, step, gradients, regions, first).run()
+        SideEffects(self._rank, step, gradients, regions, first).run()
         origins = StepOrigins(self._rank, step, gradients, regions, first)
         origins.each(lambda origin: self._described(origin, regions))
         self._rank.before = contents_of(gradients.at_optimizer())

@@ -21,7 +21,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.manifest import APART, Event
 from lockstep.core.records import would_differ
-from lockstep.core.site import CallKind
+from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes import Causes
@@ -169,6 +169,9 @@ def conclusion(
         sides = with_exit_codes(sides, reference, candidate)
         alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
         ends = ends_between(sides, equal=equal, rounding_alone=alone)
+        if not equal and _trained_alike(findings):
+            strict = ends_between(sides, equal=True, rounding_alone=alone)
+            ends = strict if strict.course is Course.APART and strict.certain else ends
         held = [held_states(name, *both, equal=equal) for name, both in sides.items()]
     if not (origins or uniform):
         origins = once_over_ranks([origin for one in held for origin in one.origins])
@@ -234,6 +237,22 @@ def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
     """Return whether the chosen steps leave out the last that was recorded: what differs at the end may come of it."""
     last = {rank.steps[-1] for both in pairing.ranks.both.values() for rank in both if rank.steps}
     return steps is not None and not last <= set(steps)
+
+
+_TRAINED = frozenset(
+    {Role.LOSS, Role.PARAM_GRAD, Role.PARAM, Role.PARAM_AFTER, Role.STATE_AFTER, Role.BUFFER}
+)
+"""What is trained, or decides what is."""
+
+
+def _trained_alike(findings: Sequence[Finding]) -> bool:
+    """Whether all that the recorded steps trained is equal bit by bit.
+
+    What differs beside it has no part in these steps: a metric, or what a script keeps for a later one.
+    """
+    trained = [one for one in findings if one.pair.present.role in _TRAINED]
+    updates = any(one.pair.present.role in (Role.PARAM_GRAD, Role.PARAM_AFTER) for one in trained)
+    return updates and all(one.metrics.evidence is Evidence.DIGEST for one in trained)
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:

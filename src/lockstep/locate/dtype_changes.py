@@ -24,12 +24,13 @@ from lockstep.core.finding import (
     UniformChange,
 )
 from lockstep.core.operators import Family, Trait, canonical_name, operator_of
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.origins import Place, origin_at, place_of
 
-_PARAMETERS = "parameters"
+_PARAMETERS, _BUFFERS = "parameters", "buffers"
 _SHOWN = 4
 
 
@@ -58,8 +59,7 @@ class DtypeChanges:
         for item in items:
             if sees_operators and item.reference.kind is CallKind.MODULE:
                 continue  # a wrapper may well give results in another dtype than its model
-            role = _ROLES.get(item.reference.kind)
-            for pair in item.complete(role) if role is not None else ():
+            for pair in item.complete(*_ROLES.get(item.reference.kind, ())):
                 self._note(item, pair, module_classes)
 
     def _note(self, item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> None:
@@ -69,8 +69,10 @@ class DtypeChanges:
         if not (is_floating(left.dtype) and is_floating(right.dtype)):
             return
         site = Site(left.site.module, left.site.op, 0, left.site.phase)
-        name = _PARAMETERS if left.role is Role.PARAM else canonical_name(site.op)
+        name = _HELD.get(left.role) or canonical_name(site.op)
         self._sites[name].add(site)
+        if left.role is Role.BUFFER and _hold_the_same(left, right):
+            return  # a mask, say: not one of its numbers was rounded
         if left.dtype != right.dtype:
             key = (left.dtype, right.dtype)
             self._changed[key][name].add(site)
@@ -107,14 +109,18 @@ class DtypeChanges:
         changed = sum(len(names.get(name, ())) for name in products)
         if changed:
             return _covers(changed, sum(len(self._sites[name]) for name in products))
-        return any(_covers(len(sites), len(self._sites[name])) for name, sites in names.items())
+        return any(
+            _covers(len(sites), len(self._sites[name]))
+            for name, sites in names.items()
+            if name != _BUFFERS  # tables alone are no precision that a run computes in
+        )
 
     def _origin(self, key: tuple[str, str], names: Mapping[str, set[Site]]) -> Origin:
         first = self._first[key]
         modules = sorted({site.module or "the model" for sites in names.values() for site in sites})
-        what = "parameters are" if first.place.role is Role.PARAM else "results are"
+        what = _HELD.get(first.place.role, "results")
         reason = (
-            f"{what} {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
+            f"{what} are {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
             f" {listed(modules, _SHOWN)}"
         )
         metrics = Metrics(Evidence.NONE)
@@ -138,8 +144,16 @@ def _sums_products(name: str) -> bool:
     return operator.family is Family.BILINEAR or operator.has_matmuls_inside
 
 
+def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:
+    """Whether two tensors of different dtypes have the same extremes, mean and norm, to the last bit."""
+    one, other = left.statistics, right.statistics
+    return one is not None and one == other
+
+
+_HELD = {Role.PARAM: _PARAMETERS, Role.BUFFER: _BUFFERS}
+
 _ROLES = {
-    CallKind.INIT: Role.PARAM,
-    CallKind.OPERATOR: Role.OUTPUT,
-    CallKind.MODULE: Role.OUTPUT,
+    CallKind.INIT: (Role.PARAM, Role.BUFFER),
+    CallKind.OPERATOR: (Role.OUTPUT,),
+    CallKind.MODULE: (Role.OUTPUT,),
 }

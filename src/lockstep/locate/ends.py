@@ -194,7 +194,8 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
         if _is_beyond(left[key].content, right[key].content, tolerance)
         and not _is_of_rounding(key, sides, rounding_alone)
     ]
-    if others and not (beyond or unread):
+    untold = [key for key in others if math.isnan(relative(left[key].content, right[key].content))]
+    if others and not (beyond or untold or unread):
         return RankEnds(Course.NOISE, "")
     if others:
         certain = bool(beyond)
@@ -211,6 +212,10 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
         )
         return RankEnds(Course.UNKNOWN, words)
     return RankEnds(Course.EQUAL, "")
+
+
+_LEAST_SIZE = 1e-300
+"""Norm that a tensor of zeros is taken to have."""
 
 
 def _is_of_rounding(
@@ -244,6 +249,8 @@ def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
     if left.dtype != right.dtype or not is_floating(left.dtype):
         return True
     apart = relative(left, right)
+    if math.isnan(apart):  # statistics alone tell how far they are apart at least
+        apart = abs(norm(left) - norm(right)) / max(norm(left), norm(right), _LEAST_SIZE)
     return math.isnan(apart) or apart > roundings * unit_roundoff(left.dtype)
 
 

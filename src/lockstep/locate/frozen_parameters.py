@@ -10,6 +10,7 @@ from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outc
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
+from lockstep.locate.lone_updates import origin_of_moved, still_moved
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 
@@ -24,6 +25,10 @@ def frozen_origin(step: AlignedStep, frozen: Mapping[str, str]) -> Origin | None
         return None
     names = list(found)
     side = frozen[names[0]]
+    moved = still_moved(step, found)
+    if moved is not None:
+        reason = moved.words(side, _OTHER[side], frozen=True)
+        return origin_of_moved(step, moved, reason, Kind.SETUP)
     reason = (
         f"{listed(names)} {'are' if len(names) > 1 else 'is'} frozen in the {side}"
         f" (requires_grad), so only the {_OTHER[side]} computes {'their' if len(names) > 1 else 'its'} gradient"

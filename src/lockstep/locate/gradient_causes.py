@@ -13,6 +13,7 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import FACTOR_SHARE, FACTORS_ALIKE, NOT_ZEROED_SHARE, STRAIGHT
 from lockstep.locate.clips import clips_of, more_clips
+from lockstep.locate.lone_updates import origin_of_lone
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
 from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by, scaling_words
 from lockstep.locate.step_origins import StepOrigins, is_cut
@@ -369,19 +370,14 @@ class GradientCauses(StepOrigins):
         alone = self.lone_gradients()
         if not alone:
             return False
-        call, record = next(iter(alone.values()))
+        call, _ = next(iter(alone.values()))
         is_reference = self.is_of_reference(call)
         if self._trains_others(is_reference=not is_reference):
             return False
-        side = "reference" if is_reference else "candidate"
-        reason = (
-            f"only the {side} computes gradients of {listed(list(alone))}, which both runs have"
-        )
-        sides = (record, None) if is_reference else (None, record)
-        finding = without_partner(Pair(*sides), reason)
-        place = place_of_call(call, record, self.step.module_classes)
-        made = origin_at(replace(place, phase=Phase.BACKWARD), finding, reason, Kind.FAULT)
-        self.rank.origins.insert(made, reason)
+        gradients = {name: one for name, (_, one) in alone.items()}
+        made = origin_of_lone(self.step, call, gradients, is_reference=is_reference)
+        self.rank.origins.insert(made, made.reason)
+        self.rank.ledger.moved_alone.update(gradients)
         return True
 
     def _trains_others(self, *, is_reference: bool) -> bool:

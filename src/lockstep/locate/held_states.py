@@ -7,7 +7,7 @@ of a recorded step need show them. What may be of no use at all is noted where i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.core.dtypes import unit_roundoff
@@ -17,6 +17,7 @@ from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE
+from lockstep.locate.counts import count_words
 from lockstep.locate.training_sides import (
     SIDES,
     Beside,
@@ -71,19 +72,14 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
             if root in known or found.is_idle(left[keys[0]]):
                 continue
             known.add(root)
-            keys.sort(key=lambda one: one[0] is not Role.PARAM)
-            key = max(keys, key=lambda one: _rank_of(left[one], right[one]))
-            far = _far(left[key], right[key])
-            tolerance = _tolerance(left[key], noise)
-            names = [name for _, name in keys]
-            if far > tolerance:
-                origins.append(
-                    _origin(rank, moment, (left[key], right[key]), names, far, tolerance)
-                )
+            apart = [_Apart(left[key], right[key], noise) for key in keys]
+            apart.sort(key=_Apart.order, reverse=True)
+            first = apart[0]
+            if first.is_beyond:
+                origins.append(_origin(rank, moment, apart))
             elif equal:
-                unclear.append(
-                    f"{rank}: {listed(names)} behind step {left[key].step - 1}, by rel {far:.2g}"
-                )
+                names = listed([one.name for one in apart])
+                unclear.append(f"{rank}: {names} after step {first.step}, by rel {first.far:.2g}")
     unclear.extend(_moving_alone(rank, reference, candidate))
     notes = [
         f"{root} is held beside the training and differs; nothing recorded tells whether it is used"
@@ -130,15 +126,45 @@ def _differing(left: States, right: States, *, equal: bool) -> dict[str, list[tu
     return found
 
 
-def _far(left: StateRecord, right: StateRecord) -> float:
-    far = relative(left.content, right.content)
-    return math.inf if math.isnan(far) else far
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A state that differs between the two runs, where what is trained is `noise` apart; None where it is equal."""
 
+    left: StateRecord
+    right: StateRecord
+    noise: float | None
 
-def _rank_of(left: StateRecord, right: StateRecord) -> tuple[bool, float]:
-    """What makes one of several that differ together stand for them: numbers that round, furthest apart."""
-    far = _far(left, right)
-    return math.isfinite(far), far
+    @property
+    def name(self) -> str:
+        return self.left.name
+
+    @property
+    def step(self) -> int:
+        return self.left.step - 1
+
+    @property
+    def far(self) -> float:
+        far = relative(self.left.content, self.right.content)
+        return math.inf if math.isnan(far) else far
+
+    @property
+    def tolerance(self) -> float:
+        return _tolerance(self.left, self.noise)
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.far > self.tolerance
+
+    @property
+    def counts(self) -> str:
+        """Both values in words, of what counts."""
+        return count_words(_pair("", self, Phase.INIT))
+
+    def order(self) -> tuple[bool, bool, float]:
+        """What left first leads: numbers that round, furthest beyond what they may follow by; then what counts."""
+        finite = math.isfinite(self.far) and self.tolerance > 0
+        ratio = self.far / self.tolerance if finite else 0.0
+        return finite and self.is_beyond, bool(self.counts), ratio
 
 
 def _noise(left: States, right: States) -> float:
@@ -165,28 +191,16 @@ def _tolerance(state: StateRecord, noise: float | None) -> float:
 # --- origins ------------------------------------------------------------------------------------
 
 
-def _origin(
-    rank: str,
-    moment: Moment,
-    both: tuple[StateRecord, StateRecord],
-    names: list[str],
-    far: float,
-    tolerance: float,
-) -> Origin:
-    state, step, phase = both[0], both[0].step - 1, _PHASES[moment]
-    left, right = (_record(rank, one, step, phase) for one in both)
-    held = " held beside the training" if state.standing is Standing.BESIDE else ""
-    verb = "differ" if len(names) > 1 else "differs"
-    distance = "" if math.isinf(far) else f" (rel {far:.2g})"
-    when = (
-        ""
-        if moment is Moment.FIRST
-        else ", equal behind the first recorded step and changed by no recorded call"
-    )
-    reason = f"{listed(names)}{',' + held + ',' if held else ''} {verb} behind step {step}{distance}{when}"
+def _origin(rank: str, moment: Moment, apart: Sequence[_Apart]) -> Origin:
+    """The origin at the first of several states that differ together."""
+    first = apart[0]
+    state, step, phase = first.left, first.step, _PHASES[moment]
+    reason = _sentence(moment, apart)
+    far, tolerance = first.far, first.tolerance
     kind = Kind.SETUP if moment is Moment.FIRST else Kind.FAULT
     metrics = Metrics(Evidence.SKETCH, rel_l2=far)
-    finding = Finding(Pair(left, right), Outcome.DIFFER, metrics, far, tolerance, reason, kind=kind)
+    pair = _pair(rank, first, phase)
+    finding = Finding(pair, Outcome.DIFFER, metrics, far, tolerance, reason, kind=kind)
     return Origin(
         rank=rank,
         step=step,
@@ -203,6 +217,27 @@ def _origin(
         reason=reason,
         kind=kind,
     )
+
+
+def _sentence(moment: Moment, apart: Sequence[_Apart]) -> str:
+    """What differs, what left first ahead of what follows it: `ema.mean, held beside the training, differs ...`."""
+    first = apart[0]
+    own = [one.name for one in apart if one.is_beyond]
+    held = ", held beside the training," if first.left.standing is Standing.BESIDE else ""
+    if first.counts and len(own) == 1:
+        verb = first.counts
+    else:
+        distance = "" if math.isinf(first.far) else f" (rel {first.far:.2g})"
+        verb = f"{'differ' if len(own) > 1 else 'differs'} after step {first.step}{distance}"
+    if moment is Moment.LAST:
+        verb += ", equal after the first recorded step and changed by no recorded call"
+    more = len(apart) - len(own)
+    follow = f"; {more} more differ by no more than what they follow does" if more else ""
+    return f"{listed(own)}{held} {verb}{follow}"
+
+
+def _pair(rank: str, apart: _Apart, phase: Phase) -> Pair:
+    return Pair(*(_record(rank, one, apart.step, phase) for one in (apart.left, apart.right)))
 
 
 def _record(rank: str, state: StateRecord, step: int, phase: Phase) -> TensorRecord:

@@ -87,6 +87,10 @@ class Ledger:
         Per state of an optimizer the last step that left it, and how.
     rounding_alone
         Which gradients are zero but for rounding.
+    moved_alone
+        Parameters that one run alone trains, which is said at its place.
+    aside
+        Differences that their step followed without, and where each began: they may go into a later one.
     updated_apart
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
@@ -95,10 +99,12 @@ class Ledger:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
+        self.moved_alone: set[str] = set()
         self.buffer_users: dict[str, BufferUser] = {}
         self.buffers = Buffers()
         self.last_updates: dict[str, Updated] = {}
         self.last_states: dict[str, tuple[int, Measured]] = {}
+        self.aside: dict[Key, Place] = {}
         self.precision = precision or PrecisionClasses()
         self.rounding_alone = RoundingAlone()
         self._read_tensors = read_tensors

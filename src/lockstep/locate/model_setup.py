@@ -13,6 +13,8 @@ from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.site import Role
+from lockstep.core.states import Moment
 from lockstep.core.text import listed
 from lockstep.locate.module_differences import (
     CLASS,
@@ -32,6 +34,9 @@ class ModelSetup:
     ----------
     frozen
         Parameters that require no gradient in one run only, and which run that is.
+    frozen_later
+        The same of parameters that both runs begin to train: those that require none behind the last recorded step of
+        one run only.
     tied
         Second names of parameters or modules in one run that are tensors or modules of their own in the other, each
         with the name that counts, and the run in which they are one.
@@ -54,6 +59,7 @@ class ModelSetup:
     """
 
     frozen: Mapping[str, str] = field(default_factory=dict)
+    frozen_later: Mapping[str, str] = field(default_factory=dict)
     tied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, OtherModule] = field(default_factory=dict)
@@ -109,6 +115,7 @@ def model_setup(
     left, right = reference.manifest, candidate.manifest
     return ModelSetup(
         frozen=_frozen(left, right, names),
+        frozen_later=_frozen_later(reference, candidate, names),
         tied=_tied(left, right, names, _paths(reference), _paths(candidate)),
         modes=_modes(reference, candidate, names),
         modules=module_differences(reference, candidate, names),
@@ -127,6 +134,28 @@ def _frozen(left: RankManifest, right: RankManifest, names: NameMap) -> dict[str
         name: "candidate" if trains else "reference"
         for name, trains in left.trainable.items()
         if there.get(name, trains) != trains
+    }
+
+
+def _frozen_later(
+    reference: RankRecording, candidate: RankRecording, names: NameMap
+) -> dict[str, str]:
+    ours, theirs = (_behind_last_step(one) for one in (reference, candidate))
+    begun = reference.manifest.trainable
+    there = {names.tensor(name): trains for name, trains in theirs.items()}
+    return {
+        name: "candidate" if trains else "reference"
+        for name, trains in ours.items()
+        if begun.get(name, False) and there.get(name, trains) != trains
+    }
+
+
+def _behind_last_step(rank: RankRecording) -> dict[str, bool]:
+    """Which parameters require a gradient behind the last recorded step."""
+    return {
+        state.name: state.trainable
+        for state in rank.states
+        if state.moment is Moment.LAST and state.role is Role.PARAM
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.judge.update_model import state_name
-from lockstep.locate.ledger import Ledger, State, agreeing, settle
+from lockstep.locate.counts import count_words
+from lockstep.locate.ledger import Key, Ledger, State, agreeing, key_of, settle
 from lockstep.locate.origins import Origins, origin_at, place_of, without_partner
 from lockstep.locate.words import what_leaves
 from lockstep.measure.measured_pair import Measured
@@ -70,6 +72,7 @@ class OptimizerStates:
         self._sees_every_call = sees_every_call
         self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
         self._met: set[str] = set()
+        self._found: set[Key] = set()
 
     def run(self) -> frozenset[str]:
         """Report states that are otherwise; names of the parameters that are updated with them."""
@@ -99,9 +102,11 @@ class OptimizerStates:
         for pair in item.complete(Role.STATE):
             measured = self._ledger.measure(pair)
             known = self._ledger.state(pair)
-            if known is not None and known.tainted and self._is_first(item):
-                yield _Otherwise(item, pair, True, known.at(measured))  # the counts of all are one
-                continue
+            if known is not None and known.tainted:
+                at_start = self._is_first(item)
+                if at_start or key_of(pair) in self._found:  # the counts of all are one
+                    yield _Otherwise(item, pair, at_start, known.at(measured))
+                    continue
             if known is not None or measured.equal or not measured.known:
                 settle(self._ledger, known.at(measured) if known else agreeing(measured))
                 continue
@@ -111,14 +116,17 @@ class OptimizerStates:
                 continue
             at_start = self._is_first(item)
             judgement = replace(judgement, kind=Kind.SETUP) if at_start else judgement
+            if count_words(pair):
+                judgement = replace(judgement, tolerance=math.nan)  # a count has none
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             self._ledger.remember(state)
+            self._found.add(key_of(pair))
             yield _Otherwise(item, pair, at_start, state)
 
     def _judged(self, item: Aligned, measured: Measured) -> Judgement | None:
         """What is said of a state that differs; None where steps between were not recorded."""
         if self._is_first(item):
-            if item.reference.step:
+            if item.reference.step and not count_words(measured.pair):
                 return None
             return self._judge.passage([], measured, region=NOTHING_BETWEEN)
         left = self._left_before(item, measured.pair)

@@ -83,6 +83,7 @@ class PrecisionClasses:
         )
         self._added: dict[Site, tuple[float, _Rounded]] = {}
         self._by_run: dict[str, set[Site]] = defaultdict(set)
+        self._equal: set[Site] = set()
         self.tf32 = Tf32Allowed()
 
     def note(self, operation: Operation, measured: Measured, judgement: Judgement) -> None:
@@ -104,6 +105,15 @@ class PrecisionClasses:
             if added is not None:
                 site = _without_call(measured.pair.present.site)
                 self._added.setdefault(site, (added, _rounded(measured, judgement)))
+
+    def note_equal(self, measured: Measured) -> None:
+        """Take down an output that is equal bit by bit: where it comes from, no operand is rounded in one run alone."""
+        record = measured.pair.present
+        is_result = record.role is Role.OUTPUT and measured.floating
+        if is_result and _class_family(record.site.op) is Family.BILINEAR:
+            site = _without_call(record.site)
+            if site not in self._added and _is_something(measured):
+                self._equal.add(site)
 
     def hidden_changes(self) -> tuple[UniformChange, ...]:
         """Classes that round as their dtype does not say."""
@@ -197,7 +207,7 @@ class PrecisionClasses:
         members = {
             site: rounded
             for site, (added, rounded) in self._added.items()
-            if expected / CLASS_NEAR <= added <= expected * CLASS_NEAR
+            if expected / CLASS_NEAR <= added <= expected * CLASS_NEAR and site not in self._equal
         }
         # What chains matmuls may forget noise that enters it, and then adds less than it takes away.
         judged = [site for site in self._added if site in members or not chains_matmuls(site.op)]
@@ -250,6 +260,12 @@ def _is_telling(operation: Operation, output: Measured) -> bool:
         and output.numel >= CLASS_ELEMENTS
         and output.unit <= SINGLE
     )
+
+
+def _is_something(measured: Measured) -> bool:
+    """Whether so many elements are not all zero."""
+    statistics = measured.pair.present.statistics
+    return measured.numel >= CLASS_ELEMENTS and statistics is not None and statistics.norm > 0
 
 
 def _added_error(operation: Operation, output: Measured) -> float | None:

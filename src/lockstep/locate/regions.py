@@ -34,7 +34,10 @@ class Region:
 
 
 def _called(calls: Iterable[Call]) -> list[CalledFrom]:
-    return [(call.site.op, call.library or call.source) for call in calls]
+    made = (
+        call for call in calls if call.kind is not CallKind.DATA
+    )  # which arrives, and calls nothing
+    return [(call.site.op, call.library or call.source) for call in made]
 
 
 class Regions:

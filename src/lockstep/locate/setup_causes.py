@@ -42,8 +42,9 @@ class SetupCauses(StepOrigins):
     def _set_up_otherwise(self) -> None:
         """Parameters that are frozen, or tied, in one run only."""
         setup, origins = self.rank.setup, self.rank.origins
+        frozen = {**setup.frozen_later, **setup.frozen}
         for cause, made, names in (
-            ("frozen", frozen_origin(self.step, setup.frozen), {*setup.frozen}),
+            ("frozen", frozen_origin(self.step, frozen), {*frozen}),
             (
                 "tied",
                 tied_origin(self.step, setup.tied),
@@ -61,6 +62,8 @@ class SetupCauses(StepOrigins):
             ]
             self.withdraw(follows)
             origins.insert(made, cause)
+            if cause == "frozen":
+                self.rank.ledger.moved_alone.update(frozen)
 
     def _in_another_mode(self) -> None:
         """Dropout of another p, modules in training in one run and in evaluation in the other: one origin."""

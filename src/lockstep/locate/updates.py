@@ -15,11 +15,14 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
+from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
+from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
 from lockstep.locate.arrivals import follows_from_the_run
-from lockstep.locate.ledger import Ledger, State, agreeing, settle
+from lockstep.locate.counts import count_words
+from lockstep.locate.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
 from lockstep.locate.words import origin_reason, what_leaves
@@ -66,8 +69,10 @@ class SetupWalk:
             ]
             if kind is CallKind.INIT and self._trained_alike(pairs):
                 for _, pair in pairs:
-                    settle(self._ledger, agreeing(self._ledger.measure(pair)))
-                continue
+                    if not count_words(pair):
+                        settle(self._ledger, agreeing(self._ledger.measure(pair)))
+                # What counts has no noise.
+                pairs = [(item, pair) for item, pair in pairs if count_words(pair)]
             wrong = [one for item, pair in pairs for one in self._judged(item, pair)]
             report_together(wrong, self._ledger, self._origins)
 
@@ -93,17 +98,24 @@ class SetupWalk:
         if known is not None:  # what an earlier step has left: a loss that is summed up, say
             settle(self._ledger, known.at(measured))
             return
-        judgement = (
-            AGREES if measured.equal else self._judge.passage([], measured, region=NOTHING_BETWEEN)
-        )
+        judgement = AGREES
+        if not measured.equal:
+            judgement = self._judge.passage([], measured, region=NOTHING_BETWEEN)
+            if self._judge.looks_at_set_up:
+                judgement = with_stray_elements(judgement, measured)
         if not judgement.unexplained:
             settle(self._ledger, replace(agreeing(measured), judgement=judgement))
             return
+        if count_words(pair):
+            judgement = replace(judgement, tolerance=math.nan)  # a count has none
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         self._ledger.remember(state)
         place = place_of(item, pair, self._step.module_classes)
         if item.reference.kind is CallKind.DATA:
             place = replace(place, module="", module_class="")
+        kept = self._ledger.aside.get(key_of(pair))
+        if kept is not None:  # a step before made it
+            place = replace(kept, step=place.step, sequence=place.sequence)
         yield _Wrong(place, state, [])
 
 
@@ -252,6 +264,10 @@ class UpdateWalk:
             if self._pooled is not None:
                 sources.append(self._pooled)
             judgement = self._judge.passage(sources, measured, region=_CLIPPING)
+            if len(states) == 1 and self._judge.looks_at_set_up and not judgement.unexplained:
+                noise = 0.0 if self._pooled is None else self._pooled.relative
+                handed_on = sources[:1], measured, NOTHING_BETWEEN
+                judgement = altered_by_one(*handed_on, noise=noise) or judgement
         else:
             tainted = self._ledger.any_tainted
             sources, judgement = self._from_all_of_backward(measured)

@@ -21,6 +21,7 @@ from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, Region, as_open
 from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, SECOND_ORIGIN
@@ -43,7 +44,7 @@ from lockstep.locate.ledger import (
     settled_words,
 )
 from lockstep.locate.operations import Operations
-from lockstep.locate.origins import Origins, without_partner
+from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
@@ -179,6 +180,8 @@ class StepWalk:
             self._begin_other_kind(item, measured)
             return
         if measured.equal or not measured.known:
+            if measured.equal:
+                self._ledger.precision.note_equal(measured)
             self._settle(item, agreeing(measured))
             return
         if item.calls.only_results:
@@ -309,6 +312,10 @@ class StepWalk:
 
     def _parameter_arrival(self, item: Aligned, measured: Measured) -> None:
         """A parameter is not what the optimizer left: the script changed it between the steps."""
+        if measured.pair.present.name in self._ledger.moved_alone:
+            moved = replace(AGREES, beyond_floor=True)
+            self._settle(item, State(measured, moved, tainted=True, outcome=Outcome.DIFFER))
+            return
         last = self._ledger.last_updates.get(measured.pair.present.name)
         if last is None or last[0].step != item.reference.step - 1:
             self._changed_unseen(item, measured)
@@ -542,18 +549,20 @@ class StepWalk:
             return entering, as_open(judgement) if backward else judgement
         gross = (
             item.reference.kind is CallKind.OPERATOR
-            and boundary.region.operators > 0
+            and (boundary.region.operators > 0 or item.calls.only_results)
             and measured.relative > LINEAR_REGIME
         )
         by_chance = self._step.is_rebuilt_around(item) and measured.relative > SAME_TENSOR
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
-        if (gross or by_chance or in_place) and self._is_outweighed(item, backward):
-            in_script = self._step.module_around(item) is None and self._is_before_backward(item)
-            return entering, _OUTWEIGHED if in_script else AGREES
-        return entering, self._judge.passage(entering, measured, region=region)
+        if (gross or by_chance or in_place) and self._is_outweighed(item, backward=backward):
+            return entering, AGREES if backward else _OUTWEIGHED
+        judgement = self._judge.passage(entering, measured, region=region)
+        if backward and self._judge.looks_at_set_up and not judgement.unexplained:
+            judgement = altered_by_one(entering, measured, region) or judgement
+        return entering, judgement
 
-    def _is_outweighed(self, item: Aligned, backward: bool) -> bool:
+    def _is_outweighed(self, item: Aligned, *, backward: bool) -> bool:
         """Whether all that leaves the module around is near, and follows from what enters it.
 
         Then a gross difference behind calls without partner means that two other tensors were
@@ -614,8 +623,7 @@ class StepWalk:
             self._settle(judged.item, known.at(measured))
             return
         if judgement is _OUTWEIGHED:
-            # It may go into a later step, which is not known to follow: there it is judged anew.
-            self._ledger.report(agreeing(measured), _OUTWEIGHED.words, inherited=False)
+            self._set_aside(agreeing(measured), _OUTWEIGHED.words, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
@@ -634,7 +642,25 @@ class StepWalk:
             outcome = Outcome.INCOMPARABLE
         if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
-        self._settle(judged.item, State(measured, judgement, apart or bool(tainting), outcome))
+        state = State(measured, judgement, apart or bool(tainting), outcome)
+        aside = self._followed_aside(judged)
+        if outcome is Outcome.AGREE and judgement.beyond_floor and aside is not None:
+            self._set_aside(state, settled_words(state), aside)
+        else:
+            self._settle(judged.item, state)
+
+    def _set_aside(self, state: State, words: str, place: Place) -> None:
+        """Report a difference that this step follows without, and do not keep it.
+
+        It may go into a later step, which is not known to follow: there it is judged anew.
+        """
+        self._ledger.aside.setdefault(key_of(state.measured.pair), place)
+        self._ledger.report(state, words, inherited=False)
+
+    def _followed_aside(self, judged: JudgedPair) -> Place | None:
+        """Where a difference began that explains this one and was set aside; None where none does."""
+        keys = (key_of(source.pair) for source in judged.behind)
+        return next((self._ledger.aside[key] for key in keys if key in self._ledger.aside), None)
 
     def _is_origin(self, judged: JudgedPair, tainting: Sequence[Measured]) -> bool:
         """Whether a difference begins here: not explained, and not small beside what is inherited."""

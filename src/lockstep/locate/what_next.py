@@ -10,7 +10,7 @@ from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.core.text import shell_line
+from lockstep.core.text import listed, shell_line
 from lockstep.locate.explained_origins import made_by
 from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
@@ -155,7 +155,7 @@ class _Asked:
         recorded = [
             record_again(
                 run,
-                only=[pattern_for(record.site.module, record.site.op)],
+                only=_sites_of(record, calls),
                 steps=_with_the_one_before(record.step),
             )
             for run, record in records
@@ -253,6 +253,7 @@ class _Asked:
             last = _line("compare", *paths, *self.manner.options)
         else:
             last = _line(verb, *paths)
+        words += _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
         if not all(one.is_whole for one in recorded):
             words += " (put in what the recording does not keep of its command)"
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
@@ -261,6 +262,20 @@ class _Asked:
     @property
     def _paths(self) -> tuple[object, ...]:
         return tuple(run.path for run in self.both)
+
+
+def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
+    """The patterns of --only that show an origin again: its own site, and those of the calls that made the tensor."""
+    sites = (record.site, *(call.site for call in makers))
+    return list(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+
+
+def _unkept_words(names: Sequence[str]) -> str:
+    """What whoever pastes a line sets first: variables that the script reads and a recording does not keep."""
+    if not names:
+        return ""
+    was, them = ("it was", "it") if len(names) == 1 else ("they were", "them")
+    return f" (set {listed(names)} as {was}: the script reads {them}, and a recording does not keep {them})"
 
 
 def _with_the_one_before(step: int) -> str:

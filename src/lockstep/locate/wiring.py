@@ -6,26 +6,35 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.locate.stretches import is_aligned
 
 
 def taken_instead(pair: Pair, step: AlignedStep) -> str:
     """Return which call's result the candidate takes in place of another one's, or "" where that is not proven.
 
-    It is, if both runs make that result, bitwise equal, and the reference takes what a different call made.
+    It is, if both runs make one of the two results, bitwise equal, and each takes what a different call made.
     """
     left, right = pair.reference, pair.candidate
     if left is None or right is None or right.role is not Role.INPUT:
         return ""
     used = step.reference.producer(left.content.id, left.sequence)
     taken = step.candidate.producer(right.content.id, right.sequence)
-    item = step.of_candidate(taken) if taken is not None else None
-    if used is None or item is None or used is item.reference or not _makes(item.reference, right):
+    if used is None or taken is None:
         return ""
+    in_reference, in_candidate = step.of_candidate(taken), step.of_reference(used)
+    if in_reference is None or used is in_reference.reference:
+        return ""  # made by a call of one run alone, which is told as such, or by the same one
     around = left.site.module
-    return (
-        f"the candidate takes the result of {_named(item.reference, around)} here, which is bitwise equal in both runs,"
-        f" where the reference takes that of {_named(used, around)}"
+    by_candidate = (
+        f"the candidate takes the result of {_named(in_reference.reference, around)} here"
     )
+    by_reference = f"the reference takes that of {_named(used, around)}"
+    if _makes(in_reference.reference, right):
+        return f"{by_candidate}, which is bitwise equal in both runs, where {by_reference}"
+    makes = in_candidate is not None and _makes(in_candidate.candidate, left)
+    if makes and is_aligned(in_reference.calls):
+        return f"{by_candidate}, where {by_reference}, which is bitwise equal in both runs"
+    return ""
 
 
 def _makes(call: Call, record: TensorRecord) -> bool:

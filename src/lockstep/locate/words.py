@@ -10,6 +10,7 @@ from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
+from lockstep.locate.counts import count_words
 from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import are_placed_apart
 
@@ -54,8 +55,10 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
         return f"{name} does not agree: {counts} on one side only"
+    if counts := count_words(output.pair):
+        return f"{name} {counts}"
     if not output.floating:
-        return f"{name} {_counts(output) or 'does not agree: whole numbers differ'}"
+        return f"{name} does not agree: whole numbers differ"
     numbers = [f"{word_for_evidence(output)}rel {output.difference:.2g}"]
     if not math.isnan(metrics.cosine):
         numbers.append(f"cosine {metrics.cosine:.{4 if metrics.cosine < 0.9999 else 7}f}")
@@ -66,15 +69,6 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     if judgement.floor > 0:
         numbers.append(f"{times(output.difference / judgement.floor)} its noise floor")
     return f"{name} does not agree: {', '.join(numbers)}"
-
-
-def _counts(output: Measured) -> str:
-    """Both values of a single whole number, as a counter is; "" for more, or where they are not known."""
-    sides = (output.pair.reference, output.pair.candidate)
-    values = [one.statistics.maximum for one in sides if one is not None and one.statistics]
-    if output.numel != 1 or len(values) != 2 or not all(map(math.isfinite, values)):
-        return ""
-    return f"is {values[0]:.15g} in the reference and {values[1]:.15g} in the candidate"
 
 
 def _is_placed_apart(output: Measured) -> bool:

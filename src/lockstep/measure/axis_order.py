@@ -37,6 +37,11 @@ _MAX_ORDERS = 24
 """Orders of axes that whole tensors are tried in."""
 
 
+def keeps_order(layout: Axes | None) -> bool:
+    """Whether the elements of two tensors stand in one order, whatever their extents are: each faces its own."""
+    return layout is None or layout == tuple(range(len(layout)))
+
+
 def other_layout(
     reference: Content, candidate: Content, *, known: Collection[Axes] = ()
 ) -> Axes | None:

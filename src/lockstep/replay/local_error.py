@@ -28,6 +28,7 @@ from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Call
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
+from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.budget import TooLarge, check_memory
 from lockstep.replay.questions import Answers, OfOperator, OfPassage, OfUpdate, Question
@@ -117,8 +118,8 @@ class LocalErrorJudge:
         calls = (*region.reference_calls, *region.candidate_calls)
         pair = target.pair
         whole = all(one is None or one.content.loader for one in (pair.reference, pair.candidate))
-        other_layout = any(item.pair.layout is not None for item in (*sources, target))
-        if target.equal or region.unseen or other_layout or not whole:
+        in_order = pair.layout is None and all(keeps_order(one.pair.layout) for one in sources)
+        if target.equal or region.unseen or not (in_order and whole):
             return explained
         if is_gradient(target) or not calls:
             return explained

@@ -20,13 +20,8 @@ from lockstep.core.finding import Kind
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Region
-from lockstep.judge.tolerances import (
-    MASK_MAGNITUDE,
-    MOST_UNDEFINED,
-    OTHER_MASK,
-    SENTINEL_MAGNITUDE,
-    SINGLE,
-)
+from lockstep.judge.tolerances import MOST_UNDEFINED, OTHER_MASK, SINGLE
+from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import error_of, perturbed, size_of
 from lockstep.replay.margin import Local, within_each, worst
@@ -35,12 +30,13 @@ from lockstep.replay.recorded_tensors import load, widened
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.region import RegionRun
 from lockstep.replay.rerun import Precision
+from lockstep.replay.same_function import functions_apart, where_both_leave_out
 from lockstep.replay.two_runs import RUNS, both_alone, explained, fault, wrong_of
 
 _MOST_WORK = 1 << 32
 """Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
 
-_RUNS = 6
+_RUNS = 9
 """About how often a region is run for one verdict."""
 
 
@@ -121,9 +117,11 @@ class Passages:
                 _by(left, reference, {}, like_its_own=units[0] <= max(units[1], least)),
                 _by(right, candidate, {}, like_its_own=units[1] <= max(units[0], least)),
             )
-            return _verdict(
-                sides, target, other, certain=_is_matched(right, for_right, left.entering)
-            )
+            certain = _is_matched(right, for_right, left.entering)
+            found = _verdict(sides, target, other, certain=certain)
+            if certain and not found.unexplained and max(least, *units) > SINGLE:
+                return _by_function(found, (left, right), for_right, sides, target)
+            return found
         if isinstance(left, RegionRun):
             _check_matched(left, for_left, region.candidate_calls)
             return _verdict((_own(left, reference), _by(left, candidate, for_left)), target)
@@ -157,7 +155,9 @@ def _crossed(sources: Sequence[Measured]) -> tuple[_Given, _Given]:
     right: dict[int, TensorRecord] = {}
     for source in sources:
         one, two = source.pair.reference, source.pair.candidate
-        if one is None or two is None or source.pair.layout is not None or one.shape != two.shape:
+        if one is None or two is None or source.shape_differs:
+            continue
+        if not keeps_order(source.pair.layout):
             continue
         if source.equal and one.dtype != two.dtype:
             left[one.content.id], right[two.content.id] = one, two
@@ -257,18 +257,33 @@ def _verdict(
     )
 
 
+def _by_function(
+    found: Judgement,
+    runs: tuple[RegionRun, RegionRun],
+    given: _Given,
+    sides: tuple[Behind, Behind],
+    target: Measured,
+) -> Judgement:
+    """The verdict by what the two runs' calls compute without the roundings to 16 bits that hide a small factor."""
+    try:
+        apart = functions_apart(*runs, given, sides[0].undefined | sides[1].undefined)
+    except CannotReplay:
+        return found
+    if apart.sound:
+        return found
+    words = (
+        "what the two runs call here, run again in double precision without a rounding on the same inputs, gives"
+        f" results rel {apart.relative:.2g} apart"
+    )
+    if apart.rounds_soundly:
+        words = f"{words}, where the numbers that enter allow {apart.allowed:.2g}"
+    else:
+        words = f"{words}, to one side: roundings of either sign leave rel {apart.allowed_bias:.2g}"
+    return fault(target, apart.excess, words)
+
+
 def _apart(sides: tuple[Behind, Behind], other: torch.Tensor, alone: Sequence[Local]) -> Local:
     """How far apart the two functions are, against what both runs may be off."""
     truth = sides[0].truth
-    left_out = (
-        (
-            (truth.abs() >= MASK_MAGNITUDE)
-            & (other.abs() >= MASK_MAGNITUDE)
-            & (truth.sign() == other.sign())
-        )
-        if truth.dtype.is_floating_point
-        else torch.zeros_like(truth, dtype=torch.bool)
-    )
-    masked = left_out & ((truth.abs() > SENTINEL_MAGNITUDE) | (other.abs() > SENTINEL_MAGNITUDE))
-    error = error_of(torch.where(masked, truth, other), truth)
+    error = error_of(where_both_leave_out(truth, other), truth)
     return Local(error, max(one.tolerance for one in alone), size_of(truth).norm)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -101,6 +102,8 @@ class RegionRun:
         given: Mapping[int, TensorRecord] | None = None,
         alter: Alter | None = None,
         alter_masks: Alter | None = None,
+        altered: Mapping[int, Alter] | None = None,
+        casts: bool = True,
     ) -> torch.Tensor:
         """The tensor that leaves.
 
@@ -109,11 +112,15 @@ class RegionRun:
         precision
             In which numbers.
         given
-            Other tensors for contents that enter, by number: those of the other run.
+            Other tensors for contents that enter, by number: those of the other run, of as many elements.
         alter
             Applied to every floating-point tensor that enters, but for masks.
         alter_masks
             Applied to what is added to scores to leave them out, whether it enters or is made inside.
+        altered
+            Applied to single contents that enter, by number.
+        casts
+            Whether what enters a call is rounded as autocast rounded it.
 
         Raises
         ------
@@ -122,7 +129,8 @@ class RegionRun:
         """
         with torch_may_refuse(), leaving_no_trace(), torch.no_grad():
             before = torch.get_rng_state()
-            found = self._run(precision, given or {}, alter, alter_masks)
+            steps = self._steps if casts else [replace(one, cast=None) for one in self._steps]
+            found = self._run(steps, precision, given or {}, alter, alter_masks, altered or {})
             if not torch.equal(before, torch.get_rng_state()):
                 raise CannotReplay("it draws random numbers")
         if tuple(found.shape) != self.target.shape:
@@ -131,10 +139,12 @@ class RegionRun:
 
     def _run(
         self,
+        steps: Sequence[OneCall],
         precision: Precision,
         given: Mapping[int, TensorRecord],
         alter: Alter | None,
         alter_masks: Alter | None,
+        altered: Mapping[int, Alter],
     ) -> torch.Tensor:
         entered: dict[int, torch.Tensor] = {}
         made: dict[int, torch.Tensor] = {}
@@ -142,16 +152,16 @@ class RegionRun:
         def entering(record: TensorRecord) -> torch.Tensor:
             number = record.content.id
             if number not in entered:
-                tensor = self._load(given.get(number, record))
+                tensor = self._load(given.get(number, record)).reshape(record.shape)
                 if precision is Precision.DOUBLE:
                     tensor = widened(tensor)
                 if tensor.dtype.is_floating_point and (alter or alter_masks):
                     change = alter_masks if leaves_out(tensor) else alter
                     tensor = change(tensor) if change is not None else tensor
-                entered[number] = tensor
+                entered[number] = altered[number](tensor) if number in altered else tensor
             return entered[number]
 
-        for position, step in enumerate(self._steps):
+        for position, step in enumerate(steps):
             passed = step.passed(lambda record: made.get(record.content.id), entering, precision)
             self._keep(made, step, passed, precision, alter_masks)
             for record in step.call.with_role(Role.INPUT):

@@ -383,6 +383,18 @@ class RankRecording:
         """
         return record_rows(self._chunks, self.index(), calls, columns)
 
+    def check_tensors(self) -> None:
+        """Hold the files of whole tensors of the steps that were read against their digests, each once.
+
+        Two equal digests of tensors need no look at the tensors; this shows that they are still what was recorded.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed after it was written.
+        """
+        self._contents.check_tensors()
+
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
         self._contents.close_tensors()

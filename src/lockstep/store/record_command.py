@@ -16,7 +16,9 @@ from lockstep.core.records import Call
 from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import MASK
 from lockstep.core.text import shell_line
+from lockstep.core.variables import VARIABLES
 from lockstep.store.reader import Recording
+from lockstep.store.script_variables import variables_read
 
 UNKNOWN = "..."
 """Stands for a command that was not kept."""
@@ -36,6 +38,9 @@ class RecordAgain:
         Whether the training's own command was kept to its last word, so that the line can be pasted.
     training
         The training's own command and the folder in which it runs: equal for two recordings that one command made.
+    unkept
+        Environment variables that the training's scripts read and whose values are not kept: whoever pastes the line
+        sets them as they were.
     may_fail
         Whether the line may end with another code than 0 and has recorded all the same: the training crashed, or it is
         a test of pytest, which takes being ended early for a failure.
@@ -44,8 +49,9 @@ class RecordAgain:
     path: Path
     line: str
     is_whole: bool
-    training: tuple[str, str, Options]
+    training: tuple[str, str, Options, dict[str, str]]
     may_fail: bool = False
+    unkept: tuple[str, ...] = ()
 
 
 def command_for_tensors(recording: Recording, calls: Sequence[Call]) -> str:
@@ -112,15 +118,58 @@ def record_again(
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
     training = _training(manifest)
-    line = f"{shell_line(words)} {training}"
+    environment = _environment(recording)
+    line = f"{_as_it_was(environment)}{shell_line(words)} {training}"
     known = not line.endswith(f" {UNKNOWN}") and MASK not in line
     return RecordAgain(
         path,
         line if folder is None else f"(cd {shell_line([folder])} && {line})",
         known,
-        (training, manifest.cwd, _computing(manifest.options)),
+        (training, manifest.cwd, _computing(manifest.options), environment),
         bool(manifest.exit_code) or _is_pytest(manifest.command),
+        tuple(variables_read(_scripts(recording))),
     )
+
+
+def command_again(recording: Recording, *words: str) -> str:
+    """The line that runs a recording's training once more under another verb, in its folder and environment.
+
+    `words` are the verb and its options; a command that was not kept is called `COMMAND`.
+    """
+    training = _training(recording.manifest)
+    training = "COMMAND" if training == UNKNOWN or MASK in training else training
+    line = (
+        f"{_as_it_was(_environment(recording))}{shell_line([*program(), *words, '--'])} {training}"
+    )
+    folder = _other_folder(recording.manifest)
+    return line if folder is None else f"(cd {shell_line([folder])} && {line})"
+
+
+def _environment(recording: Recording) -> dict[str, str]:
+    """The variables that decide about numbers, as they were: those that all ranks had alike, none of a launcher's."""
+    ranks = [rank.manifest.environment for rank in recording.ranks.values()]
+    first = ranks[0] if ranks else {}
+    left_out = {*VARIABLES["ranks"]}
+    if recording.manifest.options.seed is not None:
+        left_out |= _SET_BY_SEED
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in left_out and all(rank.get(name) == value for rank in ranks)
+    }
+
+
+_SET_BY_SEED = {"PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"}
+
+
+def _as_it_was(environment: dict[str, str]) -> str:
+    """What goes in front of a command so that these variables are as they were, where this shell has others."""
+    other = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    return "".join(f"{name}={shell_line([value])} " for name, value in other.items())
+
+
+def _scripts(recording: Recording) -> set[str]:
+    return {file for rank in recording.ranks.values() for file in rank.manifest.sources}
 
 
 def _computing(options: Options) -> Options:

@@ -42,6 +42,7 @@ class StoredContents:
         self._with_sketches = with_sketches
         self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
         self._tensors = TensorFiles(chunks.directory, chunks.files)
+        self._shards: set[int] = set()
         self._later = later_tensors.kept(chunks.directory)
         self._latest: dict[int, Content] = {}
         self._shapes: dict[tuple[int | None, ...], tuple[int, ...]] = {}
@@ -114,6 +115,8 @@ class StoredContents:
                 zero_count or 0,
                 not_finite,
             )
+        if shard is not None:
+            self._shards.add(shard)
         later = self._later.get(number)
         tensor = later if shard is None else StoredTensor(self._tensors, shard, stored, shape)
         return Content(
@@ -160,6 +163,16 @@ class StoredContents:
         data = self._rows.one(chunk)[1][row]
         assert data is not None
         return np.frombuffer(data, dtype="<f8")
+
+    def check_tensors(self) -> None:
+        """Hold the files of all whole tensors that contents were made of against their digests.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed.
+        """
+        self._tensors.check(sorted(self._shards))
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors until one is asked for."""

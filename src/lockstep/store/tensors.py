@@ -333,6 +333,19 @@ class TensorFiles:
         """
         return self._shard(stored.shard).find_in_pieces(stored.number)
 
+    def check(self, shards: Iterable[int]) -> None:
+        """Hold shards against their digests, those that were not yet; no tensor is decoded.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed.
+        """
+        if self._files is None:
+            return
+        for number in shards:
+            self._files.check(self.directory / shard_name(number))
+
     def _shard(self, number: int) -> Shard:
         known = self._shards.get(number)
         if known is None:  # of two threads that open it, the first one counts

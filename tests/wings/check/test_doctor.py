@@ -25,6 +25,7 @@ HEALTHY = Machine(
     torch=TORCH,
     packages={"pillow-simd": "9.5"},
     cores=8,
+    load=8.0,
     governors=["performance"],
     free_memory_bytes=20 * GB,
     total_memory_bytes=32 * GB,
@@ -46,6 +47,12 @@ def test_nothing_is_asked_for_on_a_healthy_machine() -> None:
     assert asked(HEALTHY) == {}
 
 
+def test_a_busy_machine_is_told_before_a_quicker_library_for_images() -> None:
+    busy = replace(HEALTHY, load=20.0, packages={"pillow": "11.0"})
+    assert list(asked(busy)) == ["busy", "pillow"]
+    assert list(asked(replace(busy, load=None))) == ["pillow"]
+
+
 @pytest.mark.parametrize(
     ("change", "name", "level", "cure"),
     [
@@ -55,6 +62,7 @@ def test_nothing_is_asked_for_on_a_healthy_machine() -> None:
         ({"torch": {**TORCH, "cuda": "12.8", "devices": [GPU]}}, "device-not-built-for", PROBLEM, "--upgrade torch"),
         (VISION, "package-for-another-torch", PROBLEM, "torchvision torch"),
         ({"cores": 2}, "threads-too-many", ADVICE, "OMP_NUM_THREADS=2"),
+        ({"load": 8.5}, "busy", ADVICE, "side by side"),
         ({"torch": {**TORCH, "mkl": "2024.2"}}, "first-vector-call", ADVICE, "torch.tanh(torch.zeros(1))"),
         ({"governors": ["performance", "powersave"]}, "governor", ADVICE, "cpupower frequency-set -g performance"),
         ({"free_memory_bytes": GB}, "memory-short", ADVICE, "--memory"),
@@ -94,7 +102,7 @@ def test_what_the_system_does_not_tell_is_no_finding() -> None:
 def test_problems_come_first_and_make_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = replace(HEALTHY, cores=2, has_npu=True)
+    broken = replace(HEALTHY, cores=2, load=0.5, has_npu=True)
     monkeypatch.setattr(command, "look", lambda: broken)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out

@@ -314,6 +314,35 @@ def test_the_first_overflow_is_named_and_the_training_ends_behind_so_many(
     assert np.isinf(np.load(pkl.with_suffix("") / "Tensor_mul_5_forward_output.0.npy")).all()
 
 
+@pytest.mark.parametrize("through", ["input", "weight", "mask"])
+def test_infinite_numbers_that_enter_are_told_and_a_mask_of_them_is_not(
+    through: str, session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a training whose second step gets infinity as an input, or by a weight; or a mask of it, which is meant
+    ptdbg_ascend.set_dump_path(tmp_path)
+    model = nn.Linear(4, 4)
+    ptdbg_ascend.register_hook(model, ptdbg_ascend.overflow_check)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    mask = torch.tensor([0.0, 0.0, 0.0, -torch.inf])
+    for step in range(3):
+        x = torch.ones(2, 4)
+        if step == 1 and through == "input":
+            x[0, 0] = torch.inf
+        if step == 1 and through == "weight":
+            model.weight.data[0, 0] = torch.inf
+        result = model(x)
+        result = torch.softmax(result + mask, -1) if through == "mask" else result
+        optimizer.zero_grad()
+        result.square().sum().backward()
+        optimizer.step()
+    assert session.overflow_check is not None
+    session.overflow_check.end()
+    # then the step and the way in are told once, and of the mask nothing
+    said = capsys.readouterr().err
+    assert said.count("infinite numbers or NaN entered at step 1, by ") == (through != "mask")
+    assert ("no operator has made NaN" in said) == (through == "mask")
+
+
 def test_a_training_without_an_overflow_is_said_to_have_none(
     session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,24 +145,25 @@ def test_a_table_of_mindspore_that_is_cut_off_is_refused_or_shorter(
     assert "statistic.csv: line" in capsys.readouterr().err
 
 
-def sglang(folder: Path, wrong: int = -1, *, later: bool = False) -> Path:
+def sglang(folder: Path, wrong: int = -1, *, later: str = "") -> Path:
     """A file for each tensor; later versions number them, and keep what is known beside the value."""
-    place = folder / "sglang_dump_1700000000.5_0"
+    newest = later == "step"
+    place = folder / ("dump_20261126_1406" if newest else "sglang_dump_1700000000.5_0")
     place.mkdir(parents=True)
     for number, (_, result) in enumerate(chain(wrong)):
         told = f"forward_pass_id=2___name=hidden___layer_id={number}"
         value: Any = torch.from_numpy(result.copy())
         if later:
-            told, value = (
-                f"{told}___dump_index={number}___rank=0",
-                {"value": value, "meta": {"a": 1}},
-            )
+            value = {"value": value, "meta": {"a": 1}}
+            told = f"{told}___dump_index={number}___rank=0"
+        if newest:
+            told = f"step=2___rank=0___dump_index={number}___name=hidden___layer_id={number}"
         torch.save(value, place / f"{told}.pt")
     return folder
 
 
-@pytest.mark.parametrize("later", [True, False])
-def test_tensors_of_sglang_are_compared_pass_by_pass(later: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", ["", "index", "step"])
+def test_tensors_of_sglang_are_compared_pass_by_pass(later: str, tmp_path: Path) -> None:
     sound, fault = (sglang(tmp_path / f"of{one}", one, later=later) for one in (-1, 3))
     found = compare_recordings(sound, fault)
     assert [(one.module, one.step) for one in found.origins] == [("layer_id3.hidden", 2)]

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -357,3 +358,37 @@ def test_a_plug_in_s_target_reaches_shell_and_settings_files():
     assert {one.outcome for one in listed} == {Outcome.LISTED}
     # And the built-in targets are as they were
     assert surroundings().devices.keys() == set(DEVICES)
+
+
+def test_a_plug_in_s_target_reaches_container_files():
+    # Given a target that says what stands for CUDA's images, options, packages and folders, and one that does not
+    words = {
+        "image": "toy/torch:1",
+        "container_options": "--device=/dev/toy0",
+        "package_index": "the toy wheels",
+        "folder": "/opt/toy",
+    }
+    boarded = replace(TOY, **words)
+    docker = (
+        "FROM nvidia/cuda:12.4.0-devel-ubuntu22.04\n"
+        "RUN pip install torch --index-url https://download.pytorch.org/whl/cu124\n"
+        "RUN ls /usr/local/cuda/lib64\n"
+        "RUN docker run --gpus all me/train\n"
+    )
+    compose = "services:\n  train:\n    image: nvidia/cuda:12.4.0-base\n    runtime: nvidia\n"
+    # When a Dockerfile and a compose file are read for either
+    told = {
+        target.name: {
+            one.replacement
+            for one in (
+                *shell_mentions(docker, target.name, surroundings_of(target)),
+                *config_mentions(
+                    compose, ConfigKind.SETTINGS, target.name, surroundings_of(target)
+                ),
+            )
+        }
+        for target in (boarded, replace(TOY, name="silent"))
+    }
+    # Then the first one's words are told at each place, and of the second nothing is made up
+    assert told["toy-board"] >= {*words.values()}
+    assert told["silent"] == {""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import torch
 
 import lockstep
 from lockstep.cli.main import main
+from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.store.reader import open_recording
+from lockstep.wings.operators.answers import WORKER_SEED, answered
+from lockstep.wings.operators.ran import RanOperator, TensorForm, ran_in
 
 TRAINING = """
 import tempfile
@@ -293,3 +298,22 @@ def test_a_recording_without_operators_says_how_to_get_them(
     assert code == 2
     assert "holds no operator; record it with" in err
     assert "--level aten" in err
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [("int64", (), (Standing.SUPPORTED, WORKER_SEED)), ("float32", (2, 4), (Standing.MISSING, ""))],
+)
+def test_the_seed_of_a_loaders_workers_is_named_as_such_and_random_numbers_are_not(
+    dtype: str, shape: tuple[int, ...], expected: tuple[Standing, str], recorded: Path
+) -> None:
+    # given a draw as a data loader makes one when an epoch begins, or one of a tensor
+    ran = ran_in(open_recording(recorded))
+    call = next(call for one in ran.operators for _, call in one.forms.values())
+    draw = RanOperator("aten::random_", of_dispatcher=True)
+    draw.forms[(TensorForm("self", dtype, shape, None),)] = (1, call)
+    # when it is held against a device that has nothing
+    (found,) = answered(replace(ran, operators=(draw,)), SupportList("none", "", "", {}))
+    # then the seed is no operator that the device would need, and the draw is
+    assert found.answer is not None
+    assert (found.answer.standing, found.answer.why) == expected

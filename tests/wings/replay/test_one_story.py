@@ -137,6 +137,43 @@ def _caught() -> Iterator[list[AssertionError]]:
         found.append(error)
 
 
+def _train_in_half(folder: Path, *, around: bool) -> Path:
+    """Two steps in bfloat16; with `around`, autocast keeps its casts of the weights over the update."""
+    torch.manual_seed(0)
+    model, batches = torch.nn.Linear(16, 8), torch.randn(2, 32, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    cast = torch.autocast("cpu", dtype=torch.bfloat16)
+    with (
+        lockstep.record(folder, model=model, steps="0:2", save="tensors"),
+        torch.autocast("cpu", dtype=torch.bfloat16) if around else nullcontext(),
+    ):
+        for batch in batches:
+            with cast:
+                result = model(batch).float()
+            optimizer.zero_grad()
+            result.square().sum(1).mean().backward()
+            optimizer.step()
+    return folder
+
+
+def test_a_stale_weight_is_no_transient_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a candidate that computes with the weights of before the last update
+    reference = _train_in_half(tmp_path / "reference", around=False)
+    candidate = _train_in_half(tmp_path / "candidate", around=True)
+
+    # When its origin is run again
+    assert main(["replay", str(reference), str(candidate)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+
+    # Then the last line says what was recorded, and offers no test, which would pass
+    last = said.rpartition("the candidate's call recorded ")[2]
+    assert last.startswith("the result of weight and bias before the last update; ")
+    assert "transient" not in said
+    assert "What next" not in said
+
+
 def test_members_of_a_class_are_run_again(
     sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

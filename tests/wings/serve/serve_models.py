@@ -79,6 +79,7 @@ def of_the_clients(folder: Path) -> Path:
     linear(folder / "linear" / "1" / "model.onnx")
     linear(folder / "linear" / "3" / "model.onnx", scale=2.0)
     linear(folder / "by_two" / "1" / "model.onnx", batch=2)
+    (folder / "by_two" / "serve.yaml").write_text("batches: true")
     over_the_batch(folder / "over_the_batch" / "1" / "model.onnx")
     logarithm(folder / "logarithm" / "1" / "model.onnx")
     words(folder / "words" / "1" / "model.onnx")

@@ -152,8 +152,22 @@ def test_nan_is_said_and_the_service_lives(client: Client) -> None:
         assert told["parameters"] == {"not_a_number": "y"}
 
 
+def test_metadata_tell_whether_requests_are_run_together(served: Served) -> None:
+    client = Client(http, served.http).asked
+    told = {
+        name: client.get_model_metadata(name)["properties"]["batching"]
+        for name in ("linear", "by_two", "over_the_batch")
+    }
+    assert told == {
+        "linear": "batched: proven",
+        "by_two": "batched: asked for, though the first axis of input x is 2 for ever",
+        "over_the_batch": "not batched: node mean (ReduceMean) mixes the batch: it works along the batch axis",
+    }
+
+
 def test_a_model_of_two_instances_takes_three(client: Client) -> None:
-    # Given a model whose batch is two, when three instances come, then it runs twice and three come back
+    # Given a model whose batch is two, which serve.yaml says are instances,
+    # when three come, then it runs twice and three come back
     assert np.array_equal(client.linear(X, "by_two"), X @ WEIGHT)
 
 

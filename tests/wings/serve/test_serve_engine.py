@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import serve_models
 from click.testing import CliRunner
+from serve_asgi import ECHO, python_model, repository_of
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.serve.cluster.contents import contents_of, refuse_other
@@ -39,6 +44,32 @@ def test_an_engine_that_cannot_be_is_one_sentence(
     # Then it is said before anything is listened at
     assert isinstance(result.exception, UsageError)
     assert re.search(sentence, str(result.exception))
+
+
+@pytest.mark.parametrize(("threads", "runs"), [(0, 1), (1, 4), (2, 2), (3, 1), (9, 1)])
+def test_runs_of_few_threads_are_several_at_once_of_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, runs: int
+) -> None:
+    async def go() -> None:
+        # Given four cores, a model that several may ask at once, and one that only one may
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+        serve_models.linear(tmp_path / "linear" / "1" / "model.onnx")
+        python_model(tmp_path, "echo", ECHO)
+        repository = await repository_of(tmp_path, threads=threads)
+        batcher = repository.get("linear").batcher
+        runners: Any = batcher._runners
+        assert (len(runners), len({one._servable for one in runners})) == (runs, 1)
+        assert len(repository.get("echo").batcher._runners) == 1
+        # When many ask, each has its own numbers
+        asked = [np.full((1 + number % 3, 4), number, "float32") for number in range(40)]
+        found = await asyncio.gather(*(batcher.infer({"x": one}) for one in asked))
+        for number, one in enumerate(found):
+            assert one["y"].tolist() == [[6.0 * number, 2.0 * number, -2.0 * number]] * (
+                1 + number % 3
+            )
+        await repository.close()
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("replicas", ["0", "2..1", "some", "1..", "-1", "1..2..3"])

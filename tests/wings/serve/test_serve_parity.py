@@ -8,7 +8,9 @@ import shlex
 import urllib.request
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -165,7 +167,7 @@ class Scripted:
 
 def scripted(share: str, count: int, *outcomes: str | Exception, settle: bool = True) -> Shadow:
     async def go() -> Shadow:
-        shadow = Shadow("m", Scripted(*outcomes), Fraction(share), 1)
+        shadow = Shadow("m", Scripted(*outcomes), Fraction(share), 1, Random(0))
         for _ in range(count):
             shadow.offer("", 1, {}, {})
             if settle:
@@ -177,11 +179,52 @@ def scripted(share: str, count: int, *outcomes: str | Exception, settle: bool = 
 
 
 @pytest.mark.parametrize(
-    ("share", "compared"), [("1", 1000), ("1/100", 10), ("1/3", 334), ("1/7000", 1)]
+    ("share", "least", "most"), [("1", 2000, 2000), ("1/3", 560, 770), ("1/100", 4, 40)]
 )
-def test_a_share_is_counted_out_from_the_first(share: str, compared: int) -> None:
-    counts = scripted(share, 1000).parity.counts
-    assert (counts["answered"], counts["compared"]) == (1000, compared)
+def test_a_share_is_drawn(share: str, least: int, most: int) -> None:
+    # Given a generator of the shadow's own, whose draws are within five deviations of the share
+    counts = scripted(share, 2000).parity.counts
+    assert counts["answered"] == 2000
+    assert least <= counts["compared"] <= most
+
+
+def test_what_is_drawn_has_no_stride() -> None:
+    async def go() -> list[int]:
+        shadow, taken = Shadow("m", Scripted(), Fraction(1, 4), 1, Random(1)), []
+        for number in range(400):
+            before = shadow.parity.counts["compared"]
+            shadow.offer("", 1, {}, {})
+            await shadow.settled()
+            if shadow.parity.counts["compared"] > before:
+                taken.append(number)
+        return taken
+
+    taken = asyncio.run(go())
+    # Then neighbours among those that were taken are of many distances
+    assert len({later - one for one, later in pairwise(taken)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "outcomes", "words"),
+    [
+        ("1", 0, [], "NOTHING COMPARED of 0 answered requests: none was answered"),
+        ("1/9000", 5, [], "NOTHING COMPARED of 5 answered requests: none was drawn"),
+        (
+            "1",
+            1,
+            [ModelFailedError("no")],
+            "NOTHING COMPARED of 1 answered request: the reference failed",
+        ),
+        ("1", 3, [], "AGREE: 3 of 3 answered requests compared"),
+        ("1", 2, ["agree", "differ"], "DIVERGED: 2 of 2 answered requests compared; 1 differ"),
+        ("1", 1, ["not judged"], "NOT JUDGED: 1 of 1 answered request compared; 1 not judged"),
+    ],
+)
+def test_what_was_looked_at_comes_first(
+    share: str, count: int, outcomes: list[Any], words: str
+) -> None:
+    told = scripted(share, count, *outcomes).parity.told()
+    assert told["sentence"].startswith(words)
 
 
 def test_of_another_version_nothing_is_said() -> None:
@@ -226,7 +269,7 @@ def test_agreement_is_said_of_what_was_compared_alone(outcomes: list[Any], verdi
     [
         (
             "words.onnx",
-            "deep takes x (float32), and its reference x (BYTES); both have to take the same",
+            "the model takes x (float32[-1, 16]), and its reference x (BYTES[-1])",
         ),
         ("models", "no model is called other, as this reference is; there are deep"),
         ("nothing", "is no model and no folder of models"),

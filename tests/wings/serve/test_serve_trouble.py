@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from lockstep.wings.serve.failures import (
 from lockstep.wings.serve.repository import Repository
 
 TROUBLE = """
+import sys
 import threading
 import numpy as np
 from lockstep.wings.serve.servable import Signature, TensorSpec
@@ -51,7 +53,14 @@ class Trouble:
             threading.Event().wait()
         if 3 in x:
             self.gate.wait()
-        odd = {4: {}, 5: {"y": x.astype("float64")}, 6: {"y": x[:1]}, 7: {"y": x.tolist()}}
+        if 92 in x:
+            sys.exit(3)
+        if 93 in x:
+            raise KeyboardInterrupt
+        odd = {
+            4: {}, 5: {"y": x.astype("float64")}, 6: {"y": x[:1]}, 7: {"y": x.tolist()},
+            90: {"y": np.repeat(x[:1], 3, 0)}, 91: {"y": np.repeat(x, 2, 1)},
+        }
         return odd.get(int(x[0, 0]), {"y": x * 2})
 
 def load(version_dir):
@@ -76,11 +85,24 @@ async def opened(folder: Path, **limits: Any) -> Repository:
     return await repository_of(folder, **limits)
 
 
+async def answered_in_time(infer: Any, value: float) -> Any:
+    """What one is answered that asks again while the model is opened anew."""
+    while True:
+        with contextlib.suppress(TooSlowError):
+            return await infer(x(value))
+
+
 async def held(repository: Repository) -> asyncio.Task[Any]:
     """A request that keeps the runner at work until the model's gate is opened."""
     task = asyncio.ensure_future(repository.get("trouble").batcher.infer(x(3)))
-    await asyncio.sleep(0)
+    await begun()
     return task
+
+
+async def begun() -> None:
+    """Until what was asked is at work: what comes at one moment would run together."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 def test_a_request_at_fault_in_a_merged_run_fails_alone(tmp_path: Path) -> None:
@@ -128,10 +150,9 @@ def test_a_model_that_hangs_is_opened_anew_and_the_service_lives(tmp_path: Path)
     async def go() -> None:
         repository = await opened(tmp_path, timeout_s=0.05)
         infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
-        found = await asyncio.gather(infer(x(2)), infer(x(8)), return_exceptions=True)
-        assert isinstance(found[0], TooSlowError)
-        assert "did not answer within 0.05 s; it was opened anew" in str(found[0])
-        assert found[1]["y"].tolist() == [[16]]
+        with pytest.raises(TooSlowError, match=r"trouble did not answer within 0\.05 s$"):
+            await infer(x(2))
+        assert (await answered_in_time(infer, 8))["y"].tolist() == [[16]]
         assert servable_of(repository) is not servable
         await repository.close()
 
@@ -144,9 +165,10 @@ def test_a_model_that_cannot_be_opened_anew_says_so_until_it_can(tmp_path: Path)
         infer = repository.get("trouble").batcher.infer
         lock = tmp_path / "trouble" / "1" / "locked"
         lock.touch()
-        for value in (2, 8):
-            with pytest.raises(ModelFailedError, match=r"cannot be opened anew: .*locked"):
-                await infer(x(value))
+        with pytest.raises(TooSlowError):
+            await infer(x(2))
+        with pytest.raises(ModelFailedError, match=r"cannot be opened anew: .*locked"):
+            await answered_in_time(infer, 8)
         lock.unlink()
         assert (await infer(x(8)))["y"].tolist() == [[16]]
         await repository.close()
@@ -154,15 +176,112 @@ def test_a_model_that_cannot_be_opened_anew_says_so_until_it_can(tmp_path: Path)
     asyncio.run(go())
 
 
-def test_requests_that_all_hang_do_not_hold_the_queue_for_ever(tmp_path: Path) -> None:
+def test_the_timeout_is_of_the_request_and_counts_its_turn_in_the_queue(tmp_path: Path) -> None:
     async def go() -> None:
-        # Given five requests in one run, all of which hang: two of them are tried alone, no more
+        # Given a run that does not end, and a request behind it
         repository = await opened(tmp_path, timeout_s=0.05)
         infer = repository.get("trouble").batcher.infer
-        asked = [infer(x(2)), *(infer(x(2)) for _ in range(5)), infer(x(8))]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(one) for one in found[:6]] == [TooSlowError] * 6
-        assert str(found[5]) == "2 requests before it hung; it was not run"
+        hung = asyncio.ensure_future(infer(x(2)))
+        await begun()
+        found = await asyncio.gather(hung, infer(x(8)), return_exceptions=True)
+        # Then each is told at its own time, and the one behind that it was never run
+        assert [type(one) for one in found] == [TooSlowError] * 2
+        assert str(found[0]) == "trouble did not answer within 0.05 s"
+        assert str(found[1]).endswith("; the request waited for its turn, and was not run")
+        assert repository.get("trouble").batcher.queued == 0
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_request_that_came_long_ago_has_no_time_left(tmp_path: Path) -> None:
+    async def go() -> None:
+        # Given a runner at work; when two requests wait of which one has spent its time before, as its body came
+        repository = await opened(tmp_path, timeout_s=60)
+        infer, now_s = repository.get("trouble").batcher.infer, asyncio.get_running_loop().time()
+        first = await held(repository)
+        twin = asyncio.ensure_future(infer(x(8), now_s))
+        with pytest.raises(TooSlowError, match="60 s; the request waited"):
+            await infer(x(8), now_s - 60)
+        # Then its twin is answered
+        servable_of(repository).gate.set()
+        assert [len(one["y"]) for one in await asyncio.gather(first, twin)] == [1, 1]
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_request_of_many_instances_is_cut_and_a_neighbour_waits_for_one_run(
+    tmp_path: Path,
+) -> None:
+    async def go() -> None:
+        # Given a request of ten runs that is at work, and a neighbour that comes meanwhile
+        repository = await opened(tmp_path, most=4)
+        infer, servable = repository.get("trouble").batcher.infer, servable_of(repository)
+        order: list[str] = []
+
+        async def asked(name: str, *values: float) -> Any:
+            found = await infer(x(*values))
+            order.append(name)
+            return found["y"].ravel().tolist()
+
+        large = asyncio.ensure_future(asked("large", *[3] * 4, *range(10, 46)))
+        await begun()
+        small = asyncio.ensure_future(asked("small", 8, 9))
+        await asyncio.sleep(0)
+        assert repository.get("trouble").batcher.queued == 38
+        servable.gate.set()
+        # Then the neighbour is in the very next run, which the large one shares, and both have their own numbers
+        assert await small == [16, 18]
+        assert servable.runs[:2] == [4, 4]
+        assert len(servable.runs) <= 4
+        assert await large == [6] * 4 + [2 * one for one in range(10, 46)]
+        assert order == ["small", "large"]
+        assert sum(servable.runs) == 42
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_two_requests_that_are_cut_take_turns_and_none_is_passed_over(tmp_path: Path) -> None:
+    async def go() -> None:
+        # Given two requests of six runs each, and one of another kind of instance behind them
+        repository = await opened(tmp_path, most=2)
+        batcher, servable = repository.get("trouble").batcher, servable_of(repository)
+        first = await held(repository)
+        one, other = (asyncio.ensure_future(batcher.infer(x(*[value] * 12))) for value in (8, 9))
+        await asyncio.sleep(0)
+        seen: list[float] = []
+        inner = servable.infer
+
+        def noted(inputs: Any) -> Any:
+            seen.append(float(inputs["x"][0, 0]))
+            return inner(inputs)
+
+        servable.infer = noted
+        servable.gate.set()
+        assert (await first)["y"].tolist() == [[6]]
+        assert set((await one)["y"].ravel()) == {16}
+        assert set((await other)["y"].ravel()) == {18}
+        # Then they ran in turn
+        assert [value for value in seen if value != 3] == [8, 9] * 6
+        await repository.close()
+
+    asyncio.run(go())
+
+
+def test_a_part_that_fails_fails_its_request_and_frees_the_rest_of_its_place(
+    tmp_path: Path,
+) -> None:
+    async def go() -> None:
+        repository = await opened(tmp_path, most=2)
+        batcher, servable = repository.get("trouble").batcher, servable_of(repository)
+        with pytest.raises(ModelFailedError, match="ValueError: a one"):
+            await batcher.infer(x(8, 9, 1, *[8] * 20))
+        assert batcher.queued == 0
+        assert len((await batcher.infer(x(*[8] * 5)))["y"]) == 5
+        assert servable.runs[:2] == [2, 2]
+        assert sum(servable.runs) <= 11
         await repository.close()
 
     asyncio.run(go())
@@ -173,7 +292,11 @@ def test_requests_that_all_hang_do_not_hold_the_queue_for_ever(tmp_path: Path) -
     [
         (4, "the model did not give its output y"),
         (5, "the model gave y as float64, not float32"),
-        (6, "gave y of shape [1, 1] for 2 instances"),
+        (6, "trouble gave its output y in shape [1, 1], where [2, 1] was expected"),
+        (90, "trouble gave its output y in shape [3, 1], where [2, 1] was expected"),
+        (91, "trouble gave its output y in shape [2, 2], where [2, 1] was expected"),
+        (92, "the model raised SystemExit: 3"),
+        (93, "the model raised KeyboardInterrupt: "),
         (7, "the model did not give its output y as an array"),
     ],
 )
@@ -201,6 +324,7 @@ def test_whoever_leaves_is_not_run(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
+        assert repository.get("trouble").batcher.queued == 1
         servable.gate.set()
         await first
         assert (await stays)["y"].tolist() == [[18]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from lockstep.devices.support.list_files import list_from_file
-from lockstep.devices.support.native_functions import COMPOSITE, dispatch_keys
+from lockstep.devices.support.native_functions import COMPOSITE, dispatch_keys, structured_delegates
 from lockstep.devices.support.support_list import Entry, SupportList
 
 _FOLDER = Path(__file__).parent / "lists"
@@ -67,7 +67,16 @@ def with_composites(support: SupportList) -> SupportList:
         for one, keys in dispatch_keys().items()
         if keys & COMPOSITE and support.entry_of(one) is None
     }
-    return replace(support, entries={**composed, **support.entries})
+    delegated = dict(_delegated(support))
+    return replace(support, entries={**composed, **delegated, **support.entries})
+
+
+def _delegated(support: SupportList) -> Iterator[tuple[str, Entry]]:
+    """What the list does not name, and torch makes of an out variant that it names."""
+    for one, out in structured_delegates().items():
+        entry = support.entry_of(out)
+        if entry is not None and entry.has and support.entry_of(one) is None:
+            yield one, replace(entry, how=f"made by torch of {out}")
 
 
 def version_of(torch_version: str) -> tuple[int, int] | None:

@@ -37,6 +37,30 @@ def dispatch_keys() -> Mapping[str, frozenset[str]]:
     UsageError
         If this torch does not ship the table, or it cannot be read.
     """
+    return keys_of(_rows())
+
+
+@cache
+def structured_delegates() -> Mapping[str, str]:
+    """The out variants that torch makes operators of, by the operator's name.
+
+    torch's generator gives each structured operator, in place or not, a kernel that calls its out variant
+    (`CompositeExplicitAutogradNonFunctional`; torchgen, gen.py), so that a backend needs that one alone.
+
+    Raises
+    ------
+    UsageError
+        If this torch does not ship the table, or it cannot be read.
+    """
+    return {
+        f"aten::{row['func'].partition('(')[0]}": f"aten::{row['structured_delegate']}"
+        for row in _rows()
+        if "structured_delegate" in row
+    }
+
+
+@cache
+def _rows() -> list[dict[str, Any]]:
     specification = importlib.util.find_spec("torchgen")
     if specification is None or specification.origin is None:
         raise UsageError("this torch ships no torchgen, so its operators cannot be listed")
@@ -44,10 +68,10 @@ def dispatch_keys() -> Mapping[str, frozenset[str]]:
     # libyaml's loader is ten times as fast, and not in every build of PyYAML.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        rows = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+        rows: list[dict[str, Any]] = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{file}: torch's table of operators cannot be read ({error})") from error
-    return keys_of(rows)
+    return rows
 
 
 def keys_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:

@@ -38,6 +38,7 @@ def unaligned_sentences(comparison: Comparison) -> list[str]:
     for calls in _stretches(comparison.unaligned_calls):
         words = _words(calls)
         count = sum(one.count for one in calls if not one.returns_as)
+        count = count or sum(one.count for one in calls if one.side == calls[0].side)
         modules = sorted({one.module for one in calls})
         known = said.setdefault(words, _Said(words, [], 0))
         known.modules.extend(one for one in modules if one not in known.modules)

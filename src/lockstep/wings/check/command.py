@@ -219,25 +219,37 @@ def _scripts(given: tuple[Path, ...], *, limit: int, as_json: bool) -> ExitCode:
     looked = len(sources) - len(unparsed)
     told = (found, failed, looked)
     _print(as_values(*told) if as_json else render(*told, limit=limit))
-    return code_of(differs=bool(found), looked=not failed)
+    told_all = all(one.certain for one in found)
+    return code_of(differs=any(one.certain for one in found), looked=told_all and not failed)
 
 
 def _sources(given: tuple[Path, ...]) -> tuple[dict[str, str], dict[str, str]]:
     """What scripts hold, those of folders in order of their names; and why one could not be read."""
+    from lockstep.wings.check.scripts.imports import imported_files
+
     sources, failed = dict[str, str](), dict[str, str]()
     for path in given:
         files = _below(path) if path.is_dir() else [path]
         if not files:
             failed[str(path)] = "has no Python files"
-        for file in files:
-            try:
-                with tokenize.open(file) as stream:  # its encoding is declared in it
-                    sources[str(file)] = stream.read()
-            except OSError as error:
-                failed[str(file)] = f"cannot be read ({error.strerror or error})"
-            except (SyntaxError, UnicodeDecodeError) as error:
-                failed[str(file)] = f"is no text in its encoding ({error})"
+        folder = path if path.is_dir() else path.parent
+        while files:
+            file = files.pop(0)
+            if str(file) in sources or str(file) in failed:
+                continue
+            _read(file, sources, failed)
+            files += imported_files(sources.get(str(file), ""), file, folder)
     return sources, failed
+
+
+def _read(file: Path, sources: dict[str, str], failed: dict[str, str]) -> None:
+    try:
+        with tokenize.open(file) as stream:  # its encoding is declared in it
+            sources[str(file)] = stream.read()
+    except OSError as error:
+        failed[str(file)] = f"cannot be read ({error.strerror or error})"
+    except (SyntaxError, UnicodeDecodeError) as error:
+        failed[str(file)] = f"is no text in its encoding ({error})"
 
 
 def _below(folder: Path) -> list[Path]:

@@ -13,12 +13,12 @@ _BLANK = re.compile(r"\{(\w+)\}")
 
 
 def filled(words: str, blanks: Mapping[str, str]) -> str:
-    """Words whose blanks are filled; one that nothing fills stays as its name.
+    """Return words with their blanks filled; one that is not among the blanks stays as its name.
 
     >>> filled("{operator} has no kernel", {"operator": "aten::trunc"})
     'aten::trunc has no kernel'
     """
-    return _BLANK.sub(lambda blank: blanks.get(blank[1]) or blank[1], words)
+    return _BLANK.sub(lambda blank: blanks.get(blank[1], blank[1]), words)
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

@@ -165,11 +165,14 @@ def quantize(
         quantised = quantized_model(file.proto, layers, plan)
         errors = layer_errors(file.proto, quantised, layers, plan, measured)
         facts = _facts(file, plan, layers)
+    result = outcome(file.proto, quantised, measured)
+    if not (inputs or calibrate):
+        result = replace(result, worst_error={}, samples=0)
     answer = Answer(
-        errors, outcome(file.proto, quantised, measured),
-        measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
+        errors, result, measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
     )  # fmt: skip
+    facts |= _measured_facts(answer)
     write_model(quantised, output, file.facts | {"quantized": facts})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
@@ -278,4 +281,13 @@ def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, 
         "method": None if calibration is None else calibration.method.value,
         "samples": None if calibration is None else calibration.samples.count,
         "per_channel": plan.per_channel,
+    }
+
+
+def _measured_facts(answer: Answer) -> dict[str, Any]:
+    """What the file says about how far its results are off, and on what that was measured."""
+    return {
+        "worst_error": dict(answer.outcome.worst_error),
+        "measured_on": answer.measured_on,
+        "measured_samples": answer.outcome.samples,
     }

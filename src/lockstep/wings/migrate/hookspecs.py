@@ -34,6 +34,14 @@ class MigrationTarget:
         The attribute of tensors that stands for `.is_cuda`; empty where there is none.
     environment
         Environment variables, CUDA's name to the device's own: in Python, shell scripts and settings files.
+    image
+        The container image that stands for NVIDIA's, in Dockerfiles, scripts and compose files.
+    container_options
+        The options that give the device to a container, where CUDA's are `--gpus all` and `runtime: nvidia`.
+    package_index
+        Where packages that are built for the device come from, in the place of an index of CUDA's.
+    folder
+        What stands for a folder of the CUDA toolkit.
     rules
         The text of the target's own table; columns as in `lockstep.wings.migrate.torch.table`.
     has_name
@@ -53,6 +61,10 @@ class MigrationTarget:
     method: str = ""
     is_device: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+    container_options: str = ""
+    package_index: str = ""
+    folder: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -56,7 +56,21 @@ def in_order(found: Iterable[Answered]) -> list[Answered]:
     )
 
 
+WORKER_SEED = (
+    "the seed of a data loader's workers, which torch draws on the CPU, whatever the device"
+)
+"""torch/utils/data/dataloader.py: each epoch draws one whole number without dimensions."""
+
+
+def _is_worker_seed(operator: RanOperator) -> bool:
+    forms = [one for form in operator.forms for one in form]
+    is_number = bool(forms) and all((one.dtype, one.shape) == ("int64", ()) for one in forms)
+    return operator.name == "aten::random_" and is_number
+
+
 def _answer(operator: RanOperator, support: SupportList) -> Answer:
+    if _is_worker_seed(operator):
+        return Answer(Standing.SUPPORTED, WORKER_SEED)
     if not operator.of_dispatcher:
         return _answer_of_api(operator, support)
     answer = support.answer(operator.name, operator.dtypes)

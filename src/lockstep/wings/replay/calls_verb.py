@@ -73,7 +73,9 @@ class Found:
     @property
     def can_be_written(self) -> bool:
         """Whether there is something that a test of it would show."""
-        return bool(self.beyond) if self.story is None else self.story.tested is not None
+        if self.story is None:
+            return bool(self.beyond)
+        return self.story.tested is not None and not self.story.cannot_show
 
 
 def replay_calls(

@@ -8,7 +8,7 @@ from itertools import islice
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import Comparison, Origin
+from lockstep.core.finding import Comparison, Instead, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.locate.what_next import made_at
@@ -60,6 +60,8 @@ class AtOrigin:
         The class of sites that compute in another precision, some of which these are, or "".
     members
         How many sites the class has.
+    of_another_input
+        Whether what the candidate computes instead is the sound result of another input, such as a stale weight.
     """
 
     said: str
@@ -68,6 +70,7 @@ class AtOrigin:
     between_steps: str = ""
     of_class: str = ""
     members: int = 0
+    of_another_input: bool = False
 
 
 _MOST_MEMBERS = 8
@@ -134,9 +137,12 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
     instead, parameter, of_class, members = "", "", "", list[tuple[Call, Call]]()
+    of_another_input = False
     if comparison.origins:
         origin = comparison.origins[0]
-        instead = "" if origin.explanation is None else origin.explanation.words
+        if origin.explanation is not None:
+            instead = origin.explanation.words
+            of_another_input = origin.explanation.kind is Instead.INPUT
         left, right = made_at(origin, reference, candidate)
         if left is not None and right is None and origin.finding.pair.candidate is not None:
             right = _partner(comparison, left, candidate)
@@ -165,7 +171,8 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     if of_class and not crossed:
         own, crossed = own[:1], [Chosen("candidate", one, crossed=True) for _, one in members]
     count = len(_members_of(comparison)) if of_class else 0
-    return AtOrigin(said, instead, (*own, *crossed), parameter, of_class, count)
+    calls = (*own, *crossed)
+    return AtOrigin(said, instead, calls, parameter, of_class, count, of_another_input)
 
 
 def _partner(comparison: Comparison, left: Call, candidate: Recording) -> Call | None:

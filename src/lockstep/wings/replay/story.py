@@ -43,7 +43,8 @@ def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
         (one for one in (candidate, reference) if one is not None and one.recorded_off), None
     )
     if off is not None:
-        return _one_is_off(off)
+        took = off is candidate and origin.of_another_input
+        return _one_is_off(off, origin.instead if took else "")
     if origin.between_steps:
         return _between_steps(origin.between_steps, candidate or reference)
     if crossed is not None and crossed.recorded_off:
@@ -66,7 +67,11 @@ def _parts(
     return own.get("reference"), own.get("candidate"), crossed
 
 
-def _one_is_off(one: ReplayedCall) -> Story:
+def _one_is_off(one: ReplayedCall, instead: str) -> Story:
+    """One run's call is off; `instead` is the result of another input that it recorded, where that was found."""
+    if instead and one.conclusion is Conclusion.TRANSIENT:
+        words = f"the {one.chosen.run}'s call recorded {instead}; {_SOUND_AGAIN}"
+        return Story(words, False, one, _SOUND_AGAIN)
     run = f"the {one.chosen.run}'s call is at fault" if one.chosen.run else "it is at fault"
     because = {Conclusion.RECORDED_OFF: _ELSEWHERE, Conclusion.TRANSIENT: _TRANSIENT}.get(
         one.conclusion, ""
@@ -80,6 +85,7 @@ def _one_is_off(one: ReplayedCall) -> Story:
 
 
 _ELSEWHERE = "it was run again here, where the operator is sound; run it on the device that made the recording"
+_SOUND_AGAIN = "from the same inputs the operator gives the sound result: the training did this, not the kernel"
 _TRANSIENT = (
     "from the same inputs the operator gives the sound result each time: what was recorded came from a flipped bit, an"
     " earlier result that was left in its place, threads that met in a library's first call, or something that"

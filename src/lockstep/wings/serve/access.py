@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -54,7 +55,7 @@ class Gate:
             given = hashlib.sha256(found.get(b"authorization", b"")).digest()
             if not hmac.compare_digest(given, self.digest):  # in a time that tells nothing
                 raise NotAllowedError("it has no right `Authorization: Bearer TOKEN`")
-        elif b"origin" in found or not _is_loopback(_name_in(found.get(b"host", b"localhost"))):
+        elif b"origin" in found or not _is_here(found.get(b"host", b"localhost")):
             # A page of any site may send to this machine what its visitor could, also by a name of its own that was
             # made to lead here (DNS rebinding).
             raise NotAllowedError("web pages are not answered without --token-file")
@@ -112,10 +113,11 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _name_in(host: bytes) -> str:
-    """What a `Host` header names, without its port."""
+@functools.lru_cache(maxsize=64)
+def _is_here(host: bytes) -> bool:
+    """Whether a `Host` header, which may have a port, names this machine."""
     name = host.decode("latin-1")
-    return name if name.endswith("]") else name.rpartition(":")[0] or name
+    return _is_loopback(name if name.endswith("]") else name.rpartition(":")[0] or name)
 
 
 def _bytes(one: Any) -> bytes:

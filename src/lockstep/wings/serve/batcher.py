@@ -1,7 +1,8 @@
 """Requests of one version of a model: put together while all runners are at work, and taken apart again.
 
 A runner that is idle takes what waits at once. Nothing is ever held back for a batch to fill: where one runner is at
-work, what comes meanwhile is the next batch.
+work, what comes meanwhile is the next batch. A request of more instances than one run has is cut: after each of its
+runs those go first that have had fewer, so a neighbour waits for the run that is at work, and for no other.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,19 +24,17 @@ from lockstep.wings.serve.failures import (
     RunnerDiedError,
     TooSlowError,
 )
-from lockstep.wings.serve.servable import Array, Arrays, Signature
+from lockstep.wings.serve.in_place import INSTANT_S
+from lockstep.wings.serve.servable import BYTES, Array, Arrays, Signature, fits
 
 Results = dict[str, Array]
-
-_HANGS = 2
-"""Requests of one run that may hang, each for the whole timeout, before the rest of it is given up."""
 
 
 class Runner(Protocol):
     """Runs a model, one batch at a time."""
 
-    async def run(self, inputs: Arrays) -> Results:
-        """Compute the outputs of one batch.
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> Results:
+        """Compute the outputs of one batch; `alone` where it is of one request, and no other waits or runs.
 
         Raises
         ------
@@ -47,16 +46,27 @@ class Runner(Protocol):
         """Let go of the model."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
-    """A request that waits or runs: `count` instances, which may run with others of the same `key`."""
+    """A request of `count` instances, which may run with others of the same `key`; `left` of them have no run yet."""
 
     inputs: Arrays
     count: int
-    key: bytes
-    done: asyncio.Future[Results] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    key: tuple[object, ...]
+    done: asyncio.Future[Results]
+    left: int
+    runs: int = 0
+    settled: int = 0
+    results: dict[int, Results] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Instances of a job that one run has."""
+
+    job: _Job
+    start: int
+    count: int
 
 
 class Batcher:
@@ -72,6 +82,10 @@ class Batcher:
         How many instances one run may have, where the model does not fix that.
     waiting
         How many instances may wait.
+    timeout_s
+        How long a request may take, waiting included.
+    name
+        Of the model, as errors name it.
 
     Attributes
     ----------
@@ -82,14 +96,15 @@ class Batcher:
     """
 
     def __init__(
-        self, runners: Sequence[Runner], signature: Signature, *, most: int, waiting: int
-    ) -> None:
+        self, runners: Sequence[Runner], signature: Signature, *, most: int, waiting: int,
+        timeout_s: float = 60.0, name: str = "the model",
+    ) -> None:  # fmt: skip
         self._runners, self._idle = list(runners), list(runners)
-        self._signature = signature
+        self._signature, self._name = signature, name
         self._names = {one.name for one in signature.batched_inputs}
         self._fixed = signature.fixed_batch
         self._most = self._fixed or most
-        self._limit, self._queued = waiting, 0
+        self._limit, self._queued, self._timeout_s = waiting, 0, timeout_s
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self.runs = self.instances = 0
@@ -99,27 +114,57 @@ class Batcher:
         """How many instances wait."""
         return self._queued
 
-    async def infer(self, inputs: Arrays) -> Results:
+    async def infer(self, inputs: Arrays, arrived_s: float | None = None) -> Results:
         """Compute the outputs of one request.
+
+        Parameters
+        ----------
+        inputs
+            By name.
+        arrived_s
+            When it came, by the clock of the event loop; now where it is not given.
 
         Raises
         ------
         BusyError
             If too many instances wait.
+        TooSlowError
+            If it was not answered in its time.
         RequestError
             If the model fails.
         """
         count = next((inputs[name].shape[0] for name in self._names), 1)
         if self._queued + count > self._limit and self._queued:
             raise BusyError(f"{self._queued} instances wait already; ask again later")
-        job = _Job(inputs, count, self._key(inputs))
+        if not (self._waiting or self._running):
+            found = self._at_once(inputs, count)
+            if found is not None:
+                return found
+        loop = asyncio.get_running_loop()
+        job = _Job(inputs, count, self._key(inputs), loop.create_future(), count)
         self._waiting.append(job)
         self._queued += count
+        ends_s = (loop.time() if arrived_s is None else arrived_s) + self._timeout_s
+        timer = loop.call_at(ends_s, self._expire, job)
         self._start()
         try:
             return await job.done
         finally:
+            timer.cancel()
             job.done.cancel()
+            self._drop(job)
+
+    def _at_once(self, inputs: Arrays, count: int) -> Results | None:
+        """What an idle runner makes in less than the time that a queue takes; None where there is no such."""
+        made_in = getattr(self._idle[-1], "made_in", None)
+        if made_in is None or count > self._most or self._fixed not in (None, count):
+            return None
+        results: Results | None = made_in(INSTANT_S, inputs)
+        if results is not None:
+            self.runs += 1
+            self.instances += count
+            self._check_shapes(results, count if self._names else None)
+        return results
 
     async def close(self) -> None:
         """Answer what waits, then let go of the runners."""
@@ -130,9 +175,8 @@ class Batcher:
 
     async def abandon(self) -> None:
         """Let go of the runners whatever they do; who waits or runs is told that the server ends."""
-        waiting, self._waiting = self._waiting, deque()
-        for job in waiting:
-            _fail(job, NotReadyError("the server ends"))
+        for job in [*self._waiting]:
+            self._refuse(job, NotReadyError("the server ends"))
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -141,144 +185,179 @@ class Batcher:
         for runner in self._runners:
             await runner.close()
 
-    def _key(self, inputs: Arrays) -> bytes:
+    def _key(self, inputs: Arrays) -> tuple[object, ...]:
         """What has to be the same for two requests to run together."""
         if not self._names:
-            return b""
-        told = hashlib.blake2b(digest_size=16)
-        for name, value in inputs.items():
-            told.update(repr((name, value.shape[name in self._names :])).encode())
-            if name not in self._names:
-                # The text of an array leaves out the middle of a long one: its elements, one by one.
-                told.update(
-                    value.tobytes() if value.dtype != object else repr(value.tolist()).encode()
-                )
-        return told.digest()
+            return ()
+        return tuple(
+            (name, value.shape[1:]) if name in self._names else (name, value.shape, _digest(value))
+            for name, value in sorted(inputs.items())
+        )
+
+    def _expire(self, job: _Job) -> None:
+        """Tell a request that its time is over; a run that it is in goes on, as others may be in it too."""
+        waited = "" if job.runs else "; the request waited for its turn, and was not run"
+        words = f"{self._name} did not answer within {self._timeout_s:g} s{waited}"
+        self._refuse(job, TooSlowError(words))
+
+    def _refuse(self, job: _Job, error: RequestError) -> None:
+        if not job.done.done():
+            job.done.set_exception(error)
+        self._drop(job)
+
+    def _drop(self, job: _Job) -> None:
+        """Free the place of a request that was answered, or whose client has gone."""
+        if job.left:
+            self._waiting.remove(job)
+            self._queued -= job.left
+            job.left = 0
 
     def _start(self) -> None:
-        while self._idle and self._waiting:
-            jobs = self._taken()
-            if jobs:
-                task = asyncio.ensure_future(self._run(self._idle.pop(), jobs))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+        """Give idle runners work. They choose it as they begin, so that what came at one moment runs together."""
+        for _ in range(min(len(self._idle), len(self._waiting))):
+            task = asyncio.ensure_future(self._run(self._idle.pop()))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
-    def _taken(self) -> list[_Job]:
-        """The request that came first, with those that fit beside it; none whose client has gone."""
-        first = self._waiting.popleft()
-        self._queued -= first.count
-        jobs = [] if first.done.done() else [first]
-        room = self._most - first.count
-        if jobs and self._names and room > 0:
-            left: deque[_Job] = deque()
-            for job in self._waiting:
-                if job.key == first.key and job.count <= room and not job.done.done():
-                    jobs.append(job)
-                    room -= job.count
-                    self._queued -= job.count
-                else:
-                    left.append(job)
-            self._waiting = left
-        return jobs
+    def _taken(self) -> list[_Part]:
+        """Of the requests that had the fewest runs that which came first, with those that fit beside it.
 
-    async def _run(self, runner: Runner, jobs: list[_Job]) -> None:
+        One that is cut leaves half of its run to others: what few instances they have, they wait for no more.
+        """
+        for gone in [job for job in self._waiting if job.done.done()]:
+            self._drop(gone)
+        if not self._waiting:
+            return []
+        first = min(self._waiting, key=lambda job: job.runs)
+        if not self._names:
+            return [self._part_of(first, 1)]
+        alike = [
+            first,
+            *(job for job in self._waiting if job.key == first.key and job is not first),
+        ]
+        large = next((job for job in alike if job.left > self._most), None)
+        kept = -(-self._most // 2) if large is first else 0
+        room = self._most - kept
+        parts = []
+        for job in alike:
+            if job is not large and job.left <= room:
+                room -= job.left
+                parts.append(self._part_of(job, job.left))
+        if large is not None and room + kept:
+            parts.append(self._part_of(large, min(large.left, room + kept)))
+        return parts
+
+    def _part_of(self, job: _Job, count: int) -> _Part:
+        part = _Part(job, job.count - job.left, count)
+        job.left -= count
+        job.runs += 1
+        self._queued -= count
+        self._waiting.remove(job)
+        if job.left:
+            self._waiting.append(job)
+        return part
+
+    async def _run(self, runner: Runner) -> None:
+        parts = self._taken()
+        self._start()  # what is left of a request that was cut may have another runner
         try:
-            await self._answer(runner, jobs)
+            if parts:
+                await self._answer(runner, parts)
         except asyncio.CancelledError:
-            for job in jobs:
-                _fail(job, NotReadyError("the server ends"))
+            for part in parts:
+                self._refuse(part.job, NotReadyError("the server ends"))
             raise
         finally:
             self._idle.append(runner)
             self._start()
 
-    async def _answer(self, runner: Runner, jobs: list[_Job]) -> None:
+    async def _answer(self, runner: Runner, parts: list[_Part]) -> None:
         try:
-            results = await self._together(runner, jobs)
+            whole = await self._together(runner, parts)
         except RequestError as error:
-            if len(jobs) == 1:
-                _fail(jobs[0], error)
+            if len(parts) == 1:
+                self._refuse(parts[0].job, error)
                 return
-            await self._answer_each(runner, jobs)
+            for part in parts:  # one of them is at fault, and the others are not to pay for it
+                if not part.job.done.done():
+                    await self._answer(runner, [part])
             return
         except Exception as error:  # ours, or of a model that gave something strange
-            for job in jobs:
-                _fail(job, ModelFailedError(f"{type(error).__name__}: {error}"))
+            for part in parts:
+                self._refuse(part.job, ModelFailedError(f"{type(error).__name__}: {error}"))
             return
-        for job, result in zip(jobs, results, strict=True):
-            if not job.done.done():
-                job.done.set_result(result)
+        start = 0
+        for part in parts:
+            _settle(part, whole if len(parts) == 1 else _rows(whole, start, part.count))
+            start += part.count
 
-    async def _answer_each(self, runner: Runner, jobs: list[_Job]) -> None:
-        """Run jobs alone of which one is at fault: the others are not to pay for it, unless all of them hang."""
-        hung = 0
-        for job in jobs:
-            if hung == _HANGS:
-                _fail(job, TooSlowError(f"{hung} requests before it hung; it was not run"))
-            elif not job.done.done():
-                await self._answer(runner, [job])
-                error = job.done.exception() if _is_answered(job) else None
-                hung += isinstance(error, TooSlowError)
-
-    async def _together(self, runner: Runner, jobs: list[_Job]) -> list[Results]:
+    async def _together(self, runner: Runner, parts: list[_Part]) -> Results:
+        """The results of one run, padded by its last instance to the extent that the model fixes."""
+        inputs = parts[0].job.inputs
+        alone = len(parts) == len(self._running) == 1 and not self._waiting
         if not self._names:
-            return [await self._once(runner, jobs[0].inputs, 1)]
-        total = sum(job.count for job in jobs)
-        stacked = {
-            name: np.concatenate([job.inputs[name] for job in jobs]) if len(jobs) > 1 else value
-            for name, value in jobs[0].inputs.items() if name in self._names
-        }  # fmt: skip
-        shared = {name: value for name, value in jobs[0].inputs.items() if name not in self._names}
-        parts = [
-            await self._part(runner, stacked, shared, start, min(self._most, total - start))
-            for start in range(0, total, self._most)
-        ]
-        whole = (
-            parts[0]
-            if len(parts) == 1
-            else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        )
-        return list(_split(whole, [job.count for job in jobs]))
-
-    async def _part(
-        self, runner: Runner, stacked: Results, shared: Results, start: int, count: int
-    ) -> Results:
-        """Some of the instances, padded by the last of them to the extent that the model fixes."""
-        part = {name: value[start : start + count] for name, value in stacked.items()}
+            return await self._once(runner, inputs, 1, None, alone)
+        count = sum(part.count for part in parts)
         padding = (self._fixed or count) - count
-        if padding:
-            part = {
-                name: np.concatenate([value, np.repeat(value[-1:], padding, axis=0)])
-                for name, value in part.items()
-            }
-        results = await self._once(runner, part | shared, count)
-        wrong = [name for name, value in results.items() if value.shape[:1] != (count + padding,)]
-        if wrong:
-            raise ModelFailedError(
-                f"gave {wrong[0]} of shape {list(results[wrong[0]].shape)} for {count + padding} instances"
-            )
-        return {name: value[:count] for name, value in results.items()} if padding else results
+        given = {}
+        for name, value in inputs.items():
+            if name in self._names:
+                rows = [
+                    part.job.inputs[name][part.start : part.start + part.count] for part in parts
+                ]
+                rows += [np.repeat(rows[-1][-1:], padding, axis=0)] if padding else []
+                value = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            given[name] = value
+        results = await self._once(runner, given, count, count + padding, alone)
+        return _rows(results, 0, count) if padding else results
 
-    async def _once(self, runner: Runner, inputs: Arrays, count: int) -> Results:
+    async def _once(
+        self, runner: Runner, inputs: Arrays, count: int, rows: int | None, alone: bool
+    ) -> Results:
         self.runs += 1
         self.instances += count
         try:
-            return await runner.run(inputs)
+            results = await runner.run(inputs, alone=alone)
         except RunnerDiedError:
-            return await runner.run(inputs)
+            results = await runner.run(inputs)
+        self._check_shapes(results, rows)
+        return results
+
+    def _check_shapes(self, results: Results, rows: int | None) -> None:
+        """Compare outputs with the signature, and with the rows that were asked for; () is an unknown shape."""
+        for spec in self._signature.outputs:
+            expected, got = spec.shape, results[spec.name].shape
+            if rows is not None:
+                expected = (rows, *spec.shape[1:]) if spec.shape else (rows, *[-1] * (len(got) - 1))
+            if expected and not fits(got, expected):
+                raise ModelFailedError(
+                    f"{self._name} gave its output {spec.name} in shape {list(got)}, where"
+                    f" {list(expected)} was expected"
+                )
 
 
-def _split(results: Results, counts: Sequence[int]) -> Iterator[Results]:
-    start = 0
-    for count in counts:
-        yield {name: value[start : start + count] for name, value in results.items()}
-        start += count
+def _digest(value: Array) -> bytes:
+    """Of an input that all instances of a run share: the text of an array would leave out the middle of a long one."""
+    raw = repr(value.tolist()).encode() if value.dtype == BYTES else value.tobytes()
+    return hashlib.blake2b(raw, digest_size=16).digest()
 
 
-def _is_answered(job: _Job) -> bool:
-    return job.done.done() and not job.done.cancelled()
+def _rows(results: Results, start: int, count: int) -> Results:
+    return {name: value[start : start + count] for name, value in results.items()}
 
 
-def _fail(job: _Job, error: RequestError) -> None:
-    if not job.done.done():
-        job.done.set_exception(error)
+def _settle(part: _Part, results: Results) -> None:
+    """Keep the results of some instances of a request, and answer it once it has those of all."""
+    job = part.job
+    if job.done.done():
+        return
+    if part.count == job.count:
+        job.done.set_result(results)
+        return
+    job.results[part.start] = results
+    job.settled += part.count
+    if job.settled == job.count:
+        in_order = [job.results[start] for start in sorted(job.results)]
+        job.done.set_result(
+            {name: np.concatenate([one[name] for one in in_order]) for name in results}
+        )

@@ -128,6 +128,13 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Instances of one run, where the model does not fix them.",
 )
 @click.option(
+    "--batch",
+    "--batch-always",
+    "batch",
+    is_flag=True,
+    help="Run requests together also where the graph does not prove that they stay apart.",
+)
+@click.option(
     "--shadow",
     multiple=True,
     type=click.Path(path_type=Path),
@@ -142,6 +149,12 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Of requests that --shadow compares: 5%, or 0.05.",
 )
 @click.option(
+    "--tolerance",
+    metavar="VALUE",
+    help="What outputs may be off --shadow, relative: 0.02, 30dB, or a report of `quantize --json`.  [default: "
+    "what `quantize` wrote into the model, or else rounding]",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -154,7 +167,11 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="Instances that may wait; beyond them a request is refused.",
 )
-@options.option("--timeout", default=60.0, words="Of a model.")
+@options.option(
+    "--timeout",
+    default=60.0,
+    words="Of a request, from its arrival on, its wait in the queue included.",
+)
 @click.option(
     "--most-bytes",
     type=options.Size(1024),
@@ -166,14 +183,15 @@ def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
     token_file: Path | None, device: str, runners: int, engine_name: str,
     address: str | None, replicas: tuple[int, int], threads: int,
-    most: int, shadow: tuple[Path, ...], share: Fraction, record: Path | None, waiting: int, timeout: float,
-    most_bytes: int,
+    most: int, batch: bool, shadow: tuple[Path, ...], share: Fraction, tolerance: str | None,
+    record: Path | None, waiting: int, timeout: float, most_bytes: int,
 ) -> int:  # fmt: skip
     """Serve MODELS by the Open Inference Protocol until Ctrl-C: clients of Triton and KServe work unchanged.
 
     A model is a file (.onnx, .pt2 of torch.export, .pt of TorchScript, a servable.py of your own), a folder with a
-    folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together where the
-    model was seen to keep the instances of a batch apart. Only this machine is answered, unless --host says otherwise.
+    folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together if the graph
+    proves that no row reaches another request, or if you pass --batch. Only this machine is answered, unless --host
+    says otherwise.
 
     \b
     lockstep serve model.onnx
@@ -190,7 +208,9 @@ def serve(
         from lockstep.wings.serve.cluster.engine import ClusterEngine
         from lockstep.wings.serve.cluster.scale import Scale
         from lockstep.wings.serve.engine import Engine
+        from lockstep.wings.serve.parity.shadow import Shadow
         from lockstep.wings.serve.parity.shadowing import Shadowing
+        from lockstep.wings.serve.parity.tolerance import tolerance_from
         from lockstep.wings.serve.repository import Limits, Repository
         from lockstep.wings.serve.server import Addresses, Bounds, serve_models
     except ImportError as error:
@@ -198,20 +218,28 @@ def serve(
             f"{error.name} is not installed here: pip install 'lockstep-numerics[serve]'"
         ) from error
 
+    shadows: dict[str, Shadow] = {}
+
     def listening(repository: Repository, addresses: dict[str, str]) -> None:
+        shadows.update(repository.shadows)
         for entry in repository.index():
             version = f" version {entry.version}" if entry.version else ""
-            state = "is served" if entry.state == "READY" else f"is not served: {entry.reason}"
+            served = f"is served, {entry.batching}"
+            state = served if entry.state == "READY" else f"is not served: {entry.reason}"
             say(f"{entry.name}{version} {state}")
         for transport, address in addresses.items():
             click.echo(f"{transport} {address}")
 
-    limits = Limits(device, most, waiting, timeout, runners, threads)
+    limits = Limits(device, most, waiting, timeout, runners, threads, batch)
     addresses, gate = Addresses(host, http_port, grpc_port), gate_for(host, token_file)
     bounds = Bounds(most_bytes=most_bytes)
-    if record is not None and not shadow:
-        raise UsageError("--record: keeps what leaves a reference; give one by --shadow")
-    shadowing = Shadowing(shadow, share, record, device.split(",")[0], timeout) if shadow else None
+    if (record is not None or tolerance is not None) and not shadow:
+        name = "--tolerance" if record is None else "--record"
+        raise UsageError(f"{name}: is of what leaves a reference; give one by --shadow")
+    allowed = None if tolerance is None else tolerance_from(tolerance)
+    shadowing = None
+    if shadow:
+        shadowing = Shadowing(shadow, share, record, device.split(",")[0], timeout, allowed)
     engine: Engine | None = None
     if engine_name == "ray":
         if runners or "," in device:
@@ -221,7 +249,11 @@ def serve(
         engine = ClusterEngine(address, Scale(*replicas, timeout_s=timeout))
     elif address is not None or replicas != (1, 1):
         raise UsageError("--cluster, --replicas: are of a Ray cluster; give --engine ray too")
-    _event_loop_run()(
-        serve_models(models, limits, addresses, bounds, gate, shadowing, engine, listening)
-    )
+    try:
+        _event_loop_run()(
+            serve_models(models, limits, addresses, bounds, gate, shadowing, engine, listening)
+        )
+    finally:
+        for name, one in shadows.items():
+            say(f"{name} beside its reference: {one.parity.sentence()}")
     return ExitCode.AGREES

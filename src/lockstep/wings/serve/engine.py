@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -12,7 +13,7 @@ from lockstep.wings.serve.batcher import Runner
 from lockstep.wings.serve.opening import Source
 from lockstep.wings.serve.process_runner import ProcessRunner
 from lockstep.wings.serve.runners import ThreadRunner
-from lockstep.wings.serve.servable import Signature
+from lockstep.wings.serve.servable import Servable, Signature
 
 
 class OpenedRunner(Runner, Protocol):
@@ -86,13 +87,14 @@ class EmbeddedEngine:
         """Nothing is left."""
 
     async def _in_threads(self, sources: Sequence[Source]) -> Sequence[OpenedRunner]:
-        """One after the other: what a trial of the first shows of batching holds for the rest."""
+        """One after the other: what is decided of the first about batches holds for the rest."""
         threads: list[ThreadRunner] = []
         for source in sources:
             known = source.like(threads[0].signature) if threads else source
             servable = await asyncio.to_thread(known.open)
             again = known.like(servable.signature).open
-            threads.append(ThreadRunner(servable, again, timeout_s=self._timeout_s))
+            for _ in range(_runs_at_once(source, servable)):
+                threads.append(ThreadRunner(servable, again, timeout_s=self._timeout_s))
         return threads
 
     async def _in_processes(self, sources: Sequence[Source]) -> Sequence[OpenedRunner]:
@@ -106,3 +108,13 @@ class EmbeddedEngine:
                 await runner.close()
             raise
         return processes
+
+
+def _runs_at_once(source: Source, servable: Servable) -> int:
+    """How many runs keep the cores at work, of so many threads each; one where a model has one caller at a time."""
+    threads = source.settings.get("threads", 0)
+    if source.device != "cpu" or not threads or not hasattr(servable, "switch"):
+        return 1
+    at_hand = getattr(os, "sched_getaffinity", None)
+    cores = len(at_hand(0)) if at_hand else os.cpu_count() or 1
+    return max(cores // int(threads), 1)

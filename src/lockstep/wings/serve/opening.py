@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import yaml
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.serve.independence import batching
-from lockstep.wings.serve.servable import Servable, Signature
+from lockstep.core.text import message
+from lockstep.wings.serve.protocol.tensors import is_served
+from lockstep.wings.serve.servable import HasGraph, Servable, Signature, unserved
 from lockstep.wings.serve.servables.kinds import open_servable
 
 SETTINGS = "serve.yaml"
@@ -19,6 +20,9 @@ SETTINGS = "serve.yaml"
 `threads: 1`."""
 
 _KINDS = {"most": int, "without_batch_axis": list, "batches": bool, "device": str, "threads": int}
+
+_DECIDED = "decided"
+"""Beside the settings, where one process has decided for another: the sentence of `Signature.batching`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Source:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self) -> Servable:
-        """Open the model, with `batches` as the settings say it, or as a trial shows.
+        """Open the model; whether it batches is proved from its graph, or the user's word.
 
         Raises
         ------
@@ -40,6 +44,9 @@ class Source:
             If it cannot be served.
         """
         servable = open_servable(self.path, self.device, self.settings.get("threads", 0))
+        for one in (*servable.signature.inputs, *servable.signature.outputs):
+            if not is_served(one.dtype):
+                raise unserved(self.path, one.name, one.dtype)
         without = frozenset(map(str, self.settings.get("without_batch_axis", ())))
         names = [one.name for one in servable.signature.inputs]
         unknown = sorted(without - {*names})
@@ -50,15 +57,39 @@ class Source:
             )
         if "without_batch_axis" in self.settings:
             servable.signature = replace(servable.signature, without_batch_axis=without)
-        if "batches" in self.settings:
-            servable.signature = replace(servable.signature, batches=self.settings["batches"])
-        else:
-            servable.signature = batching(servable)
+        servable.signature = self._decided(servable)
         return servable
 
     def like(self, signature: Signature) -> Source:
-        """The same, where a trial has shown already whether it batches."""
-        return replace(self, settings={**self.settings, "batches": signature.batches})
+        """The same, where it was decided already whether it batches."""
+        decided = {"batches": signature.batches, _DECIDED: signature.batching}
+        return replace(self, settings={**self.settings, **decided})
+
+    def _decided(self, servable: Servable) -> Signature:
+        signature = servable.signature
+        asked = self.settings.get("batches", signature.batches or None)
+        if _DECIDED in self.settings:
+            return replace(signature, batches=bool(asked), batching=self.settings[_DECIDED])
+        if asked is False:
+            return replace(signature, batches=False, batching="not batched: asked for")
+        without = signature.without_batch_axis
+        shown = _mixing(servable, without) if isinstance(servable, HasGraph) else ""
+        if asked:
+            doubt = f", though {shown}" if shown else ""
+            return replace(signature, batches=True, batching=f"batched: asked for{doubt}")
+        if not isinstance(servable, HasGraph):
+            shown = "it has no graph to look into"
+        told = f"not batched: {shown}" if shown else "batched: proven"
+        return replace(signature, batches=not shown, batching=told)
+
+
+def _mixing(servable: HasGraph, without: Collection[str]) -> str:
+    try:
+        return servable.mixing(without)
+    except (
+        Exception
+    ) as error:  # a graph of a kind that nobody thought of is not batched, and served all the same
+        return f"its graph cannot be followed ({type(error).__name__}: {message(str(error))})"
 
 
 def settings_of(path: Path) -> dict[str, Any]:

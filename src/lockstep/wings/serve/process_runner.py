@@ -8,6 +8,7 @@ import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,9 @@ from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec
 from lockstep.wings.serve.shared_region import SharedRegion
 
 _LOG = logging.getLogger("lockstep.serve")
+
+_LARGE_BYTES = 1 << 20
+"""Are copied in a millisecond or less."""
 
 _OPENINGS = 3
 """Processes in a row that may die as they open a model."""
@@ -106,7 +110,7 @@ class ProcessRunner:
         """Of the process that runs the model now; None where the next request begins one."""
         return None if self._running is None else self._running.process.pid
 
-    async def run(self, inputs: Arrays) -> dict[str, Array]:
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> dict[str, Array]:
         """Compute one batch; see `Runner`."""
         if self._running is None:
             try:
@@ -115,7 +119,7 @@ class ProcessRunner:
                 raise ModelFailedError(f"it cannot be opened anew: {error}") from error
         running = self._running
         assert running is not None
-        table, end = running.region.write(inputs)
+        table, end = await _aside(_size(inputs), running.region.write, inputs)
         try:
             asked = running.ask({"tensors": table, "end": end})
             told = await asyncio.wait_for(asked, self._timeout_s)
@@ -134,7 +138,8 @@ class ProcessRunner:
         if "failed" in told:
             raise getattr(failures, told["failed"], ModelFailedError)(told["reason"])
         views = running.region.read(told["tensors"])
-        return {name: view.copy() for name, view in views.items()}
+        copies: dict[str, Array] = await _aside(_size(views), _copied, views)
+        return copies
 
     async def close(self) -> None:
         """End the process."""
@@ -188,6 +193,19 @@ class ProcessRunner:
         return told
 
 
+def _size(tensors: Arrays) -> int:
+    return sum(one.nbytes for one in tensors.values())
+
+
+def _copied(tensors: Arrays) -> dict[str, Array]:
+    return {name: one.copy() for name, one in tensors.items()}
+
+
+async def _aside(size: int, function: Callable[[Arrays], Any], tensors: Arrays) -> Any:
+    """Copy tensors; large ones on another thread, as others are answered meanwhile."""
+    return await asyncio.to_thread(function, tensors) if size > _LARGE_BYTES else function(tensors)
+
+
 async def _begun() -> _Running:
     ours, theirs = socket.socketpair()
     region = SharedRegion()
@@ -203,7 +221,7 @@ async def _begun() -> _Running:
 def _signature(told: dict[str, Any]) -> Signature:
     return Signature(
         tuple(_spec(*one) for one in told["inputs"]), tuple(_spec(*one) for one in told["outputs"]),
-        told["batches"], frozenset(told["without"]),
+        told["batches"], frozenset(told["without"]), told["batching"], told["most"],
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, for `timeout_s` at
-    most, in how many `processes` each version (0: threads of this one), and by how many `threads` a run (0: as many as
-    its runtime takes)."""
+    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, `timeout_s` for a
+    request with its wait and for a run, in how many `processes` each version (0: threads of this one), and by how many
+    `threads` a run (0: as many as its runtime takes). `batch` runs requests together also where a graph does not show
+    that these stay apart."""
 
     device: str = "cpu"
     most: int = 32
@@ -35,6 +37,7 @@ class Limits:
     timeout_s: float = 60.0
     processes: int = 0
     threads: int = 0
+    batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class IndexEntry:
     version: str
     state: str
     reason: str
+    batching: str = ""
 
 
 @dataclass(slots=True)
@@ -82,6 +86,8 @@ class Repository:
 
     Attributes
     ----------
+    limits
+        How they are run.
     engine
         What runs them; whoever has it run them begins and closes it.
     shadows
@@ -94,7 +100,7 @@ class Repository:
     """
 
     def __init__(self, paths: Sequence[Path], limits: Limits, engine: Engine | None = None) -> None:
-        self._paths, self._limits = paths, limits
+        self._paths, self.limits = paths, limits
         self.engine = engine or EmbeddedEngine(limits.processes, limits.timeout_s)
         self._models: dict[str, _Model] = {}
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -221,7 +227,13 @@ class Repository:
         entries = []
         for name, model in self._models.items():
             served = self.versions(name)
-            entries += [IndexEntry(name, one, READY, model.reasons.get(one, "")) for one in served]
+            entries += [
+                IndexEntry(
+                    name, one, READY, model.reasons.get(one, ""),
+                    model.versions[int(one)].signature.batching,
+                )
+                for one in served
+            ]  # fmt: skip
             entries += [
                 IndexEntry(name, one, UNAVAILABLE, reason)
                 for one, reason in model.reasons.items()
@@ -237,13 +249,19 @@ class Repository:
         )
 
     async def _open(self, name: str, number: int, where: Path, path: Path) -> Version:
-        settings = {"threads": self._limits.threads, **await asyncio.to_thread(settings_of, path)}
-        source = Source(where, str(settings.get("device", self._limits.device)), settings)
+        asked = {"batches": True} if self.limits.batch else {}
+        settings = {
+            "threads": self.limits.threads,
+            **asked,
+            **await asyncio.to_thread(settings_of, path),
+        }
+        source = Source(where, str(settings.get("device", self.limits.device)), settings)
         runners = await self.engine.open(name, number, source)
         first = runners[0]
+        most = min(settings.get("most", self.limits.most), first.signature.most or sys.maxsize)
         batcher = Batcher(
-            runners, first.signature, most=settings.get("most", self._limits.most),
-            waiting=self._limits.waiting,
+            runners, first.signature, most=most,
+            waiting=self.limits.waiting, timeout_s=self.limits.timeout_s, name=name,
         )  # fmt: skip
         return Version(name, number, first.platform, first.signature, batcher, where)
 

@@ -55,6 +55,10 @@ def main() -> None:
 def _source_of(kind: str) -> type[Source]:
     if kind == Source.kind:
         return Source
+    if kind == "bodies":
+        from lockstep.wings.serve.protocol.large_bodies import BodySource
+
+        return BodySource
     from lockstep.wings.serve.parity.reference import ReferenceSource
 
     if hasattr(os, "nice"):
@@ -87,6 +91,8 @@ def _told(servable: Servable) -> dict[str, Any]:
         "outputs": [_spec(one) for one in signature.outputs],
         "batches": signature.batches,
         "without": sorted(signature.without_batch_axis),
+        "batching": signature.batching,
+        "most": signature.most,
     }
 
 

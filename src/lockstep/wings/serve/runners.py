@@ -1,9 +1,10 @@
-"""What runs a model: a thread of this process."""
+"""What runs a model in this process: a thread, or the one that answers where the model is quick."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -14,6 +15,7 @@ import numpy as np
 from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
 from lockstep.wings.serve.failures import ModelFailedError, RequestError, TooSlowError
+from lockstep.wings.serve.in_place import QUICK_ALONE_S, QUICK_S, InPlace
 from lockstep.wings.serve.servable import Array, Arrays, Servable
 
 
@@ -37,26 +39,51 @@ class ThreadRunner:
         self._servable: Servable | None = servable
         self._reopen, self._timeout_s = reopen, timeout_s
         self._worker = Worker()
+        self.in_place = _in_place(servable)
 
-    async def run(self, inputs: Arrays) -> dict[str, Array]:
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> dict[str, Array]:
         """Compute one batch; see `Runner`."""
         if self._servable is None:
             self._servable = await self._opened()
+        found = self.made_in(QUICK_ALONE_S if alone else QUICK_S, inputs)
+        if found is not None:
+            return found
+        switch = None if self.in_place is None else self._servable.switch()  # type: ignore[attr-defined]
+        called = self._worker.call(_timed, self._servable, inputs, switch)
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, _give_up, called)
         try:
-            return await asyncio.wait_for(
-                self._worker.call(_apart, self._servable, inputs), self._timeout_s
-            )
+            seconds, results = await called
+            if self.in_place is not None:
+                self.in_place.took(inputs, seconds)
+            return results  # type: ignore[no-any-return]
         except asyncio.TimeoutError as error:
-            self._worker.end()
+            if switch is not None:
+                switch.terminate = True
+            self._let_go()
             self._worker, self._servable = Worker(), None
             self._servable = await self._opened()
+            self.in_place = _in_place(self._servable)
             raise TooSlowError(
                 f"the model did not answer within {self._timeout_s:g} s; it was opened anew"
             ) from error
+        finally:
+            timer.cancel()
+
+    def made_in(self, seconds: float, inputs: Arrays) -> dict[str, Array] | None:
+        """Compute one batch at once, where that took no longer before; None where not."""
+        if self.in_place is None or not self.in_place.within(seconds, inputs):
+            return None
+        return self.in_place.run(inputs)
 
     async def close(self) -> None:
         """Let the thread end."""
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._worker.end()
+        if self.in_place is not None:
+            self.in_place.end()
+            self.in_place = None
 
     async def _opened(self) -> Servable:
         """The model once more; where that fails, the next request tries it again."""
@@ -87,7 +114,7 @@ class Worker:
             put: Callable[[Any], None] = future.set_result
             try:
                 value = function(*arguments)
-            except Exception as error:
+            except BaseException as error:  # SystemExit would end the thread, and nobody would know
                 put, value = future.set_exception, error
             with suppress(RuntimeError):  # the loop has ended; nobody waits
                 loop.call_soon_threadsafe(settle, put, value)
@@ -104,19 +131,43 @@ class Worker:
             call()
 
 
-def _apart(servable: Servable, inputs: Arrays) -> dict[str, Array]:
+def _give_up(called: asyncio.Future[Any]) -> None:
+    if not called.done():
+        called.set_exception(asyncio.TimeoutError())
+
+
+def _in_place(servable: Servable) -> InPlace | None:
+    """Where a run can be ended from another thread, quick ones may be made on the thread that answers."""
+    switch = servable.switch() if hasattr(servable, "switch") else None
+    if switch is None:
+        return None
+    return InPlace(lambda inputs, switch: _apart(servable, inputs, switch), switch)
+
+
+def _timed(servable: Servable, inputs: Arrays, switch: Any) -> tuple[float, dict[str, Array]]:
+    began_s = time.thread_time()
+    results = _apart(servable, inputs, switch)
+    return time.thread_time() - began_s, results
+
+
+def _apart(servable: Servable, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
     """What a servable gives that may write into its inputs, and give the same buffer each time: both are copied.
 
     What was asked is still to be held against a reference, and an answer is sent while the next run is at work.
     """
     if getattr(servable, "leaves_arrays_alone", False):
-        return checked(servable, inputs)
+        return checked(servable, inputs, switch)
     results = checked(servable, {name: one.copy() for name, one in inputs.items()})
     return {name: results[name].copy() for name in (one.name for one in servable.signature.outputs)}
 
 
-def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
-    """What a servable gives, held against its signature.
+def raised(error: BaseException) -> str:
+    """What the user's own code has raised, in words; `sys.exit(3)` is "SystemExit: 3"."""
+    return f"{type(error).__name__}: {message(str(error))}"
+
+
+def checked(servable: Servable, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
+    """What a servable gives, held against its signature; `switch` goes to one that has such.
 
     Raises
     ------
@@ -124,13 +175,11 @@ def checked(servable: Servable, inputs: Arrays) -> dict[str, Array]:
         If it raises, or does not give every output as its signature has it.
     """
     try:
-        results = servable.infer(inputs)
+        results = servable.infer(*([inputs] if switch is None else [inputs, switch]))
     except RequestError:
         raise
-    except Exception as error:
-        raise ModelFailedError(
-            f"the model raised {type(error).__name__}: {message(str(error))}"
-        ) from error
+    except BaseException as error:  # sys.exit() of a model ends the request, not the server
+        raise ModelFailedError(f"the model raised {raised(error)}") from error
     if not isinstance(results, dict):
         raise ModelFailedError(f"the model gave a {type(results).__name__}, and no dict of arrays")
     for spec in servable.signature.outputs:

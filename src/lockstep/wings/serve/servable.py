@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lockstep.core.errors import UsageError
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -49,12 +51,18 @@ class Signature:
     without_batch_axis
         Inputs that have no such axis, though the others do: a threshold, a table. Requests are run together where these
         are bitwise equal.
+    batching
+        Whether requests are run together, and by whose word, in a sentence; empty until that is decided.
+    most
+        How many instances a run may have by the model's own limit; None where it has none.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batches: bool = False
     without_batch_axis: frozenset[str] = frozenset()
+    batching: str = ""
+    most: int | None = None
 
     @property
     def batched_inputs(self) -> tuple[TensorSpec, ...]:
@@ -68,6 +76,20 @@ class Signature:
         """How many instances each run has, where the model is of one size only."""
         extents = {one.shape[0] for one in self.batched_inputs} - {-1}
         return extents.pop() if len(extents) == 1 else None
+
+
+def fits(shape: Sequence[int], spec: Sequence[int]) -> bool:
+    """Whether a shape is one that a tensor's spec allows, where -1 is a free extent."""
+    return len(shape) == len(spec) and all(
+        wanted in (-1, extent) for wanted, extent in zip(spec, shape, strict=True)
+    )
+
+
+def unserved(path: Path, name: str, dtype: object) -> UsageError:
+    """The refusal of a model one of whose tensors is of an element type that is not served."""
+    return UsageError(
+        f"{path}: {name} is {dtype}, which is not served; have the model itself convert it, from or to float32"
+    )
 
 
 class Servable(Protocol):
@@ -93,6 +115,20 @@ class Servable(Protocol):
         -------
         dict
             Every output of the signature.
+        """
+
+
+@runtime_checkable
+class HasGraph(Protocol):
+    """A servable whose graph can be looked into."""
+
+    def mixing(self, without: Collection[str]) -> str:
+        """Why the instances of a batch are not shown to be independent; empty where they are.
+
+        Parameters
+        ----------
+        without
+            Inputs that have no batch axis.
         """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ async def serve_models(
             await server.start()
             stack.push_async_callback(server.stop, GRACE_S)
             told["grpc"] = f"{addresses.written}:{port}"
+        gc.collect()
+        gc.freeze()  # what was loaded stays; to look through it takes a third of a second, again and again
         if addresses.http is None:
             listening(repository, told)
             await server.wait_for_termination()
@@ -116,10 +119,12 @@ async def serve_models(
         service = RestService(
             repository, metrics, most_bytes=bounds.most_bytes, patience_s=bounds.patience_s
         )
+        stack.push_async_callback(service.close)
         told = {"http": f"http://{addresses.written}:{listener.getsockname()[1]}", **told}
         config = uvicorn.Config(
             guarded(service.application(), gate), log_level="warning", access_log=False, server_header=False,
-            lifespan="off", timeout_graceful_shutdown=int(GRACE_S), http=bounded_http(bounds.patience_s),
+            lifespan="off", proxy_headers=False, timeout_graceful_shutdown=int(GRACE_S),
+            http=bounded_http(bounds.patience_s),
         )  # fmt: skip
         listening(repository, told)
         await uvicorn.Server(config).serve(sockets=[listener])

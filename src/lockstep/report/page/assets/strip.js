@@ -52,6 +52,7 @@ function toggleKind(kind) {
 }
 
 function scale() {
+  if (!rows.scaled) return null;
   const steps = [["r-eq", "0"], ["r-noise", "≤1"], ["r0", "1"], ["r1", "10"], ["r2", "100"], ["r3", "1e3"], ["r4", "1e4"], ["r5", "1e5"]];
   return h("div", { class: "scale" }, "off by", steps.map(([colour, words]) =>
     h("div", null, h("i", { style: { background: `var(--${colour})` } }), words)), `${rows.unit}; paler: inherited`);
@@ -59,7 +60,7 @@ function scale() {
 
 function sayRow(place, row) {
   if (row < 0) { place.replaceChildren("Nothing is selected."); return; }
-  place.replaceChildren(kindLine(row, valueOf(row) > 0 ? h("span", null, ` · ${times(valueOf(row))} ${rows.unit.replace("× ", "its ")}`) : null),
+  place.replaceChildren(kindLine(row, valueOf(row) > 0 ? h("span", null, ` · ${valueWords(valueOf(row))} ${rows.unit.replace("× ", "its ")}`) : null),
     h("code", null, name(tail(site(row), 90))), h("span", null, `${when(row)} · ${whole(placeOf[siteOf[row]] + 1)} of ${whole(sites.length)} sites`));
 }
 

@@ -19,8 +19,8 @@ BLOCK_BYTES = 4 << 20
 """Read at a time: large enough that what is done once a block does not count."""
 LONGEST_LINE_BYTES = 1 << 20
 """What is longer is looked at in parts."""
-CONTEXT_BYTES = 2048
-"""Of a longer line, what is seen on either side of a text that is searched for."""
+CONTEXT_BYTES = 4096
+"""What is seen in front of a line; and, of a longer line, on either side of a text that is searched for."""
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _UNPACKERS: dict[bytes, Callable[[BinaryIO], BufferedIOBase]] = {
@@ -88,7 +88,7 @@ def blocks(source: Source) -> Iterator[Block]:
                 continue
             end = len(data) - CONTEXT_BYTES
         yield Block(data, fresh, end, line)
-        keep = end if data[end - 1 : end] in (b"\n", b"\r") else end - CONTEXT_BYTES
+        keep = max(end - CONTEXT_BYTES, 0)
         line += data.count(b"\n", 0, keep)
         rest, fresh = data[keep:], end - keep
     if rest:

@@ -49,7 +49,7 @@ def diagnose(logs: tuple[Path, ...], as_json: bool, limit: int) -> int:
         click.echo(json_text(enveloped(as_values(findings))))
     else:
         click.echo(render(findings, limit=limit).plain, nl=False)
-    asked = any(one.message.severity is not Severity.HARMLESS for one in findings.found.values())
+    asked = any(one.severity is not Severity.HARMLESS for one in findings.found.values())
     return code_of(differs=asked, looked=not findings.not_read)
 
 

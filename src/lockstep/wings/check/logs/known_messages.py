@@ -11,8 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.wings.check.data_files import rows_of
+from lockstep.wings.check.logs.code_tables import CodeTable, code_table
 
 _FOLDER = Path(__file__).parent / "messages"
+
+
+class Role(Enum):
+    """Where a message stands in the chain from cause to report; in the order in which messages are told.
+
+    One failure prints many messages. The one that says why it failed is told first, however late it stands in the log.
+    """
+
+    CAUSE = "cause"
+    """It says why something failed."""
+    EXCEPTION = "exception"
+    """An exception of Python that no row knows more of: its own text says why."""
+    SYMPTOM = "symptom"
+    """It says that something failed; a different message of the same process often says why."""
+    CONSEQUENCE = "consequence"
+    """It says that a different process, rank or machine failed or is late."""
+    ECHO = "echo"
+    """It reports a failure that was printed before: a launcher's table, a wrapper's own exception."""
 
 
 class Severity(Enum):
@@ -39,9 +58,21 @@ class KnownMessage:
     pattern
         What such a line must match besides. Its named groups fill `{blanks}` of cause and cure.
     title, cause, cure, source
-        In words; the source says where that is known from.
+        In words; the source says where that is known from. Blanks are filled by the pattern's groups.
+    role
+        Where it stands in the chain from cause to report.
+    near
+        A pattern that the line or the 4 kB before it must have besides, such as a frame of the traceback.
+    table
+        Codes that the pattern's groups are looked up in; the row found fills more blanks.
+    fallback
+        Told only where no other message has the line.
+    harmless_up_to
+        A message that is found this often or less asks for nothing.
     line, near_miss
         A line that has the message, and one that looks like it and has it not.
+    before
+        A line that stands in front of `line`, where `near` asks for one.
     """
 
     name: str
@@ -54,9 +85,20 @@ class KnownMessage:
     source: str
     line: str = field(repr=False)
     near_miss: str = field(repr=False)
+    before: str = field(default="", repr=False)
+    role: Role = Role.CAUSE
+    near: re.Pattern[str] | None = None
+    table: CodeTable | None = field(default=None, repr=False)
+    fallback: bool = False
+    harmless_up_to: int = 0
 
-    def groups_of(self, line: str) -> dict[str, str] | None:
-        """What the message says in this line; None where the line has not got it.
+    def groups_of(self, line: str, before: str = "") -> dict[str, str] | None:
+        """Return what the message says in this line; None where the line has not got it.
+
+        Parameters
+        ----------
+        line, before
+            The line, and up to 4 kB of the log that stands in front of it.
 
         >>> message = known_messages()["cuda-out-of-memory"]
         >>> message.groups_of("CUDA error: out of order") is None
@@ -64,14 +106,15 @@ class KnownMessage:
         """
         if not any(text in line for text in self.contains):
             return None
+        if self.near is not None and not self.near.search(f"{before}\n{line}"):
+            return None
         if self.pattern is None:
             return {}
         found = self.pattern.search(line)
-        return (
-            None
-            if found is None
-            else {name: text or "" for name, text in found.groupdict().items()}
-        )
+        if found is None:
+            return None
+        groups = {name: text or "" for name, text in found.groupdict().items()}
+        return groups if self.table is None else self.table.explained(groups)
 
 
 @cache
@@ -94,6 +137,12 @@ def _message(row: Mapping[str, Any]) -> KnownMessage:
         contains=(contains,) if isinstance(contains, str) else tuple(contains),
         pattern=None if pattern is None else re.compile(pattern),
         line=row["line"],
+        before=row.get("before", ""),
         near_miss=row["near_miss"],
+        role=Role(row.get("role", "cause")),
+        near=re.compile(row["near"]) if "near" in row else None,
+        table=code_table(row["table"]) if "table" in row else None,
+        fallback=row.get("fallback", False),
+        harmless_up_to=row.get("harmless_up_to", 0),
         **words,
     )

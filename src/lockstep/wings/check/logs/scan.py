@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from lockstep.wings.check.logs.ascend_operators import MARK, AscendOperators
 from lockstep.wings.check.logs.blocks import CONTEXT_BYTES, Block, Source, blocks
-from lockstep.wings.check.logs.known_messages import KnownMessage
+from lockstep.wings.check.logs.code_tables import SAID
+from lockstep.wings.check.logs.known_messages import KnownMessage, Role, Severity
+from lockstep.wings.check.logs.line_origin import frame_of, is_chained, rank_of, time_of
 
 _LINE_ENDS = (b"\n", b"\r")
+_ROLES = list(Role)
 _MOST_KINDS = 1000
 """A message whose blanks are filled in more ways than this is counted as one."""
 
@@ -38,6 +42,12 @@ class Found:
     ----------
     text
         The first line that has it.
+    rank, time
+        Which rank wrote that line, and when, where the log says so.
+    frame
+        The line of code that the traceback in front of it ends in, the script's own before a library's.
+    chained
+        The traceback follows from a different exception, which stands before it.
     """
 
     message: KnownMessage
@@ -45,7 +55,25 @@ class Found:
     first: Place
     text: str
     last: Place
+    rank: int | None = None
+    time: datetime | None = None
+    frame: str = ""
+    chained: bool = False
     count: int = 1
+
+    @property
+    def severity(self) -> Severity:
+        """What the message asks for, found as often as it is."""
+        if self.count <= self.message.harmless_up_to:
+            return Severity.HARMLESS
+        return self.message.severity
+
+    @property
+    def role(self) -> Role:
+        """Where the message stands between cause and report: what its code's row says, else its own row."""
+        said = self.groups.get("role")
+        role = Role(said) if said else self.message.role
+        return Role.ECHO if role is Role.EXCEPTION and self.chained else role
 
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -62,14 +90,30 @@ class Findings:
     """Why a log was not looked at, by its name."""
 
     def add(
-        self, message: KnownMessage, groups: Mapping[str, str], place: Place, text: str
+        self,
+        message: KnownMessage,
+        groups: Mapping[str, str],
+        place: Place,
+        text: str,
+        before: str = "",
     ) -> None:
-        """Count a line that has a message."""
-        key = (message.name, tuple(sorted(groups.items())))
+        """Count a line that has a message; `before` is the text in front of it."""
+        kinds = {name: text for name, text in groups.items() if name != SAID}
+        key = (message.name, tuple(sorted(kinds.items())))
         if key not in self.found and len(self.found) >= _MOST_KINDS:
             key = (message.name, ())
         if (known := self.found.get(key)) is None:
-            self.found[key] = Found(message, dict(groups), place, text, place)
+            self.found[key] = Found(
+                message,
+                dict(groups),
+                place,
+                text,
+                place,
+                rank=rank_of(text),
+                time=time_of(text, before),
+                frame=frame_of(before),
+                chained=is_chained(before),
+            )
             return
         known.count += 1
         known.last = place
@@ -81,7 +125,7 @@ class Scanner:
     Parameters
     ----------
     messages
-        In order: of several that one line has, the first is told.
+        Of several that one line has, a cause is told before an echo, and else the first in this order.
     """
 
     def __init__(self, messages: Mapping[str, KnownMessage]) -> None:
@@ -112,14 +156,14 @@ class Scanner:
             If it is no text.
         """
         for block in blocks(source):
-            for line, text in self._lines_of(block):
-                self._look_at(Place(name, line), text, findings)
+            for line, text, before in self._lines_of(block):
+                self._look_at(Place(name, line), text, before, findings)
             looked = block.end - block.fresh
             findings.looked_bytes += looked
             advance(looked)
 
-    def _lines_of(self, block: Block) -> Iterator[tuple[int, bytes]]:
-        """Lines that have any text that is searched for, with their numbers."""
+    def _lines_of(self, block: Block) -> Iterator[tuple[int, bytes, bytes]]:
+        """Lines that have any text that is searched for: number, line, and what stands before it."""
         data, done, counted, line = block.data, block.fresh, 0, block.line
         for _, start, end in self._texts.find_matches_as_indexes(data):
             if start < done or start >= block.end:
@@ -130,9 +174,9 @@ class Scanner:
             stop = min(ends, default=min(most, len(data)))
             line += data.count(b"\n", counted, start)
             done, counted = stop, start
-            yield line, data[begin:stop]
+            yield line, data[begin:stop], data[max(begin - CONTEXT_BYTES, 0) : begin]
 
-    def _look_at(self, place: Place, line: bytes, findings: Findings) -> None:
+    def _look_at(self, place: Place, line: bytes, before: bytes, findings: Findings) -> None:
         text = line.decode("utf-8", "replace").strip()
         hits = {
             index for index, _, _ in self._all_texts.find_matches_as_indexes(line, overlapping=True)
@@ -141,8 +185,14 @@ class Scanner:
             findings.operators.add(text)
             hits.remove(len(self._owners))
         candidates = {message.name: message for index in hits for message in self._owners[index]}
-        for message in sorted(candidates.values(), key=lambda one: self._ranks[one.name]):
-            groups = message.groups_of(text)
+        context = before.decode("utf-8", "replace") if candidates else ""
+        for message in sorted(candidates.values(), key=self._precedence):
+            groups = message.groups_of(text, context)
             if groups is not None:
-                findings.add(message, groups, place, text)
+                findings.add(message, groups, place, text, context)
                 return
+
+    def _precedence(self, message: KnownMessage) -> tuple[bool, int, int]:
+        """Of several messages that one line has: what is particular first, then the cause, then the order of rows."""
+        role = 0 if message.fallback else _ROLES.index(message.role)
+        return message.fallback, role, self._ranks[message.name]

@@ -9,11 +9,12 @@ from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.check.data_files import filled
 from lockstep.wings.check.logs.ascend_operators import AscendOperators
-from lockstep.wings.check.logs.known_messages import Severity, known_messages
+from lockstep.wings.check.logs.known_messages import Role, Severity, known_messages
+from lockstep.wings.check.logs.ranking import Told, in_order
 from lockstep.wings.check.logs.scan import Findings, Found
 
 _LINE_CHARACTERS = 240
-_ORDER = list(Severity)
+_MOST_LED_TO = 4
 _OPERATORS = (
     Column("operator"),
     Column("logged", right=True),
@@ -23,15 +24,10 @@ _OPERATORS = (
 _FORM_CHARACTERS = 60
 
 
-def in_order(findings: Findings) -> list[Found]:
-    """Errors first, then warnings, each as they came: the first error is mostly the one that the others come from."""
-    return sorted(findings.found.values(), key=lambda one: _ORDER.index(one.message.severity))
-
-
 def headline(findings: Findings) -> str:
     """The answer in one sentence."""
     found = list(findings.found.values())
-    counts = {kind: sum(one.message.severity is kind for one in found) for kind in Severity}
+    counts = {kind: sum(one.severity is kind for one in found) for kind in Severity}
     words = [
         counted(counts[Severity.ERROR], "error"),
         counted(counts[Severity.WARNING], "warning"),
@@ -40,7 +36,9 @@ def headline(findings: Findings) -> str:
     told = [word for word, count in zip(words, counts.values(), strict=True) if count]
     looked = _size(findings.looked_bytes)
     if told:
-        return f"Known messages: {', '.join(told)}, in {looked}"
+        first = in_order(findings)[0].found
+        cause = f". The first cause: {_title(first)}" if first.severity is Severity.ERROR else ""
+        return f"Known messages: {', '.join(told)}, in {looked}{cause}"
     return f"None of the {len(known_messages())} known messages is in these {looked}"
 
 
@@ -67,16 +65,35 @@ def render(findings: Findings, *, limit: int) -> Page:
     return text
 
 
-def _add_found(text: Page, one: Found) -> None:
-    message = one.message
+def _add_found(text: Page, told: Told) -> None:
+    one = told.found
     times = "" if one.count == 1 else f", {one.count} times, the last at {one.last}"
+    rank = "" if one.rank is None else f", rank {one.rank}"
     add_line(text, f"{one.first}  {_line(one)}")
-    add_paragraph(
-        text, f"{message.severity.value}: {message.title}{times}", indent="    ", first="  "
+    kind = (
+        one.severity.value
+        if one.role in (Role.CAUSE, Role.EXCEPTION)
+        else f"{one.severity.value}, {one.role.value}"
     )
-    for label in ("cause", "cure", "source"):
-        words = filled(getattr(message, label), one.groups)
-        add_paragraph(text, f"{label}: {words}", indent="    ", first="  ")
+    paragraphs = [f"{kind}: {_title(one)}{rank}{times}"]
+    if told.follows_from is not None:
+        reason = told.follows_from
+        paragraphs.append(f"explained by: {_title(reason)} ({reason.first})")
+    if told.leads_to:
+        shown = [f"{_title(one)} (line {one.first.line})" for one in told.leads_to[:_MOST_LED_TO]]
+        paragraphs.append(f"leads to: {'; '.join(shown)}")
+    if one.frame:
+        paragraphs.append(f"code: {printable(one.frame)}")
+    paragraphs += [
+        f"{label}: {printable(filled(getattr(one.message, label), one.groups))}"
+        for label in ("cause", "cure", "source")
+    ]
+    for words in paragraphs:
+        add_paragraph(text, words, indent="    ", first="  ")
+
+
+def _title(one: Found) -> str:
+    return printable(filled(one.message.title, one.groups)).rstrip(" :")
 
 
 def _line(one: Found) -> str:
@@ -123,12 +140,13 @@ def as_values(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _values(one: Found) -> dict[str, Any]:
-    message = one.message
+def _values(told: Told) -> dict[str, Any]:
+    one, message, reason = told.found, told.found.message, told.follows_from
     return {
         "id": message.name,
-        "severity": message.severity.value,
-        "title": message.title,
+        "severity": one.severity.value,
+        "role": one.role.value,
+        "title": _title(one),
         "file": one.first.file,
         "line": one.first.line,
         "text": printable(one.text),
@@ -136,5 +154,12 @@ def _values(one: Found) -> dict[str, Any]:
         "last": {"file": one.last.file, "line": one.last.line},
         "cause": filled(message.cause, one.groups),
         "cure": filled(message.cure, one.groups),
-        "source": message.source,
+        "source": filled(message.source, one.groups),
+        "code": one.groups.get("code", ""),
+        "rank": one.rank,
+        "time": None if one.time is None else one.time.isoformat(),
+        "frame": one.frame,
+        "explained_by": None
+        if reason is None
+        else {"id": reason.message.name, "file": reason.first.file, "line": reason.first.line},
     }

@@ -34,6 +34,8 @@ class Machine:
         Versions of libraries for images and of those that are built for one torch.
     wanted_torch
         The torch that such a package wants, by its name.
+    load
+        How many processes ran or waited to run, as a mean over the last minute.
     gpus
         Name, driver and count of uncorrected errors of NVIDIA's devices.
     """
@@ -43,6 +45,7 @@ class Machine:
     packages: Mapping[str, str] = field(default_factory=dict)
     wanted_torch: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
+    load: float | None = None
     governors: Sequence[str] = ()
     free_memory_bytes: int | None = None
     total_memory_bytes: int | None = None
@@ -59,6 +62,7 @@ class Machine:
 
 def look() -> Machine:
     """Look at this machine; takes as long as torch takes to load."""
+    load = _load()  # before the child that asks torch, which would count
     torch, why = _torch()
     memory = _memory()
     packages = {name: number for name in (*_IMAGES, *_BESIDE_TORCH) if (number := _version(name))}
@@ -69,6 +73,7 @@ def look() -> Machine:
         packages=packages,
         wanted_torch={name: _wanted_torch(name) for name in _BESIDE_TORCH if name in packages},
         cores=_cores(),
+        load=load,
         governors=sorted(
             {text for file in _CPUS.glob("cpu*/cpufreq/scaling_governor") if (text := _read(file))}
         ),
@@ -117,6 +122,14 @@ def _cores() -> int | None:
     if cores and quota.isdigit() and period.isdigit():
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
+
+
+def _load() -> float | None:
+    """How busy the machine is; None where the system does not tell."""
+    getloadavg = getattr(os, "getloadavg", None)
+    with suppress(OSError):
+        return None if getloadavg is None else float(getloadavg()[0])
+    return None
 
 
 def _memory() -> tuple[int | None, int | None]:

@@ -168,6 +168,8 @@ def _of_processor(machine: Machine) -> Iterator[MachineFinding]:
         yield _found("cores", cores=machine.cores, threads=threads)
         if threads > machine.cores:
             yield _found("threads-too-many", cores=machine.cores, threads=threads)
+    if machine.cores is not None and machine.load is not None and machine.load > machine.cores:
+        yield _found("busy", load=f"{machine.load:.1f}", cores=machine.cores)
     mkl = "" if machine.torch is None else machine.torch["mkl"]
     if mkl.startswith(_STRUCK_MKL) and threads is not None and threads > 1:
         yield _found("first-vector-call", mkl=mkl)

@@ -1,10 +1,32 @@
-"""A script's calls and assignments, with the full names of what they call."""
+"""A script's calls and assignments, with the full names of what they call and the conditions that they stand under."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a piece of a script stands.
+
+    Parameters
+    ----------
+    file
+        The script's name, as the project knows it.
+    functions
+        Names of the functions around it, outermost first.
+    conditions
+        Tests of the `if` around it, inside of its own function, and whether each has to hold.
+    repeats
+        It stands in a loop of its own function.
+    """
+
+    file: str
+    functions: tuple[str, ...] = ()
+    conditions: tuple[tuple[ast.expr, bool], ...] = ()
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +39,15 @@ class Called:
         Its full name as imports tell it; for a method of something, `.name`.
     around
         Full names of calls whose arguments it stands in, innermost first.
+    target
+        The name that the statement sets, or empty.
     """
 
     name: str
     node: ast.Call
     around: tuple[str, ...]
+    scope: Scope
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +56,21 @@ class Assigned:
 
     name: str
     node: ast.Assign
+    scope: Scope
 
 
 @dataclass(slots=True)
 class Script:
     """What a script calls, sets and loops over, in the order of its lines."""
 
+    tree: ast.Module
+    names: Mapping[str, str]
     calls: list[Called] = field(default_factory=list)
     assigned: list[Assigned] = field(default_factory=list)
     loops: list[ast.expr] = field(default_factory=list)
 
 
-def read_script(source: str) -> Script:
+def read_script(source: str, file: str = "") -> Script:
     """Read a script.
 
     Raises
@@ -50,9 +79,8 @@ def read_script(source: str) -> Script:
         If it is no Python of this version.
     """
     tree = ast.parse(source)
-    names = dict(_imported(tree))
-    script = Script()
-    _walk(tree, names, (), script)
+    script = Script(tree, dict(_imported(tree)))
+    _walk(tree, (), Scope(file), "", script)
     return script
 
 
@@ -68,22 +96,47 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _walk(node: ast.AST, names: Mapping[str, str], around: tuple[str, ...], script: Script) -> None:
+def _walk(
+    node: ast.AST, around: tuple[str, ...], scope: Scope, target: str, script: Script
+) -> None:
     if isinstance(node, ast.Call):
-        name = full_name(node.func, names)
-        script.calls.append(Called(name, node, around))
-        _walk(node.func, names, around, script)
+        name = full_name(node.func, script.names)
+        script.calls.append(Called(name, node, around, scope, target))
+        _walk(node.func, around, scope, target, script)
         for argument in [*node.args, *node.keywords]:
-            _walk(argument, names, (name, *around), script)
+            _walk(argument, (name, *around), scope, target, script)
+        return
+    if isinstance(node, (ast.If, ast.IfExp)):
+        _walk_branches(node, around, scope, target, script)
+        return
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        for outside in [*node.decorator_list, node.args]:
+            _walk(outside, around, scope, target, script)
+        inside = Scope(scope.file, (*scope.functions, node.name))
+        for statement in node.body:
+            _walk(statement, around, inside, "", script)
         return
     if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Attribute):
-                script.assigned.append(Assigned(full_name(target, names), node))
+        for one in node.targets:
+            if isinstance(one, ast.Attribute):
+                script.assigned.append(Assigned(full_name(one, script.names), node, scope))
+        target = ast.unparse(node.targets[0])
     if isinstance(node, (ast.For, ast.comprehension)):
         script.loops.append(node.iter)
+    if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.GeneratorExp, ast.ListComp)):
+        scope = replace(scope, repeats=True)
     for child in ast.iter_child_nodes(node):
-        _walk(child, names, around, script)
+        _walk(child, around, scope, target, script)
+
+
+def _walk_branches(
+    node: ast.If | ast.IfExp, around: tuple[str, ...], scope: Scope, target: str, script: Script
+) -> None:
+    _walk(node.test, around, scope, target, script)
+    for branch, holds in ((node.body, True), (node.orelse, False)):
+        inside = replace(scope, conditions=(*scope.conditions, (node.test, holds)))
+        for child in branch if isinstance(branch, list) else [branch]:
+            _walk(child, around, inside, target, script)
 
 
 def full_name(node: ast.expr, names: Mapping[str, str]) -> str:

@@ -17,20 +17,12 @@ def render(
 ) -> Page:
     """Every place with its line, why it matters and what to write instead."""
     text = Page()
-    places = counted(len(found), "place")
-    head = (
-        f"{places} that make runs incomparable"
-        if len(found) != 1
-        else f"{places} that makes runs incomparable"
-    )
-    of = counted(looked, "script")
-    add_line(
-        text, f"{head}, in {of}" if found else f"Nothing is known to make runs of {of} incomparable"
-    )
+    add_line(text, _headline(found, counted(looked, "script")))
     for one in found[:limit]:
         add_line(text, "")
         add_line(text, printable(f"{one.file}:{one.line}  {one.text}"))
-        add_paragraph(text, f"{one.rule}: {one.says}", indent="    ", first="  ")
+        doubt = "" if one.certain else ", could not be told"
+        add_paragraph(text, f"{one.rule}{doubt}: {one.says}", indent="    ", first="  ")
         add_paragraph(text, f"instead: {printable(one.edit)}", indent="    ", first="  ")
     if len(found) > limit:
         add_line(text, "")
@@ -40,6 +32,20 @@ def render(
     for file, why in failed.items():
         add_paragraph(text, printable(f"not looked at: {file} {why}"), first="")
     return text
+
+
+def _headline(found: Sequence[ScriptFinding], scripts: str) -> str:
+    certain = sum(one.certain for one in found)
+    unsure = len(found) - certain
+    if not found:
+        return f"Nothing is known to make runs of {scripts} incomparable"
+    words = []
+    if certain:
+        make = "makes" if certain == 1 else "make"
+        words.append(f"{counted(certain, 'place')} that {make} runs incomparable")
+    if unsure:
+        words.append(f"{counted(unsure, 'place')} that could not be told")
+    return f"{', and '.join(words)}, in {scripts}"
 
 
 def as_values(

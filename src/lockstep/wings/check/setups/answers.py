@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from lockstep.core.finding import SetupDifference
+from lockstep.core.finding import SetupDifference, WhatNext
 from lockstep.wings.check.setups.aspects import Aspect, aspects
 
 
@@ -47,7 +47,7 @@ class Answer:
 class Answers:
     """Gathers what is known, over ranks and steps; `steps` are those whose calls and batches were looked at.
 
-    `alone` tells of steps and ranks that one run alone has.
+    `alone` tells of steps and ranks that one run alone has, `what_next` what to type then.
     """
 
     _differences: dict[str, dict[str, SetupDifference]] = field(
@@ -58,6 +58,12 @@ class Answers:
     notes: list[str] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
+    what_next: WhatNext | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the set-ups differ in anything that counts."""
+        return any(one.state is State.DIFFERS and one.aspect.counts for one in self.answers())
 
     def differ(self, aspect: str, *differences: SetupDifference, place: int = 0) -> None:
         """Something of an aspect differs, first in so many steps behind the first that was looked at."""

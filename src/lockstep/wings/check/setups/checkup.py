@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import SetupDifference
+from lockstep.core.finding import SetupDifference, WhatNext
 from lockstep.core.garbage import rare_collections
 from lockstep.core.site import CallKind
+from lockstep.core.text import shell_line
 from lockstep.locate.model_setup import ModelSetup, model_setup
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.store.reader import RankRecording
+from lockstep.store.record_command import command_again, program
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.batches import Batches
 from lockstep.wings.check.setups.calls import look_at_calls, look_at_start
@@ -41,10 +43,27 @@ def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None)
     )
     if not pairing.ranks.both:
         raise UsageError(pairing.why_incomparable(None) or "no rank occurs in both recordings")
+    answers = _gathered(pairing)
+    answers.what_next = _what_next(pairing, answers)
+    return answers
+
+
+def _what_next(pairing: Pairing, answers: Answers) -> WhatNext:
+    """Whether what differs changes numbers; where nothing does, whether the reference is repeatable at all."""
+    sides = (pairing.reference, pairing.candidate)
+    if answers.differs and not pairing.candidate.manifest.options.before_backward:
+        line = shell_line([*program(), "compare", *(str(one.path) for one in sides)])
+        return WhatNext("see whether that changes numbers", line)
+    if pairing.reference.is_of_another_tool:
+        line = " && ".join(shell_line([*program(), "show", str(one.path)]) for one in sides)
+        return WhatNext("see what each of them holds", line)
+    line = command_again(pairing.reference, "check", "--repeat", "2")
+    return WhatNext("see whether the reference is repeatable", line)
+
+
+def _gathered(pairing: Pairing) -> Answers:
     answers = Answers()
-    answers.not_known(
-        ["repeatable"], "two recordings do not tell; run `lockstep check --repeat 2 -- CMD`"
-    )
+    answers.not_known(["repeatable"], "two recordings do not tell; `lockstep check --repeat` does")
     setups: dict[str, ModelSetup] = {}
     for name, (left, right) in pairing.ranks.both.items():
         setups[name] = model_setup(left, right, pairing.names[name])

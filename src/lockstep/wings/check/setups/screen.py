@@ -18,7 +18,7 @@ _QUESTIONS = (Column("question"), Column("answer"), Column("by"))
 
 def differs(answers: Answers) -> bool:
     """Whether the set-ups differ in anything that counts."""
-    return any(one.state is State.DIFFERS and one.aspect.counts for one in answers.answers())
+    return answers.differs
 
 
 def headline(answers: Answers) -> str:
@@ -78,6 +78,10 @@ def render(answers: Answers, *, limit: int) -> Page:
         )
     for note in (*answers.notes, *answers.alone):
         add_paragraph(text, f"Note: {printable(note)}", first="")
+    if answers.what_next is not None:
+        add_line(text, "")
+        add_line(text, f"What next: {answers.what_next.words}")
+        add_line(text, f"  {printable(answers.what_next.command)}")
     return text
 
 
@@ -125,6 +129,7 @@ def as_values(answers: Answers) -> dict[str, Any]:
         "notes": answers.notes,
         "steps": answers.steps,
         "steps_of_one_run": answers.alone,
+        "what_next": None if answers.what_next is None else answers.what_next.command,
     }
 
 

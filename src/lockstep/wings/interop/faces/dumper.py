@@ -15,7 +15,7 @@ from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers, ApiPass, passes_of
 from lockstep.wings.interop.faces.hdf5_passes import Hdf5Pass, h5py, hdf5_pass, write_hdf5
 from lockstep.wings.interop.faces.loaded_inputs import LoadedInputs
-from lockstep.wings.interop.faces.overflows import overflow_words, overflows_in
+from lockstep.wings.interop.faces.overflows import entered_sentence, overflow_words, overflows_in
 from lockstep.wings.interop.faces.told import told
 from lockstep.wings.interop.faces.window import Window
 
@@ -114,7 +114,10 @@ class Dumper:
 
     @staticmethod
     def _overflowing(passes: Iterator[ApiPass], step: int) -> Iterator[ApiPass]:
-        for one in overflows_in(passes):
+        seen = list(passes)
+        if (entered := entered_sentence(seen, step)) is not None:
+            warn(entered)
+        for one in overflows_in(seen):
             warn(overflow_words(one, step))
             yield one
 

@@ -31,6 +31,41 @@ def overflows_in(passes: Iterable[ApiPass]) -> Iterator[ApiPass]:
             yield one
 
 
+def entered_in(passes: Iterable[ApiPass]) -> tuple[ApiPass, TensorRecord] | None:
+    """Return where NaN or infinite numbers come into a step from outside, if they reach a gradient; else None.
+
+    What enters before any operator has made such a number is an input of the step, or a parameter. A mask of -inf
+    enters too, and reaches no gradient.
+    """
+    passes = list(passes)
+    reached = any(
+        one.phase is Phase.BACKWARD and not all(map(is_finite, one.leaving)) for one in passes
+    )
+    for one in passes:
+        for record in one.entering:
+            if reached and not is_finite(record):
+                return one, record
+        if not all(map(is_finite, one.leaving)):
+            return None
+    return None
+
+
+def entered_sentence(passes: Iterable[ApiPass], step: int) -> str | None:
+    """Return what came in from outside, where, and at which step, on one line; None where nothing did."""
+    found = entered_in(passes)
+    return None if found is None else entered_words(*found, step)
+
+
+def entered_words(one: ApiPass, record: TensorRecord, step: int) -> str:
+    """What came in, where, and at which step, on one line."""
+    site = one.call.site
+    where = f" at {one.call.source}" if one.call.source else ""
+    return (
+        f"infinite numbers or NaN entered at step {step}, by {record.argument or record.name} of"
+        f" {site.module or 'the model'} ({site.op}){where}: no operator made them, so look at the input or the weights"
+    )
+
+
 def is_finite(record: TensorRecord) -> bool:
     """Whether every element is, as far as is known."""
     numbers = record.statistics

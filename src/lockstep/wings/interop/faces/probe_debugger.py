@@ -13,7 +13,7 @@ from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers, passes_of
 from lockstep.wings.interop.faces.dump_choice import DumpChoice
-from lockstep.wings.interop.faces.overflows import overflow_words, overflows_in
+from lockstep.wings.interop.faces.overflows import entered_sentence, overflow_words, overflows_in
 from lockstep.wings.interop.faces.probe_config import ProbeConfig, probe_config
 from lockstep.wings.interop.faces.probe_files import ProbeFiles
 from lockstep.wings.interop.faces.told import told
@@ -111,7 +111,10 @@ class Debugger:
         """Names of passes out of which numbers came that are not finite; each is said."""
         numbers, names = ApiNumbers(), []
         for step in rank.steps:
-            for one in overflows_in(passes_of(rank.calls(step), numbers)):
+            passes = list(passes_of(rank.calls(step), numbers))
+            if (entered := entered_sentence(passes, self._step)) is not None:
+                warn(entered)
+            for one in overflows_in(passes):
                 self._found += 1
                 warn(overflow_words(one, self._step))
                 names.append(one.name("."))

@@ -19,7 +19,7 @@ from lockstep.launch.follower import Follower
 from lockstep.launch.running import unheard
 from lockstep.wings.interop.faces.api_calls import ApiNumbers, passes_of
 from lockstep.wings.interop.faces.dump_choice import DumpChoice
-from lockstep.wings.interop.faces.overflows import overflow_words, overflows_in
+from lockstep.wings.interop.faces.overflows import entered_sentence, overflow_words, overflows_in
 from lockstep.wings.interop.faces.ptdbg_files import DumpFiles
 
 _STEPS = "0:"
@@ -49,6 +49,7 @@ class OverflowCheck:
         follow = Follow(self._look, when_full=WhenFull.WAIT, may_end=True)
         steps = StepSelection.parse(_STEPS)
         self._follower = Follower(self._recording.path, follow, steps, unheard)
+        self._entered = False
         self._numbers, self._process = ApiNumbers(), os.getpid()
 
     def begin(self) -> None:
@@ -76,12 +77,16 @@ class OverflowCheck:
         self._recording.stop()
         self._follower.finish()
         shutil.rmtree(self._recording.path, ignore_errors=True)
-        if not self.found:
+        if not self.found and not self._entered:
             warn("no operator has made NaN or infinite numbers of finite ones")
 
     def _look(self, step: WrittenStep) -> None:
         before = copy.deepcopy(self._numbers)
-        passes = passes_of(step.rank.calls(step.number), self._numbers)
+        passes = list(passes_of(step.rank.calls(step.number), self._numbers))
+        entered = entered_sentence(passes, step.number)
+        if entered is not None and not self._entered:
+            self._entered = True
+            warn(entered)
         for one in overflows_in(passes):
             if self.found == self._most:
                 break

@@ -1,6 +1,7 @@
-"""Tensors of SGLang's dumper: `sglang_dump_*/forward_pass_id=0___name=hidden___layer_id=3.pt`, a file a tensor.
+"""Tensors of SGLang's dumper, a file a tensor: `sglang_dump_*/forward_pass_id=0___name=hidden___layer_id=3.pt`.
 
-What it was told beside the name (a layer, say) stands in front of it as a path; a pass is a step.
+Since 0.5 it names them `dump_*/step=0___rank=0___dump_index=5___name=hidden___layer_id=3.pt`. What it was told
+beside the name (a layer, say) stands in front of it as a path; a pass is a step.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from lockstep.wings.interop.named_sites import Spot, calls_of
 from lockstep.wings.interop.readers.tensor_folder import what_is_missing
 from lockstep.wings.interop.torch_file import noted_in, tensors_in
 
-_FOLDER = re.compile(r"sglang_dump_.*?(?:_(\d{1,4}))?")
+_FOLDER = re.compile(r"(?:sglang_)?dump_.*?(?:_(\d{1,4}))?")
 _PART = re.compile(r"(\w+?)=(.*)", re.DOTALL)
 _PARALLEL = ("sglang_parallel_info", "megatron_parallel_info")
 _MOST_AXES = 6
-_OWN = ("forward_pass_id", "name", "rank", "dump_index")
+_STEPS = ("forward_pass_id", "step")
+"""What a pass is counted by: the first in earlier versions, the second in later ones."""
+_OWN = (*_STEPS, "name", "rank", "dump_index")
 
 
 def recognises(path: Path) -> bool:
@@ -44,7 +47,8 @@ def _files(path: Path) -> Iterator[tuple[Path, dict[str, str], int]]:
         for file in sorted(folder.glob("*=*.pt")):
             parts = [_PART.fullmatch(part) for part in file.stem.split("___")]
             told = {part[1]: part[2] for part in parts if part is not None}
-            if all(parts) and {"name", "forward_pass_id"} <= set(told) and not file.is_symlink():
+            tells_call = "name" in told and any(key in told for key in _STEPS)
+            if all(parts) and tells_call and not file.is_symlink():
                 yield file, told, rank
 
 
@@ -55,7 +59,8 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
     places: dict[int, dict[str, tuple[int, int]]] = {}
     for file, told, rank in _files(path):
         above = [f"{key}{value}" for key, value in told.items() if key not in _OWN]
-        step, index = (told.get(key, "") for key in ("forward_pass_id", "dump_index"))
+        step = next(told[key] for key in _STEPS if key in told)
+        index = told.get("dump_index", "")
         spot = Spot(
             ".".join([*above, told["name"]]), step=int(step[:9]) if step.isdigit() else 0,
             rank=int(told["rank"][:6]) if told.get("rank", "").isdigit() else rank,

@@ -167,14 +167,19 @@ def surroundings_of(target: MigrationTarget) -> Surroundings:
     for old, new in target.environment.items():
         entry = known.variable(old) or Variable(old, "is of the old device's software")
         variables[old] = replace(entry, rename={**entry.rename, name: new})
-    device = {name: target.device} if target.device else {}
-    return replace(
-        known,
-        devices={**known.devices, **device},
-        launcher_devices={**known.launcher_devices, **device},
-        backends={**known.backends, **({name: target.backend} if target.backend else {})},
-        variables=variables,
-    )
+    own = {
+        "devices": target.device,
+        "launcher_devices": target.device,
+        "backends": target.backend,
+        "images": target.image,
+        "containers": target.container_options,
+        "indexes": target.package_index,
+        "paths": target.folder,
+    }
+    tables: dict[str, Any] = {
+        table: {**getattr(known, table), name: said} for table, said in own.items() if said
+    }
+    return replace(known, variables=variables, **tables)
 
 
 def _thing(entry: dict[str, Any]) -> Thing:

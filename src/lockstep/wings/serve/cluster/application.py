@@ -64,7 +64,7 @@ class Application:
         Returns
         -------
         tuple
-            The platform, and the signature with what a trial has shown of batches.
+            The platform, and the signature with what was decided of batches.
 
         Raises
         ------

@@ -53,7 +53,7 @@ class RayRunner:
         self.platform, self.signature = platform, signature
         self._handle, self._timeout_s, self._release = handle, timeout_s, release
 
-    async def run(self, inputs: Arrays) -> dict[str, Array]:
+    async def run(self, inputs: Arrays, *, alone: bool = False) -> dict[str, Array]:
         """Compute one batch; see `Runner`."""
         allowed_s = self._timeout_s + _BEGINNING_S
         try:

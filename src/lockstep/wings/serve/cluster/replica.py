@@ -60,7 +60,7 @@ class Replica:
         self._hung = False
 
     async def describe(self) -> tuple[str, Signature]:
-        """The platform and the signature, with what a trial showed of batches here."""
+        """The platform and the signature, with what was decided of batches here."""
         return self._runner.platform, self._runner.signature
 
     async def run(self, inputs: dict[str, Array]) -> dict[str, Array] | RequestError:

@@ -46,6 +46,8 @@ class Judged:
         every number to a neighbour makes of the reference; NaN where there is none.
     words
         What else there is to say.
+    top1_same, top1_of
+        In how many rows, and of how many, the largest element is at the same place; 0 of 0 where an output has none.
     """
 
     output: str
@@ -54,6 +56,8 @@ class Judged:
     tolerance: float = math.nan
     noise: float = math.nan
     words: str = ""
+    top1_same: int = 0
+    top1_of: int = 0
 
     def told(self) -> dict[str, Any]:
         """As JSON has it: what is no number is null."""
@@ -129,6 +133,53 @@ def judged(
         )
         return Judged(output, Outcome.DIFFER, difference, tolerance, noise, words)
     return Judged(output, outcome, difference, tolerance, noise)
+
+
+def judged_within(output: str, reference: Array, served: Array, tolerance: float | None) -> Judged:
+    """Judge one output of a model that computes otherwise on purpose, as a quantised one does.
+
+    It agrees where its relative Euclidean distance is within a tolerance that somebody has given; rounding is not asked
+    after. Whole numbers and texts are counted and not judged: whether a step of quantisation tipped them is not known.
+
+    Parameters
+    ----------
+    output
+        Its name.
+    reference, served
+        What both gave; floats may be of another width each.
+    tolerance
+        What the distance may be; None where nobody has given one, so that nothing is judged.
+    """
+    floats = reference.dtype.kind == served.dtype.kind == "f"
+    if reference.shape != served.shape or (reference.dtype != served.dtype and not floats):
+        own = f"{reference.dtype}{list(reference.shape)}"
+        words = f"{served.dtype}{list(served.shape)}, where the reference gives {own}"
+        return Judged(output, Outcome.DIFFER, words=words)
+    same, of = top1(reference, served)
+    if not floats:
+        wrong = int(np.count_nonzero(reference != served))
+        words = f"{wrong} of {reference.size} elements differ, and whether by a step of quantisation is not known"
+        outcome = Outcome.OPEN if wrong else Outcome.AGREE
+        return Judged(output, outcome, words=words if wrong else "", top1_same=same, top1_of=of)
+    odd = _not_finite_apart(reference, served)
+    if odd:
+        words = f"{odd} elements are finite in one alone"
+        return Judged(output, Outcome.DIFFER, words=words, top1_same=same, top1_of=of)
+    difference = relative_distance(reference, served)
+    if tolerance is None:
+        words = "the served model is quantised, its reference is not, and no tolerance was given"
+        return Judged(output, Outcome.OPEN, difference, words=words, top1_same=same, top1_of=of)
+    outcome = _outcome(difference, tolerance)
+    return Judged(output, outcome, difference, tolerance, top1_same=same, top1_of=of)
+
+
+def top1(reference: Array, served: Array) -> tuple[int, int]:
+    """In how many rows of the last axis the largest element is at the same place, and of how many."""
+    rows = reference.ndim > 1 and reference.shape[-1] > 1 and reference.dtype.kind == "f"
+    if not rows or reference.shape != served.shape:
+        return 0, 0
+    same = reference.argmax(-1) == served.argmax(-1)
+    return int(same.sum()), int(same.size)
 
 
 def _outcome(difference: float, tolerance: float, beyond: float = 0.0) -> Outcome:

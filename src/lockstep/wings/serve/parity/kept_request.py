@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,13 @@ from lockstep.store.written_calls import (
     ReadTensor,
     closed_manifest,
 )
+from lockstep.wings.serve.parity.quantised import (
+    float_values,
+    layers_of,
+    most_added,
+    write_layers,
+)
 from lockstep.wings.serve.servable import BYTES, Array, Arrays
-from lockstep.wings.serve.servables.kinds import file_of
 
 _OPERATORS = {
     "MatMul": "torch.matmul", "Add": "torch.add", "Sub": "torch.sub", "Mul": "torch.mul", "Div": "torch.div",
@@ -32,17 +37,19 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def keep(folder: Path, inputs: Arrays, *, reference: Path, served: Path) -> dict[str, str]:
+def keep(
+    folder: Path, inputs: Arrays, asked: Arrays, *, reference: Path, served: Path
+) -> dict[str, Any]:
     """Write a request's inputs, and where both models are of one kind that has nodes both runs, node by node.
 
     Parameters
     ----------
     folder
         Made for it.
-    inputs
-        Of the request.
+    inputs, asked
+        Of the request, by the names of the served model and by those of its reference.
     reference, served
-        The two models, or the folders of their versions.
+        The files of the two models.
 
     Returns
     -------
@@ -55,27 +62,91 @@ def keep(folder: Path, inputs: Arrays, *, reference: Path, served: Path) -> dict
     LockstepError, OSError
         If it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "inputs.npz"
-    with replacing(file) as aside:
-        plain = {name: one for name, one in inputs.items() if one.dtype != BYTES}
-        with aside.open("wb") as stream:
-            np.savez(stream, **plain)  # type: ignore[arg-type]
-    files = [file_of(one) if one.is_dir() else one for one in (reference, served)]
-    kinds = {one.suffix for one in files}
+    file = _inputs_in(folder, inputs)
+    kinds = {reference.suffix, served.suffix}
     if len(kinds) > 1 or not kinds <= _CALLS.keys():
         return {
             "kept": str(file),
             "not_kept": "operators are named where both models are .onnx, or both .pt2",
         }
     runs = [
-        _recorded(folder / name, one, inputs)
-        for name, one in zip(("reference", "served"), files, strict=True)
+        _recorded(folder / name, one, inputs, _CALLS[one.suffix](one, given))
+        for name, one, given in (("reference", reference, asked), ("served", served, inputs))
     ]
     return {"kept": str(file), "compare": shell_line(["lockstep", "compare", *map(str, runs)])}
 
 
-def _recorded(folder: Path, file: Path, inputs: Arrays) -> Path:
+def keep_layers(
+    folder: Path, inputs: Arrays, asked: Arrays, *, reference: Path, served: Path
+) -> dict[str, Any]:
+    """Write a request's inputs, and a quantised model beside its float one at every value that both have as floats.
+
+    Parameters
+    ----------
+    folder, inputs, asked, reference, served
+        As of `keep`; both are files of ONNX.
+
+    Returns
+    -------
+    dict
+        As of `keep`, and: `layers`, a table in a file; `compared_layers` and `layers_of_all`, how many nodes of the
+        reference it has and of how many; `most_added_at`, where most of the error enters, with the errors before and
+        after it.
+
+    Raises
+    ------
+    LockstepError, OSError
+        If it cannot be written.
+    """
+    import onnx
+
+    file = _inputs_in(folder, inputs)
+    plain, quantised = onnx.load(reference), onnx.load(served)
+    nodes = list(plain.graph.node)
+    values = _held(plain, asked) | _values(plain, asked)
+    floats = float_values(
+        list(quantised.graph.node), _held(quantised, inputs) | _values(quantised, inputs)
+    )
+    layers = layers_of(nodes, values, floats)
+    write_layers(folder / "layers.csv", layers)
+    kept = {one.value for one in layers} | {*asked}
+    own = {theirs: inputs[name] for name, theirs in zip(inputs, asked, strict=True)}
+    shown = [one for one in nodes if kept & {*one.output}]
+    runs = [
+        _recorded(
+            folder / name, path, inputs, _layer_calls(shown, {key: held[key] for key in kept})
+        )
+        for name, path, held in (("reference", reference, values), ("served", served, floats | own))
+    ]
+    told: dict[str, Any] = {
+        "kept": str(file),
+        "layers": str(folder / "layers.csv"),
+        "compared_layers": len(layers),
+        "layers_of_all": len(nodes),
+        "compare": shell_line(["lockstep", "compare", *map(str, runs), "--judge", "fixed"]),
+    }
+    most = most_added(layers)
+    if most is not None:
+        told["most_added_at"] = {"layer": most.name, "before": most.before, "after": most.error}
+    return told
+
+
+def _layer_calls(nodes: Sequence[Any], values: Mapping[str, Array]) -> Iterator[ReadCall]:
+    for number, node in enumerate(nodes):
+        yield _node_call(number, node, values)
+
+
+def _inputs_in(folder: Path, inputs: Arrays) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "inputs.npz"
+    with replacing(file) as aside:
+        plain = {name: one for name, one in inputs.items() if one.dtype != BYTES}
+        with aside.open("wb") as stream:
+            np.savez(stream, **plain)  # type: ignore[arg-type]
+    return file
+
+
+def _recorded(folder: Path, file: Path, inputs: Arrays, seen: Iterator[ReadCall]) -> Path:
     command = ["lockstep", "serve", str(file)]
     options = Options(steps="0:1", save="tensors", level="aten")
     directory = RunDirectory.create(folder, command, options, force=True)
@@ -84,7 +155,7 @@ def _recorded(folder: Path, file: Path, inputs: Arrays) -> Path:
         ReadTensor(Role.OUTPUT, name, one) for name, one in inputs.items() if one.dtype != BYTES
     ]
     rank.add(calls.made_of(ReadCall(0, "", "batch", given, kind=CallKind.DATA, phase=Phase.DATA)))
-    for call in _CALLS[file.suffix](file, inputs):
+    for call in seen:
         rank.add(calls.made_of(call))
     rank.finish(closed_manifest(0, 1, command))
     directory.finish(exit_code=0)
@@ -96,12 +167,19 @@ def _node_calls(file: Path, inputs: Arrays) -> Iterator[ReadCall]:
     import onnx
 
     model = onnx.load(file)
-    held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
-    values = {**inputs, **held, **_values(model, inputs)}
+    values = {**_held(model, inputs), **_values(model, inputs)}
+    held = {one.name: values[one.name] for one in model.graph.initializer}
     params = [ReadTensor(Role.PARAM, name, one) for name, one in held.items()]
     yield ReadCall(0, "", "torch.nn.Module", params, kind=CallKind.INIT, phase=Phase.INIT)
     for number, node in enumerate(model.graph.node):
         yield _node_call(number, node, values)
+
+
+def _held(model: Any, inputs: Arrays) -> dict[str, Array]:
+    import onnx
+
+    held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+    return {**inputs, **held}
 
 
 def _node_call(number: int, node: Any, values: Mapping[str, Array]) -> ReadCall:

@@ -8,9 +8,12 @@ import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from random import Random, SystemRandom
 from typing import Any, Protocol
 
+from lockstep.report.paragraphs import counted
 from lockstep.wings.serve.failures import RequestError
+from lockstep.wings.serve.parity.distribution import Errors
 from lockstep.wings.serve.parity.reference import SERVED
 from lockstep.wings.serve.servable import Array, Arrays
 
@@ -43,13 +46,16 @@ class Parity:
 
     `counts` are requests: `answered`, of which `compared` as `agree`, `differ` and `not judged`; `skipped`, as too many
     waited; `failed`, as the reference did; `other versions` are those that another version answered, of which nothing
-    is said. `first` is the first that differed.
+    is said. `first` is the first that differed, `errors` the distances of each output, and `judged by` who has said
+    what they may be, where that is not rounding.
     """
 
     version: int
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, Any] | None = None
     reason: str = ""
+    errors: dict[str, Errors] = field(default_factory=dict)
+    tolerance_from: str = "rounding"
 
     @property
     def verdict(self) -> str:
@@ -73,9 +79,33 @@ class Parity:
             "verdict": self.verdict,
             "version": str(self.version),
             **counts,
+            "tolerance_from": self.tolerance_from,
+            "errors": {name: one.told() for name, one in self.errors.items()},
             "first": self.first,
+            "sentence": self.sentence(),
         }
         return told | ({"reason": self.reason} if self.reason else {})
+
+    def sentence(self) -> str:
+        """What was found, in words: what was looked at comes first, and of the rest nothing is said."""
+        counts = self.counts
+        if not counts["compared"]:
+            why = self.reason or (
+                f"{counts['skipped']} waited too long, and no other was drawn"
+                if counts["skipped"]
+                else "none was drawn" if counts["answered"] else "none was answered"
+            )  # fmt: skip
+            return f"NOTHING COMPARED of {counted(counts['answered'], 'answered request')}: {why}"
+        words = {"agree": "AGREE", "diverged": "DIVERGED", "incomparable": "NOT JUDGED"}
+        answered = counted(counts["answered"], "answered request")
+        parts = [f"{words[self.verdict]}: {counts['compared']} of {answered} compared"]
+        parts += [
+            f"{counts[name]} {name}"
+            for name in ("differ", "not judged", "skipped", "failed")
+            if counts[name]
+        ]
+        parts += [f"{name}: {one}" for name, one in self.errors.items() if one.count]
+        return "; ".join(parts)
 
 
 class Shadow:
@@ -88,26 +118,31 @@ class Shadow:
     runner
         Of the reference (`parity.reference.Reference`), in a process of its own.
     share
-        Of the answered requests that are compared: the first, and then as many as make this share; 1 for all.
+        Chance by which an answered request is compared, each by a draw of its own; 1 for all.
     version
         Which is held against it: of another nobody said that it has this reference.
+    draw
+        Gives numbers from 0 to below 1; a generator of the shadow's own where none is given.
     """
 
-    def __init__(self, model: str, runner: Runner, share: Fraction, version: int) -> None:
+    def __init__(
+        self, model: str, runner: Runner, share: Fraction, version: int, draw: Random | None = None
+    ) -> None:
         self._model, self._runner, self._share = model, runner, share
+        self._draw = draw or SystemRandom()
         self._waiting: deque[_Taken] = deque()
         self._task: asyncio.Task[None] | None = None
         self.parity = Parity(version)
 
     def offer(self, request_id: str, version: int, inputs: Arrays, results: Arrays) -> None:
-        """A request was answered; it is taken where its number is due, and compared later."""
+        """A request was answered; it is taken where it is drawn, and compared later."""
         counts = self.parity.counts
         if version != self.parity.version:
             counts["other versions"] += 1
             return
         counts["answered"] += 1
         number = counts["answered"]
-        if -(-number * self._share // 1) == -(-(number - 1) * self._share // 1):
+        if self._draw.random() >= self._share:
             return
         if len(self._waiting) >= _MOST_WAITING:
             counts["skipped"] += 1
@@ -155,6 +190,10 @@ class Shadow:
         outcome = next((one for one in ("differ", "not judged") if one in outcomes), "agree")
         counts["compared"] += 1
         counts[outcome] += 1
+        self.parity.tolerance_from = told.get("tolerance_from", self.parity.tolerance_from)
+        for one in told["outputs"]:
+            errors = self.parity.errors.setdefault(one["output"], Errors(self._draw))
+            errors.add(one["difference"], one.get("top1_same", 0), one.get("top1_of", 0))
         if outcome == "differ" and self.parity.first is None:
             self.parity.first = {
                 "request": taken.number, "id": taken.id, "version": str(taken.version), **told
@@ -165,12 +204,18 @@ class Shadow:
 def sentence(first: dict[str, Any]) -> str:
     """The first request that differed, in words and figures."""
     worst = next(one for one in first["outputs"] if one["outcome"] == "differ")
+    allowed = "is allowed" if first.get("tolerance_from") else "is rounding"
     figures = (
-        worst["words"]
-        or f"{worst['difference']:.3g} off, where {worst['tolerance']:.3g} is rounding"
+        worst["words"] or f"{worst['difference']:.3g} off, where {worst['tolerance']:.3g} {allowed}"
     )
     named = f" ({first['id']})" if first["id"] else ""
     parts = [f"output {worst['output']} of request {first['request']}{named} is {figures}"]
+    most = first.get("most_added_at")
+    if most:
+        parts.append(
+            f"most is added at {most['layer']} ({most['before']:.3g} before, {most['after']:.3g} after);"
+            f" by layer: {first['layers']}"
+        )
     if first.get("compare"):
         parts.append(f"which operator: {first['compare']}")
     elif first.get("not_kept"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,25 @@ from prometheus_client.core import GaugeMetricFamily
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.serve.failures import RequestError
-from lockstep.wings.serve.parity.reference import ReferenceSource, refuse_unlike
+from lockstep.wings.serve.parity.reference import ReferenceSource
 from lockstep.wings.serve.parity.shadow import Shadow
+from lockstep.wings.serve.parity.tolerance import Tolerance
 from lockstep.wings.serve.process_runner import ProcessRunner
+from lockstep.wings.serve.protocol.tensors import datatype_of
 from lockstep.wings.serve.repository import Repository, models_at, versions_of
 
 
 @dataclass(frozen=True, slots=True)
 class Shadowing:
-    """References by `paths`, the `share` of requests that they are asked, and where one that differs is `kept`."""
+    """References by `paths`, the `share` of requests that they are asked, where one that differs is `kept`, and what
+    `tolerance` the user gives; None for what `quantize` has measured, or what rounding makes."""
 
     paths: Sequence[Path]
     share: Fraction
     kept: Path | None = None
     device: str = "cpu"
     timeout_s: float = 60.0
+    tolerance: Tolerance | None = None
 
 
 async def begin_shadows(repository: Repository, shadowing: Shadowing) -> None:
@@ -57,16 +61,17 @@ async def _shadow(repository: Repository, model: str, path: Path, how: Shadowing
     found = versions_of(path)
     if not found:
         raise UsageError(f"--shadow {path}: has no folder of a version in it, such as 1")
-    settings: dict[str, Any] = {"served": str(served.path.absolute())}
+    signature = served.signature
+    settings: dict[str, Any] = {
+        "served": str(served.path.absolute()),
+        "inputs": [[one.name, datatype_of(one.dtype), one.shape] for one in signature.inputs],
+        "outputs": [[one.name, datatype_of(one.dtype), one.shape] for one in signature.outputs],
+        "tolerance": None if how.tolerance is None else asdict(how.tolerance),
+    }
     if how.kept is not None:
         settings["kept"] = str((how.kept / model).absolute())
     source = ReferenceSource(found[-1][1].absolute(), how.device, settings)
     runner = await ProcessRunner.started(source, timeout_s=how.timeout_s)
-    try:
-        refuse_unlike(model, served.signature, runner.signature)
-    except BaseException:
-        await runner.close()
-        raise
     return Shadow(model, runner, how.share, served.number)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ from lockstep.wings.serve.access import Gate
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.metrics import Metrics
 from lockstep.wings.serve.protocol import messages
-from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
+from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_told, tensors_told
 from lockstep.wings.serve.protocol.request import InferRequest, answered
 from lockstep.wings.serve.protocol.tensors import (
     datatype_of,
+    dtype_of,
     raw_from_tensor,
     shape_of,
     tensor_from_json,
@@ -73,6 +75,7 @@ class InferenceService:
             "platform": version.platform,
             "inputs": tensors_told(version.signature, version.signature.inputs),
             "outputs": tensors_told(version.signature, version.signature.outputs),
+            "properties": properties_told(version.signature),
         }
 
     async def RepositoryIndex(self, request: Any) -> dict[str, Any]:  # noqa: N802
@@ -93,10 +96,11 @@ class InferenceService:
         return {}
 
     async def ModelInfer(self, request: Any) -> dict[str, Any]:  # noqa: N802
+        arrived_s = asyncio.get_running_loop().time()
         with self._metrics.asked(self._repository.known(request.model_name)):
             asked = InferRequest(
                 request.model_name, request.model_version, request.id, _inputs(request),
-                [one.name for one in request.outputs],
+                [one.name for one in request.outputs], arrived_s,
             )  # fmt: skip
             response = await answered(self._repository, asked)
         told: dict[str, Any] = {
@@ -124,6 +128,7 @@ def _inputs(request: Any) -> dict[str, Array]:
         if raw:
             inputs[one.name] = tensor_from_raw(one.name, one.datatype, shape, raw[number])
             continue
+        dtype_of(one.datatype, one.name)
         place = _CONTENTS.get(one.datatype)
         if place is None:
             raise RequestError(f"{one.name}: {one.datatype[:20]!r} is sent as raw contents only")

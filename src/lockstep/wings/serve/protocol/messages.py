@@ -29,7 +29,8 @@ _MESSAGES = {
     "ServerMetadataResponse": "name:string=1 version:string=2 extensions:string*=3",
     "ModelMetadataRequest": "name:string=1 version:string=2",
     "ModelMetadataResponse": "name:string=1 versions:string*=2 platform:string=3"
-    " inputs:ModelMetadataResponse.TensorMetadata*=4 outputs:ModelMetadataResponse.TensorMetadata*=5",
+    " inputs:ModelMetadataResponse.TensorMetadata*=4 outputs:ModelMetadataResponse.TensorMetadata*=5"
+    " properties:{string}=6",
     "ModelMetadataResponse.TensorMetadata": "name:string=1 datatype:string=2 shape:int64*=3",
     "InferParameter": "bool_param:bool=1 int64_param:int64=2 string_param:string=3 double_param:double=4"
     " uint64_param:uint64=5",

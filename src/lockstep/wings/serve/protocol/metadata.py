@@ -12,6 +12,11 @@ EXTENSIONS = ["binary_tensor_data", "model_repository"]
 """Beyond the protocol itself, by Triton's names."""
 
 
+def properties_told(signature: Signature) -> dict[str, str]:
+    """What else is told of a model: whether requests are run together, and how that is known."""
+    return {"batching": signature.batching}
+
+
 def tensors_told(signature: Signature, specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
     """Tensors of a model as its metadata list them; where instances are put together, the first axis is free."""
     kept = signature.without_batch_axis

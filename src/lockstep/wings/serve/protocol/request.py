@@ -9,18 +9,20 @@ import numpy as np
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.protocol.tensors import datatype_of
 from lockstep.wings.serve.repository import Repository, Version
-from lockstep.wings.serve.servable import Array
+from lockstep.wings.serve.servable import Array, fits
 
 
 @dataclass(slots=True)
 class InferRequest:
-    """What is asked: of which model, with which inputs, and which outputs are wanted; all where none is named."""
+    """What is asked: of which model, with which inputs, which outputs are wanted (all where none is named), and when it
+    came by the clock of the event loop."""
 
     model: str
     version: str
     id: str
     inputs: dict[str, Array]
     outputs: list[str]
+    arrived_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ async def answered(repository: Repository, request: InferRequest) -> InferRespon
     """
     version = repository.get(request.model, request.version)
     check(version, request)
-    results = await version.batcher.infer(request.inputs)
+    results = await version.batcher.infer(request.inputs, request.arrived_s)
     shadow = repository.shadows.get(version.name)
     if shadow is not None:
         shadow.offer(request.id, version.number, request.inputs, results)
@@ -80,10 +82,8 @@ def check(version: Version, request: InferRequest) -> None:
         own, shape = spec.shape, value.shape
         if name in batched and shape:
             counts.add(shape[0])
-            own, shape = (-1, *own[1:]), shape
-        if len(own) != len(shape) or any(
-            wanted not in (-1, given) for wanted, given in zip(own, shape, strict=True)
-        ):
+            own = (-1, *own[1:])
+        if not fits(shape, own):
             raise RequestError(
                 f"{name}: has shape {list(shape)}, where {version.name} takes {list(own)}"
             )

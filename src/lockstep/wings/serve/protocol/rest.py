@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import zlib
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.text import message
 from lockstep.core.version import VERSION
 from lockstep.wings.serve.failures import NotThereError, RequestError
 from lockstep.wings.serve.metrics import Metrics
-from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, tensors_told
-from lockstep.wings.serve.protocol.request import InferRequest, InferResponse, answered
-from lockstep.wings.serve.protocol.tensors import (
-    datatype_of,
-    json_from_tensor,
-    raw_from_tensor,
-    shape_of,
-    tensor_from_json,
-    tensor_from_raw,
+from lockstep.wings.serve.protocol.bodies import (
+    JSON_LENGTH,
+    TooLargeError,
+    inputs_of,
+    loaded,
+    parts_of,
+    raw_names,
+    response_as_raw,
+    text_of,
+    unpacked,
+    wanted_of,
+    written,
 )
+from lockstep.wings.serve.protocol.bounded_http import LEAVING
+from lockstep.wings.serve.protocol.large_bodies import LARGE_BYTES, LargeBodies
+from lockstep.wings.serve.protocol.metadata import EXTENSIONS, NAME, properties_told, tensors_told
+from lockstep.wings.serve.protocol.request import InferRequest, answered
 from lockstep.wings.serve.repository import READY, Repository
-from lockstep.wings.serve.servable import Array
 
-_JSON_LENGTH = "inference-header-content-length"
-"""The header that says how many bytes of a body are JSON; raw tensors follow."""
-
-
-class _TooLargeError(RequestError):
-    status = 413
-    code = "RESOURCE_EXHAUSTED"
+_INFER = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 
 
 class _TooLateError(RequestError):
@@ -67,13 +67,17 @@ class RestService:
     ) -> None:
         self._repository, self._metrics = repository, metrics
         self._most_bytes, self._patience_s = most_bytes, patience_s
+        self._large = LargeBodies(timeout_s=repository.limits.timeout_s)
 
-    def application(self) -> Starlette:
+    async def close(self) -> None:
+        """End the process that reads large bodies."""
+        await self._large.close()
+
+    def application(self) -> ASGIApp:
         """All of it as an application."""
         routes = []
         for model in ("/v2/models/{model}/versions/{version}", "/v2/models/{model}"):
             routes += [
-                Route(f"{model}/infer", _safe(self._infer), methods=["POST"]),
                 Route(f"{model}/ready", _safe(self._model_ready)),
                 Route(f"{model}/parity", _safe(self._parity)),
                 Route(model, _safe(self._model)),
@@ -87,7 +91,16 @@ class RestService:
             Route("/v2/repository/models/{model}/unload", _safe(self._unload), methods=["POST"]),
             Route("/metrics", _safe(self._told)),
         ]
-        return Starlette(routes=routes)
+        others = Starlette(routes=routes)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            path = _INFER.fullmatch(scope["path"])
+            if path is None or scope["method"] != "POST":
+                await others(scope, receive, send)
+            else:
+                await self._inferred(scope, receive, send, path)
+
+        return answer
 
     async def _live(self, request: Request) -> Response:
         return Response()
@@ -110,6 +123,7 @@ class RestService:
             "platform": version.platform,
             "inputs": tensors_told(version.signature, version.signature.inputs),
             "outputs": tensors_told(version.signature, version.signature.outputs),
+            "properties": properties_told(version.signature),
         }
         return JSONResponse(told)
 
@@ -122,8 +136,8 @@ class RestService:
         return JSONResponse(self._repository.shadows[name].parity.told())
 
     async def _index(self, request: Request) -> Response:
-        body = await self._body(request)
-        ready = bool(body) and _loaded(body).get("ready") is True
+        body = await self._body(request.receive, dict(request.scope["headers"]))
+        ready = bool(body) and loaded(body).get("ready") is True
         found = [one for one in self._repository.index() if not ready or one.state == READY]
         return JSONResponse(
             [
@@ -143,168 +157,141 @@ class RestService:
     async def _told(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _infer(self, request: Request) -> Response:
-        with self._metrics.asked(self._repository.known(request.path_params["model"])):
-            body = await self._body(request)
-            length = request.headers.get(_JSON_LENGTH)
-            told, raw = _parts(body, length)
-            asked = InferRequest(
-                request.path_params["model"], request.path_params.get("version", ""),
-                _text(told.get("id", ""), "id"), _inputs(told, raw), _wanted(told),
-            )  # fmt: skip
-            response = await answered(self._repository, asked)
-            return _response(response, told)
-
-    async def _body(self, request: Request) -> bytes:
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > self._most_bytes:
-            raise _TooLargeError(f"it has {declared} bytes; at most {self._most_bytes} are taken")
-        parts, size = [], 0
-
-        async def read() -> None:
-            nonlocal size
-            async for part in request.stream():
-                size += len(part)
-                if size > self._most_bytes:
-                    raise _TooLargeError(f"at most {self._most_bytes} bytes are taken")
-                parts.append(part)
-
+    async def _inferred(
+        self, scope: Scope, receive: Receive, send: Send, path: re.Match[str]
+    ) -> None:
+        """Answer a request for inference; Starlette's own way to a handler takes as long as a small model."""
+        leaving: set[asyncio.Task[Any]] = scope.get(LEAVING, set())
+        task = asyncio.current_task()
+        assert task is not None
+        leaving.add(task)
         try:
-            await asyncio.wait_for(read(), self._patience_s)
-        except asyncio.TimeoutError as error:
-            raise _TooLateError(f"it did not come within {self._patience_s:g} s") from error
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return _unpacked(body, request.headers.get("content-encoding", ""), self._most_bytes)
+            with self._metrics.asked(self._repository.known(path["model"])):
+                text, raw = await self._infer(dict(scope["headers"]), receive, path)
+        except Exception as error:
+            response = _refusal(error)
+            if response is None:
+                raise
+            await response(scope, receive, send)
+            return
+        except asyncio.CancelledError:
+            await _ENDING(scope, receive, send)
+            return
+        finally:
+            leaving.discard(task)
+        kind = b"application/octet-stream" if raw else b"application/json"
+        body = b"".join([text, *raw]) if raw else text
+        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", kind)]
+        if raw:
+            headers.append((JSON_LENGTH.encode(), b"%d" % len(text)))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _infer(
+        self, headers: dict[bytes, bytes], receive: Receive, path: re.Match[str]
+    ) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
+        body = await self._body(receive, headers)
+        arrived_s = asyncio.get_running_loop().time()
+        length = headers.get(JSON_LENGTH.encode())
+        text, raw = parts_of(body, None if length is None else length.decode("latin-1"))
+        if len(text) > LARGE_BYTES:
+            text, raw = await self._large.rewritten(text, raw, is_request=True, arrived_s=arrived_s)
+        told = loaded(text)
+        asked = InferRequest(
+            path["model"], path["version"] or "", text_of(told.get("id", ""), "id"),
+            inputs_of(told, raw), wanted_of(told), arrived_s,
+        )  # fmt: skip
+        response = await answered(self._repository, asked)
+        answer: dict[str, Any] = {
+            "model_name": response.version.name, "model_version": str(response.version.number)
+        }  # fmt: skip
+        if response.id:
+            answer["id"] = response.id
+        if response.not_a_number:
+            answer["parameters"] = {"not_a_number": ",".join(response.not_a_number)}
+        outputs, raw_ones = response.outputs, raw_names(told, response.outputs)
+        if sum(one.nbytes for name, one in outputs.items() if name not in raw_ones) < LARGE_BYTES:
+            return written(answer, outputs, raw_ones)
+        plain = response_as_raw(answer, outputs, raw_ones)
+        text, raw = await self._large.rewritten(*plain, is_request=False, arrived_s=arrived_s)
+        return text, [raw] if raw else []
+
+    async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self._most_bytes:
+            raise TooLargeError(
+                f"it has {int(declared)} bytes; at most {self._most_bytes} are taken"
+            )
+        patience = _Patience(self._patience_s)
+        with patience:
+            parts, size, more = [], 0, True
+            while more:
+                part = await receive()
+                if part["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(part.get("body", b""))
+                size, more = size + len(parts[-1]), part.get("more_body", False)
+                if size > self._most_bytes:
+                    raise TooLargeError(f"at most {self._most_bytes} bytes are taken")
+        if size > LARGE_BYTES:  # memory that is touched for the first time takes 100 ms for 40 MB
+            body = await asyncio.to_thread(b"".join, parts)
+        else:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+        encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+        if encoding in ("", "identity"):
+            return body
+        return await asyncio.to_thread(unpacked, body, encoding, self._most_bytes)
+
+
+class _Patience:
+    """A block that ends in time, or by the error that says so; `asyncio.wait_for` would begin a task for it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._over = seconds, False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        assert self._task is not None
+        self._over = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self._timer.cancel()
+        if self._over and kind is asyncio.CancelledError:
+            raise _TooLateError(f"it did not come within {self._seconds:g} s")
+
+
+def _refusal(error: Exception) -> Response | None:
+    """The answer to a request that is refused; None where that is a fault of the server's own."""
+    if isinstance(error, RequestError):
+        return JSONResponse({"error": message(str(error))}, error.status)
+    if isinstance(error, LockstepError):  # a folder of models that came to be none
+        return JSONResponse({"error": message(str(error))}, 400)
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nobody reads it
+    return None
+
+
+_ENDING = JSONResponse({"error": "the server ends"}, 503)
 
 
 def _safe(handler: Handler) -> Handler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except RequestError as error:
-            return JSONResponse({"error": message(str(error))}, error.status)
-        except LockstepError as error:  # a folder of models that came to be none
-            return JSONResponse({"error": message(str(error))}, 400)
         except asyncio.CancelledError:  # uvicorn's patience has ended, and the server with it
-            return JSONResponse({"error": "the server ends"}, 503)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return _ENDING
+        except Exception as error:
+            response = _refusal(error)
+            if response is None:
+                raise
+            return response
 
     return answer
 
 
 def _named(request: Request) -> dict[str, str]:
     return {"name": request.path_params["model"], "version": request.path_params.get("version", "")}
-
-
-def _unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in ("gzip", "deflate"):
-        raise RequestError(f"content-encoding {encoding[:20]!r} is none of gzip, deflate")
-    unpacking = zlib.decompressobj(47)  # finds either header by itself
-    try:
-        unpacked = unpacking.decompress(body, most_bytes)
-    except zlib.error as error:
-        raise RequestError(f"it cannot be decompressed ({error})") from error
-    if unpacking.unconsumed_tail:
-        raise _TooLargeError(f"at most {most_bytes} bytes are taken, decompressed")
-    if not unpacking.eof:
-        raise RequestError(f"it ends within its {encoding}")
-    return unpacked
-
-
-def _loaded(text: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"it is no JSON ({message(str(error))})") from error
-    if not isinstance(told, dict):
-        raise RequestError("its JSON is no object")
-    return told
-
-
-def _parts(body: bytes, length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON of a request, and the bytes of tensors behind it."""
-    if length is None:
-        return _loaded(body), memoryview(b"")
-    if not length.isdecimal() or int(length) > len(body):
-        raise RequestError(
-            f"{_JSON_LENGTH}: {length[:20]!r} is no length within its {len(body)} bytes"
-        )
-    return _loaded(body[: int(length)]), memoryview(body)[int(length) :]
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise RequestError(f"{name} is no text")
-    return value
-
-
-def _objects(told: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = told.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RequestError(f"{name} is no list of objects")
-    return found
-
-
-def _parameters(told: dict[str, Any]) -> dict[str, Any]:
-    found = told.get("parameters", {})
-    if not isinstance(found, dict):
-        raise RequestError("parameters are no object")
-    return found
-
-
-def _inputs(told: dict[str, Any], raw: memoryview) -> dict[str, Array]:
-    inputs: dict[str, Array] = {}
-    at = 0
-    for one in _objects(told, "inputs"):
-        name, datatype = _text(one.get("name"), "name"), _text(one.get("datatype"), "datatype")
-        shape = shape_of(one.get("shape"), name)
-        if name in inputs:
-            raise RequestError(f"it has two inputs of the name {name}")
-        size = _parameters(one).get("binary_data_size")
-        if size is None:
-            inputs[name] = tensor_from_json(name, datatype, shape, one.get("data", []))
-            continue
-        if type(size) is not int or not 0 <= size <= len(raw) - at:
-            raise RequestError(f"{name}: binary_data_size {str(size)[:20]} is beyond its bytes")
-        inputs[name] = tensor_from_raw(name, datatype, shape, raw[at : at + size])
-        at += size
-    if at != len(raw):
-        raise RequestError(f"it has {len(raw) - at} bytes that belong to no input")
-    return inputs
-
-
-def _wanted(told: dict[str, Any]) -> list[str]:
-    return [_text(one.get("name"), "name") for one in _objects(told, "outputs")]
-
-
-def _response(response: InferResponse, told: dict[str, Any]) -> Response:
-    by_default = _parameters(told).get("binary_data_output") is True
-    asked = {one["name"]: _parameters(one) for one in _objects(told, "outputs")}
-    outputs, raw = [], []
-    for name, value in response.outputs.items():
-        entry: dict[str, Any] = {
-            "name": name, "datatype": datatype_of(value.dtype), "shape": list(value.shape)
-        }  # fmt: skip
-        if asked.get(name, {}).get("binary_data", by_default) is True:
-            raw.append(raw_from_tensor(value))
-            entry["parameters"] = {"binary_data_size": len(raw[-1])}
-        else:
-            entry["data"] = json_from_tensor(value)
-        outputs.append(entry)
-    answer: dict[str, Any] = {
-        "model_name": response.version.name,
-        "model_version": str(response.version.number),
-        "outputs": outputs,
-    }
-    if response.id:
-        answer["id"] = response.id
-    if response.not_a_number:
-        answer["parameters"] = {"not_a_number": ",".join(response.not_a_number)}
-    text = json.dumps(answer, separators=(",", ":")).encode()
-    if not raw:
-        return Response(text, media_type="application/json")
-    headers = {_JSON_LENGTH: str(len(text))}
-    return Response(b"".join([text, *raw]), headers=headers, media_type="application/octet-stream")

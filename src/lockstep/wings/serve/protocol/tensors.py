@@ -37,6 +37,11 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return _NAMES[dtype]
 
 
+def is_served(dtype: np.dtype[Any]) -> bool:
+    """Whether the protocol has a name for an element type."""
+    return dtype in _NAMES
+
+
 def dtype_of(datatype: str, name: str) -> np.dtype[Any]:
     """The element type that the protocol calls so.
 
@@ -60,14 +65,14 @@ def shape_of(values: Any, name: str) -> tuple[int, ...]:
     """
     if not isinstance(values, list):
         raise RequestError(f"{name}: its shape is no list")
-    shape = tuple(values)
-    if any(type(one) is not int or one < 0 for one in shape) or len(shape) > 32:
-        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} has what is no extent")
-    if (
-        math.prod(max(one, 1) for one in shape) > _MOST_ELEMENTS
-    ):  # NumPy counts empty axes as one, too
-        raise RequestError(f"{name}: its shape {str(list(shape))[:80]} is beyond any tensor")
-    return shape
+    size = 1
+    for one in values:
+        if type(one) is not int or one < 0:
+            raise RequestError(f"{name}: its shape {str(values)[:80]} has what is no extent")
+        size *= one or 1  # NumPy counts empty axes as one, too
+    if len(values) > 32 or size > _MOST_ELEMENTS:
+        raise RequestError(f"{name}: its shape {str(values)[:80]} is beyond any tensor")
+    return tuple(values)
 
 
 def tensor_from_raw(
@@ -114,7 +119,11 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
         If there are not as many, or one is not of the datatype.
     """
     dtype, count = dtype_of(datatype, name), math.prod(shape)
-    elements = list(_flat(data))
+    elements = data if isinstance(data, list) else [data]
+    types = set(map(type, elements))
+    if list in types:
+        elements = list(_flat(data))
+        types = set(map(type, elements))
     if len(elements) != count:
         raise RequestError(
             f"{name}: has {len(elements)} elements, where {list(shape)} takes {count}"
@@ -126,11 +135,12 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
             return _objects([_encoded(one) for one in elements], shape)
         except UnicodeEncodeError as error:
             raise RequestError(f"{name}: an element is half a character") from error
-    if dtype.kind == "f":
+    if dtype.kind == "f" and str in types:
         numbers = {word: float(word) for word in _WORDS.values()}
         elements = [numbers.get(one, one) if type(one) is str else one for one in elements]
+        types = set(map(type, elements))
     kinds: tuple[type, ...] = {"f": (int, float), "b": (bool,)}.get(dtype.kind, (int,))
-    if not set(map(type, elements)) <= set(kinds):
+    if not types <= set(kinds):
         wrong = next(one for one in elements if type(one) not in kinds)
         raise RequestError(f"{name}: {str(wrong)[:40]!r} is no {datatype}")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from lockstep.core.errors import UsageError
 from lockstep.core.text import message
 from lockstep.wings.serve.failures import RequestError
 from lockstep.wings.serve.neighbours import neighbours
-from lockstep.wings.serve.servable import BYTES, Array, Arrays, Signature, TensorSpec
+from lockstep.wings.serve.servable import (
+    BYTES,
+    Array,
+    Arrays,
+    Signature,
+    TensorSpec,
+    unserved,
+)
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("float64"),
@@ -84,15 +92,29 @@ class OnnxServable:
         self._path, self._device = path, device
         self._texts = [one.name for one in self.signature.outputs if one.dtype == BYTES]
 
-    def infer(self, inputs: Arrays) -> dict[str, Array]:
+    def switch(self) -> Any:
+        """What ends a run that it is given to, from another thread: its `terminate`; None of an accelerator."""
+        import onnxruntime
+
+        return onnxruntime.RunOptions() if self._device == "cpu" else None
+
+    def infer(self, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
         """Run the session; see `Servable`."""
         given = {name: _texts(one) if one.dtype == BYTES else one for name, one in inputs.items()}
-        results = self._session.run(None, given)
+        results = self._session.run(None, given, switch)
         named = dict(zip((one.name for one in self.signature.outputs), results, strict=True))
         for name in self._texts:
             flat = [one.encode() if isinstance(one, str) else one for one in named[name].ravel()]
             named[name] = np.array(flat, object).reshape(named[name].shape)
         return named
+
+    def mixing(self, without: Collection[str]) -> str:
+        """Why instances are not shown to be independent; see `HasGraph`."""
+        try:
+            from lockstep.wings.serve.independence import onnx_graph
+        except ImportError as error:
+            return f"its graph is not looked into, as {error.name} is not installed"
+        return onnx_graph.mixing(self._path, without)
 
     def moved(self, *, seed: int) -> OnnxServable:
         """The model with every weight at a neighbour of its number, for what rounding makes of it."""
@@ -120,6 +142,6 @@ def _texts(blobs: Array) -> Array:
 
 def _spec(one: Any, path: Path) -> TensorSpec:
     if one.type not in _DTYPES:
-        raise UsageError(f"{path}: {one.name} is a {one.type}, which cannot be served")
+        raise unserved(path, one.name, one.type.removeprefix("tensor(").rstrip(")"))
     shape = tuple(extent if isinstance(extent, int) else -1 for extent in one.shape or ())
     return TensorSpec(one.name, _DTYPES[one.type], shape)

@@ -34,7 +34,7 @@ def load_python(path: Path, device: str) -> Servable:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path}: fails as it is imported ({type(error).__name__}: {message(str(error))})"
         ) from error
@@ -44,7 +44,7 @@ def load_python(path: Path, device: str) -> Servable:
     takes_device = load.__code__.co_argcount > 1 if hasattr(load, "__code__") else False
     try:
         servable: Servable = load(path.parent, device) if takes_device else load(path.parent)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{path}: its load fails ({type(error).__name__}: {message(str(error))})"
         ) from error

@@ -44,6 +44,12 @@ def program_calls(path: Path, inputs: Arrays) -> Iterator[ReadCall]:
     yield from run.calls
 
 
+def called(path: Path) -> list[tuple[str, str]]:
+    """The nodes of a program that call an operator, each with the operator's name."""
+    nodes = torch.export.load(path).graph.nodes
+    return [(one.name, str(one.target)) for one in nodes if one.op == "call_function"]
+
+
 class _Recorded(fx.Interpreter):
     """Runs a graph, and keeps what every operator was given and made."""
 

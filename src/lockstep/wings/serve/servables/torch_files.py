@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import message
-from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec
+from lockstep.wings.serve.servable import Array, Arrays, Signature, TensorSpec, unserved
 
 SIGNATURE = "signature.json"
 """Beside a module of TorchScript, which does not tell what it takes: lists of `{"name", "dtype", "shape"}`, by
-"inputs" and "outputs"."""
+"inputs" and "outputs". Beside a program it gives names to what it calls by its nodes."""
 
 
 class TorchServable:
@@ -67,6 +68,31 @@ class TorchServable:
         return TorchServable(run, self.signature, self._device)
 
 
+class ProgramServable(TorchServable):
+    """A program of `torch.export`, whose graph can be looked into.
+
+    Parameters
+    ----------
+    program
+        The `ExportedProgram`.
+    signature, device
+        As of a `TorchServable`; its inputs in the program's order, by whatever names.
+    """
+
+    def __init__(self, program: Any, signature: Signature, device: str) -> None:
+        super().__init__(program.module().to(device), signature, device)
+        self._program = program
+
+    def mixing(self, without: Collection[str]) -> str:
+        """Why instances are not shown to be independent; see `HasGraph`."""
+        from lockstep.wings.serve.independence import program_graph
+
+        inputs = zip(self.signature.inputs, self._program.graph_signature.user_inputs, strict=True)
+        return program_graph.mixing(
+            self._program, [own for told, own in inputs if told.name in without]
+        )
+
+
 def use_threads(threads: int) -> None:
     """Have all models of this process run by so many threads; 0 for as many as torch takes."""
     import torch
@@ -87,17 +113,57 @@ def open_exported(path: Path, device: str) -> TorchServable:
 
     try:
         program = torch.export.load(path)
-        module = program.module().to(device)
         values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-        inputs = [_spec(name, values[name]) for name in program.graph_signature.user_inputs]
+        inputs = [_spec(path, name, values[name]) for name in program.graph_signature.user_inputs]
         outputs = [
-            _spec(name, values[name]) for name in program.graph_signature.user_outputs if name
+            _spec(path, name, values[name]) for name in program.graph_signature.user_outputs if name
         ]
+        signature = Signature(tuple(inputs), tuple(outputs), most=_most(program))
+        signature = _renamed(signature, path.parent / SIGNATURE)
+        return ProgramServable(program, signature, device)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(
             f"{path}: is no program of torch.export ({message(str(error))})"
         ) from error
-    return TorchServable(module, Signature(tuple(inputs), tuple(outputs)), device)
+
+
+def _renamed(signature: Signature, beside: Path) -> Signature:
+    """The same with the names that `signature.json` gives, where it lies there: a program calls its results by nodes.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it lists other tensors than the program's.
+    """
+    if not beside.is_file():
+        return signature
+    told = json.loads(beside.read_text())
+    sides = []
+    for what, own in (("inputs", signature.inputs), ("outputs", signature.outputs)):
+        named = _told(told[what])
+        if [(one.dtype, len(one.shape)) for one in named] != [
+            (one.dtype, len(one.shape)) for one in own
+        ]:
+            raise ValueError(f"{beside.name} lists {what} that are not the program's")
+        sides.append(
+            tuple(replace(one, name=other.name) for one, other in zip(own, named, strict=True))
+        )
+    return replace(signature, inputs=sides[0], outputs=sides[1])
+
+
+def _most(program: Any) -> int | None:
+    """How many instances the program was exported for at most, by the range of its inputs' first axes."""
+    found = []
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in program.graph_signature.user_inputs:
+            shape = getattr(node.meta["val"], "shape", ())
+            expression = getattr(getattr(shape[0], "node", None), "expr", None) if shape else None
+            bounds = program.range_constraints.get(expression)
+            if bounds is not None and bounds.upper.is_Integer:
+                found.append(int(bounds.upper))
+    return min(found, default=None)
 
 
 def open_scripted(path: Path, device: str) -> TorchServable:
@@ -133,10 +199,14 @@ def _told(entries: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
-def _spec(name: str, value: Any) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
+def _spec(path: Path, name: str, value: Any) -> TensorSpec:
+    told = str(value.dtype).removeprefix("torch.")
+    try:
+        dtype = np.dtype(told)
+    except TypeError:
+        raise unserved(path, name, told) from None
     shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
-    return TensorSpec(name, np.dtype(dtype), shape)
+    return TensorSpec(name, dtype, shape)
 
 
 def _flat(result: Any) -> list[Any]:

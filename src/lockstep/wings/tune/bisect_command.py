@@ -1,0 +1,148 @@
+"""`lockstep bisect`: the switch that changes a training's numbers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import say
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.report.json_text import json_text
+from lockstep.store.reader import open_recording
+from lockstep.wings.tune.bisect_screen import as_values, render
+from lockstep.wings.tune.bisecting import Trial, TrialLog
+from lockstep.wings.tune.commits import Repository
+from lockstep.wings.tune.searching import Answer, search_ladder, search_switches
+from lockstep.wings.tune.switches import (
+    FUSION,
+    SWITCHES,
+    Ladder,
+    environment_ladder,
+    python_ladder,
+)
+from lockstep.wings.tune.trials import Trials
+
+
+class _Command(TrainingBehind):
+    usage = "REFERENCE -- COMMAND..."
+
+
+@click.command(cls=_Command)
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.option(
+    "--switch", "switches", multiple=True, type=click.Choice([*SWITCHES, FUSION]),
+    help="Search only this switch; may be repeated.  [default: all but fusion, which is part of compile]",
+)  # fmt: skip
+@click.option(
+    "--env",
+    "variable",
+    metavar="NAME=A,B",
+    help="Search the values of a variable, the one that agrees first.",
+)
+@click.option(
+    "--python", "pythons", multiple=True, metavar="PYTHON",
+    help="Search interpreters, with the packages that each has; give it twice or more, the one that agrees first.",
+)  # fmt: skip
+@click.option(
+    "--commits", metavar="GOOD..BAD", help="Search the commits of the script's repository."
+)
+@options.option(
+    "--output", default=None,
+    words="A log with a line for each trial, from which an interrupted search goes on.",
+)  # fmt: skip
+@options.option("--keep")
+@options.option("--format", "form", default="")
+@options.as_json
+def bisect(
+    reference: Path,
+    switches: tuple[str, ...],
+    variable: str | None,
+    pythons: tuple[str, ...],
+    commits: str | None,
+    output: Path | None,
+    keep: Path | None,
+    form: str,
+    as_json: bool,
+) -> int:
+    """Find the switch that makes the numbers of COMMAND differ from those of a recording.
+
+    COMMAND is recorded in one state after the other, of the steps that REFERENCE has, and compared with it each time:
+    noise is no difference. Half of what is left is ruled out by each trial.
+
+    By default it tries what torch can do in more than one way: compile, autocast (amp), fused attention, the
+    optimizer's fused and foreach kernels, oneDNN, TF32, kernels that are not deterministic. Then it goes on within the
+    one that is found: the stage of torch.compile, the pass or operator of inductor, the module under autocast.
+
+    Exit code 1 if a switch is found, 0 if the numbers agree as they are, 2 if no switch explains the difference.
+
+    \b
+    lockstep bisect ref -- python train.py
+    lockstep bisect ref --switch fusion -- python train.py
+    lockstep bisect ref --env OMP_NUM_THREADS=1,4 -- python train.py
+    lockstep bisect ref --python old/bin/python --python new/bin/python -- python train.py
+    lockstep bisect ref --commits v1.0..HEAD -o bisect.jsonl -- python train.py
+    """
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command after --")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"{command[0]}: command not found; give the command as you would type it, after --"
+        )
+    if sum(map(bool, (switches, variable, pythons, commits))) > 1:
+        raise UsageError("search one thing at a time: --switch, --env, --python or --commits")
+    opened = open_recording(reference, form=form)
+    repository = Repository.around(Path.cwd()) if commits else None
+    ladder = _ladder(variable, pythons, commits, repository)
+    with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as name:
+        place = Path(name) if keep is None else keep.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        trials = Trials(
+            opened, command, place, {"stdout": sys.stderr}, repository, keeps=keep is not None
+        )
+        log = TrialLog(output, [str(reference.absolute()), *command], trials.run, _tell)
+        if ladder is not None:
+            found = search_ladder(ladder, log)
+        else:
+            found = search_switches(list(switches or SWITCHES), log)
+    if as_json:
+        click.echo(json_text(as_values(found, log.trials)))
+    else:
+        click.echo(render(found, log.trials, command).plain.rstrip("\n"))
+    return _code(found)
+
+
+def _ladder(
+    variable: str | None,
+    pythons: Sequence[str],
+    commits: str | None,
+    repository: Repository | None,
+) -> Ladder | None:
+    """What is searched besides switches of torch, None for those."""
+    if variable:
+        return environment_ladder(variable)
+    if pythons:
+        for one in pythons:
+            if shutil.which(one) is None:
+                raise UsageError(f"--python {one}: no such program")
+        return python_ladder(pythons)
+    return repository.ladder(commits) if commits and repository is not None else None
+
+
+def _code(found: Answer) -> ExitCode:
+    if found.last.first is not None:
+        return ExitCode.DIFFERS
+    return ExitCode.AGREES if found.last.agrees_throughout else ExitCode.FAILED
+
+
+def _tell(trial: Trial, known: bool) -> None:
+    again = " (known from the log)" if known else ""
+    say(f"{trial.state}: {trial.outcome.value}{again}: {trial.words}")

@@ -1,0 +1,207 @@
+"""The search: which state is the first to make a training's numbers differ, with `compare` as the judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from lockstep.core.errors import CorruptError, OutputExistsError
+from lockstep.wings.tune.switches import Ladder, State
+
+
+class Outcome(str, Enum):
+    """What a trial says of a state."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNTOLD = "could not be told"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of the command in one state, compared with the reference.
+
+    Parameters
+    ----------
+    state
+        Which, by its name.
+    outcome
+        What `compare` says; noise is no difference.
+    words
+        Its headline, or why it cannot say.
+    notes
+        What the run told for a finer search: the modules that it called, or what a part of inductor was applied to.
+    """
+
+    state: str
+    outcome: Outcome
+    words: str
+    notes: tuple[str, ...] = ()
+
+
+Judge = Callable[[State], tuple[Outcome, str, tuple[str, ...]]]
+"""Runs the command in a state and compares it: the outcome, words and notes of a `Trial`."""
+
+
+class TrialLog:
+    """Every trial, a line of JSON each; those that a search before this one made are not run again.
+
+    Parameters
+    ----------
+    file
+        Where; None to keep none.
+    subject
+        What is searched: the reference, the command. A log of anything else is refused.
+    judge
+        Runs a trial.
+    told
+        Hears of each trial.
+
+    Raises
+    ------
+    OutputExistsError
+        If the file is of another search.
+    CorruptError
+        If it is no log.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        subject: Sequence[str],
+        judge: Judge,
+        told: Callable[[Trial, bool], None] = lambda trial, known: None,
+    ) -> None:
+        self._file, self._judge, self._told = file, judge, told
+        self._known: dict[str, Trial] = {}
+        self.trials: list[Trial] = []
+        if file is None:
+            return
+        if file.exists():
+            self._read(file, list(subject))
+        else:
+            _append(file, {"subject": list(subject)})
+
+    def run(self, state: State) -> Trial:
+        """The outcome of a state: known, or by a run."""
+        known = self._known.get(state.name)
+        if known is None:
+            known = Trial(state.name, *self._judge(state))
+            self._known[state.name] = known
+            if self._file is not None:
+                _append(self._file, _values(known))
+            self._told(known, False)
+        elif known not in self.trials:
+            self._told(known, True)
+        if known not in self.trials:
+            self.trials.append(known)
+        return known
+
+    def _read(self, file: Path, subject: list[str]) -> None:
+        try:
+            first, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
+            kept = json.loads(first)["subject"]
+            # The last line may be cut, where the search was interrupted while it was written.
+            whole = [line for line in lines if line.endswith("}")]
+            trials = [json.loads(line) for line in whole]
+            found = [
+                Trial(
+                    one["state"],
+                    Outcome(one["outcome"]),
+                    one["words"],
+                    tuple(one["notes"]),
+                )
+                for one in trials
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(
+                file, "no log of lockstep bisect", advice="give another name"
+            ) from error
+        if kept != subject:
+            raise OutputExistsError(
+                f"{file} is the log of another search ({' '.join(map(str, kept))[:120]}); give another name"
+            )
+        self._known = {one.state: one for one in found}
+
+
+def _append(file: Path, values: dict[str, object]) -> None:
+    try:
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(f"{json.dumps(values)}\n")
+    except OSError as error:
+        raise OutputExistsError(
+            f"{file}: cannot be written ({error.strerror or error}); give another name"
+        ) from error
+
+
+def _values(trial: Trial) -> dict[str, object]:
+    return {
+        "state": trial.state,
+        "outcome": trial.outcome.value,
+        "words": trial.words,
+        "notes": trial.notes,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the search of one ladder found.
+
+    Parameters
+    ----------
+    ladder
+        Which.
+    first
+        The first state that differs; None where the last one does not, or even the first one does.
+    before
+        The last state before it that agrees.
+    between
+        States between the two that could not be told.
+    agrees_throughout
+        Whether the command agrees as it is.
+    untold
+        The state at an end that could not be told, where there is nothing to search for it.
+    at
+        Where in the ladder the first state that differs is.
+    """
+
+    ladder: Ladder
+    first: Trial | None = None
+    before: Trial | None = None
+    between: tuple[Trial, ...] = ()
+    agrees_throughout: bool = False
+    untold: Trial | None = None
+    at: int = 0
+
+
+def first_that_differs(ladder: Ladder, log: TrialLog) -> Found:
+    """Search a ladder by halves: at most 2 + log2(n) trials, and one more for each that cannot be told.
+
+    The last state is run first, then the first one: only where they part is there something to search.
+    """
+    last = log.run(ladder.states[-1])
+    if last.outcome is not Outcome.DIFFERS:
+        told = last.outcome is Outcome.AGREES
+        return Found(ladder, agrees_throughout=told, untold=None if told else last)
+    first = log.run(ladder.states[0])
+    if first.outcome is not Outcome.AGREES:
+        return Found(ladder, untold=first if first.outcome is Outcome.UNTOLD else None)
+    low, high = 0, len(ladder.states) - 1
+    agreeing, differing = first, last
+    untold: dict[int, Trial] = {}
+    while True:
+        inner = [at for at in range(low + 1, high) if at not in untold]
+        if not inner:
+            between = tuple(trial for at, trial in sorted(untold.items()) if low < at < high)
+            return Found(ladder, differing, agreeing, between, at=high)
+        at = inner[len(inner) // 2]
+        trial = log.run(ladder.states[at])
+        if trial.outcome is Outcome.AGREES:
+            low, agreeing = at, trial
+        elif trial.outcome is Outcome.DIFFERS:
+            high, differing = at, trial
+        else:
+            untold[at] = trial

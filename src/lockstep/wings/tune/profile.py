@@ -1,0 +1,159 @@
+"""A profile as data: how long each operator of a training step takes, where it is called, and what it works on."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(str, Enum):
+    """The part of a step that an operator is of."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator at one place, with the same shapes: means of all timed steps.
+
+    Parameters
+    ----------
+    name
+        As torch calls it: `aten::addmm`, or the name of a range.
+    module
+        The path of the module that calls it, "" for none.
+    phase
+        Of the step.
+    source
+        `file:line` of the script, "" where that is not known.
+    calls
+        Per step.
+    self_host_us, host_us
+        Microseconds of a step on the host, without and with what it calls.
+    python_us
+        Microseconds of Python before it, where it is called by Python: since the operator before it ended.
+    self_device_us, device_us
+        Microseconds on the device, without and with what it calls.
+    shapes, dtypes
+        Of its inputs, as the trace writes them.
+    flops
+        Of all its calls in a step, as torch estimates them; 0 where it estimates none.
+    allocated_bytes
+        What it allocates in a step, without what it calls.
+    strided
+        Whether an input is not contiguous.
+    outermost
+        Whether no other operator calls it.
+    parent
+        The operator that calls it, "" for none.
+    cast
+        From which dtype to which it copies, "" where it changes none.
+    order
+        Which one it is in order of time, by its first call.
+    steps_us
+        What it adds to each timed step: microseconds of the device, or of the host with the Python before it.
+    least_python_us
+        As `python_us`, in the step in which that was least: other processes can take time from the others.
+    """
+
+    name: str
+    module: str
+    phase: Phase
+    source: str = ""
+    calls: float = 1.0
+    self_host_us: float = 0.0
+    host_us: float = 0.0
+    python_us: float = 0.0
+    self_device_us: float = 0.0
+    device_us: float = 0.0
+    shapes: str = ""
+    dtypes: str = ""
+    flops: float = 0.0
+    allocated_bytes: float = 0.0
+    strided: bool = False
+    outermost: bool = False
+    parent: str = ""
+    cast: str = ""
+    order: int = 0
+    steps_us: tuple[float, ...] = ()
+    least_python_us: float = 0.0
+
+    @property
+    def total_us(self) -> float:
+        """Microseconds of a step with what it calls: on the device where it runs there, else on the host."""
+        return max(self.device_us, self.host_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """One compilation by Dynamo: of which function, why once more, and where it stops within (graph breaks).
+
+    `is_late` tells that it came after the first step, by which a training has usually seen all of its shapes.
+    """
+
+    function: str
+    file: str
+    line: int
+    took_s: float
+    again_because: str = ""
+    breaks: tuple[str, ...] = ()
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was profiled of one rank.
+
+    Parameters
+    ----------
+    name
+        The file or folder that it is from.
+    operators
+        Every operator.
+    steps_us
+        How long each timed step took; empty where the trace marks no steps.
+    plain_step_us
+        The median of steps that were not profiled; None where there were none.
+    device
+        Where it ran, "cpu" say.
+    threads, cores
+        Those that torch computes with, and those that the process may use; 0 where not known.
+    compiles
+        What was compiled.
+    missing
+        What the trace does not hold, a sentence each.
+    steps_seen
+        How many steps of the training had begun when the compilations were counted.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    steps_us: tuple[float, ...] = ()
+    plain_step_us: float | None = None
+    device: str = "cpu"
+    threads: int = 0
+    cores: int = 0
+    compiles: tuple[Compile, ...] = ()
+    missing: tuple[str, ...] = ()
+    steps_seen: int = 0
+
+    @property
+    def step_us(self) -> float:
+        """The mean of the timed steps; of a trace without steps, all that it holds."""
+        if self.steps_us:
+            return statistics.fmean(self.steps_us)
+        return sum(
+            max(one.self_host_us + one.python_us, one.self_device_us) for one in self.operators
+        )
+
+
+def time_text(microseconds: float) -> str:
+    """Microseconds as they are read: in us, ms or s."""
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= factor:
+            return f"{microseconds / factor:.3g} {unit}"
+    return f"{microseconds:.3g} us"

@@ -1,0 +1,137 @@
+"""A profile as text and as values for JSON: what to change first, then modules and operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lockstep.report.json_text import enveloped
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
+from lockstep.report.table import Column, add_table
+from lockstep.wings.tune.bottlenecks import LEAST_SHARE, Bottleneck, bottlenecks
+from lockstep.wings.tune.module_tree import ModuleTime, module_tree, own_us
+from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
+
+
+def headline(profile: Profile, found: Sequence[Bottleneck]) -> str:
+    """The answer in one sentence."""
+    per_step = f"a step takes {time_text(profile.step_us)}"
+    if not found:
+        return f"NOTHING TO GAIN: {per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
+    first = found[0]
+    return f"{first.kind.value.upper()}: {first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"
+
+
+def short_place(place: str) -> str:
+    """`file:line` from the folder that this runs in, where it lies below that."""
+    file, colon, line = place.rpartition(":")
+    if not (colon and line.isdigit() and Path(file).is_absolute()):
+        return place
+    relative = os.path.relpath(file)
+    return f"{file if relative.startswith('..') else relative}:{line}"
+
+
+def render(profile: Profile, *, limit: int | None, simple: bool) -> Page:
+    """The answer, the advice, modules, and operators unless `simple`."""
+    text = Page(terminal_width() or 100)
+    found = bottlenecks(profile)
+    add_paragraph(text, headline(profile, found), first="")
+    add_paragraph(text, _how(profile))
+    for number, one in enumerate(found, 1):
+        add_line(text, "")
+        add_line(text, f"{number}. {one.share:4.0%}  {one.kind.value}: {one.what}")
+        add_paragraph(text, f"at {short_place(one.place)}: {one.evidence}", indent="         ")
+        add_paragraph(text, f"change: {one.advice}", indent="         ")
+    add_line(text, "")
+    _add_modules(text, profile, limit=limit, simple=simple)
+    if not simple:
+        add_line(text, "")
+        _add_operators(text, profile, limit=limit)
+    return text
+
+
+def _how(profile: Profile) -> str:
+    words = f"{counted(len(profile.steps_us), 'step')} timed on {profile.device}"
+    if profile.steps_us:
+        words += f", {time_text(min(profile.steps_us))} to {time_text(max(profile.steps_us))}"
+    if profile.plain_step_us:
+        words += f"; a step takes {time_text(profile.plain_step_us)} without the profiler"
+    return "; ".join([words, *profile.missing])
+
+
+def _add_modules(text: Page, profile: Profile, *, limit: int | None, simple: bool) -> None:
+    tree = [one for one in module_tree(profile) if not simple or one.depth <= 1]
+    titles = ("module", "time", "share", *(phase.value for phase in Phase), "allocates", "GFLOP")
+    columns = [Column(title, right=at > 0) for at, title in enumerate(titles)]
+    rows = [_module_row(one, profile.step_us) for one in tree]
+    add_table(text, columns, rows, limit=limit, width=terminal_width())
+
+
+def _module_row(one: ModuleTime, step_us: float) -> list[object]:
+    name = "  " * (one.depth - 1) + (one.path.rpartition(".")[2] if one.depth > 1 else one.path)
+    phases = [
+        time_text(one.phases_us[phase]) if one.phases_us.get(phase) else "" for phase in Phase
+    ]
+    return [
+        name, time_text(one.total_us), f"{one.total_us / step_us:.1%}", *phases,
+        f"{one.allocated_bytes / 1e6:.1f} MB", f"{one.flops / 1e9:.3g}" if one.flops else "",
+    ]  # fmt: skip
+
+
+def _add_operators(text: Page, profile: Profile, *, limit: int | None) -> None:
+    titles = (
+        "operator",
+        "own",
+        "share",
+        "calls",
+        "total",
+        "Python",
+        "device",
+        "module",
+        "at",
+        "shapes",
+    )
+    columns = [Column(title, right=0 < at < 7) for at, title in enumerate(titles)]
+    rows = [
+        _operator_row(one, profile.step_us)
+        for one in sorted(profile.operators, key=lambda one: -own_us(one))
+    ]
+    add_table(text, columns, rows, limit=limit, width=terminal_width())
+
+
+def _operator_row(one: Operator, step_us: float) -> list[object]:
+    return [
+        one.name.removeprefix("aten::"), time_text(own_us(one)), f"{own_us(one) / step_us:.1%}", f"{one.calls:.3g}",
+        time_text(one.total_us), time_text(one.python_us) if one.python_us else "",
+        time_text(one.self_device_us) if one.self_device_us else "", one.module, short_place(one.source), one.shapes,
+    ]  # fmt: skip
+
+
+def as_values(profile: Profile) -> dict[str, Any]:
+    """The same for JSON; times in microseconds of a step."""
+    found = bottlenecks(profile)
+    return enveloped(
+        {
+            "headline": headline(profile, found),
+            "step_us": profile.step_us,
+            "steps_us": profile.steps_us,
+            "plain_step_us": profile.plain_step_us,
+            "device": profile.device,
+            "missing": profile.missing,
+            "advice": [asdict(one) for one in found],
+            "modules": [
+                {
+                    "module": one.path,
+                    "total_us": one.total_us,
+                    "phases_us": {phase.value: took for phase, took in one.phases_us.items()},
+                    "allocated_bytes": one.allocated_bytes,
+                    "flops": one.flops,
+                }
+                for one in module_tree(profile)
+            ],
+            "operators": [asdict(one) for one in profile.operators],
+        }
+    )

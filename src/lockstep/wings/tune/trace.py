@@ -1,0 +1,489 @@
+"""Reading a trace that torch.profiler or another Kineto wrote (Chrome's trace format, JSON) into a profile."""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError
+from lockstep.wings.tune.ascend import read_summary
+from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE
+from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile
+
+_HOST = frozenset({"cpu_op", "user_annotation", "python_function"})
+_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_PYTHON = re.compile(r"(.+)\((\d+)\): ")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|lib/python3|^<|^torch/|^(threading|contextlib|runpy)\.py"
+)
+_MODULE_OF_PYTHON = "nn.Module: "
+_BACKWARD = "autograd::engine::evaluate_function"
+
+
+@dataclass(slots=True)
+class _Event:
+    """One range on a thread of the host."""
+
+    name: str
+    kind: str
+    start: float
+    end: float
+    thread: Any
+    arguments: Mapping[str, Any]
+    parent: _Event | None = None
+    inner: float = 0.0
+    device: float = 0.0
+    inner_device: float = 0.0
+    python: float = 0.0
+    allocated: float = 0.0
+    module: str = ""
+    source: str = ""
+    phase: Phase = Phase.FORWARD
+    sequence: int = -1
+
+    @property
+    def took(self) -> float:
+        return self.end - self.start
+
+    @property
+    def is_operator(self) -> bool:
+        return self.kind != "python_function" and not self.name.startswith((LINE, MODULE))
+
+
+def read_profile(path: Path) -> Profile:
+    """Read one rank's profile: a folder of `lockstep profile -o` (rank 0 of several), a trace of torch.profiler, a CSV.
+
+    Raises
+    ------
+    RecordingError
+        If there is no such file, or it is cut or no trace.
+    """
+    if path.suffix == ".csv":
+        return read_summary(path)
+    if path.is_dir() and not (path / TRACE).exists():
+        path = path / "rank0"
+    file = path / TRACE if path.is_dir() else path
+    events = trace_events(file)
+    beside = _beside(path / BESIDE) if path.is_dir() else {}
+    return _Reading(events, beside).profile(str(path))
+
+
+def trace_events(file: Path) -> list[dict[str, Any]]:
+    """The events of a trace in Chrome's format, gzipped or not.
+
+    Raises
+    ------
+    RecordingError
+        If it cannot be read, is cut or no trace.
+    """
+    try:
+        content = file.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        found = json.loads(content)
+    except OSError as error:
+        raise RecordingError(file, f"cannot be read ({error.strerror or error})") from error
+    except (EOFError, zlib.error) as error:
+        raise CorruptError(file, "the trace is cut", advice="profile again") from error
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:80]
+        raise CorruptError(
+            file,
+            f"no trace in Chrome's format (JSON), or one that is cut: {reason}",
+            advice="profile again",
+        ) from error
+    events = found.get("traceEvents") if isinstance(found, dict) else found
+    if not isinstance(events, list) or not any(
+        isinstance(one, dict) and one.get("ph") == "X" for one in events
+    ):
+        raise NotARecordingError(
+            file, "JSON, but no trace of torch.profiler: it has no events with a duration"
+        )
+    return [one for one in events if isinstance(one, dict)]
+
+
+def _beside(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class _Reading:
+    """Puts the events of a trace together: what calls what, in which step, from where."""
+
+    def __init__(self, events: list[dict[str, Any]], beside: dict[str, Any]) -> None:
+        self._beside = beside
+        self._flops = {int(key): value for key, value in beside.get("flops", {}).items()}
+        host = [_host_event(one) for one in events if _is_range(one, _HOST)]
+        self._steps = sorted(
+            (one for one in host if one.name.startswith(STEP)), key=lambda one: one.start
+        )
+        self._host = [one for one in host if not one.name.startswith(STEP)]
+        self._has_python = any(one.kind == "python_function" for one in self._host)
+        for one in self._host:
+            step = _step_of(one, self._steps)
+            if step is not None:  # the optimizer's range goes on into what is between two steps
+                one.end = min(one.end, step.end)
+        by_thread: dict[Any, list[_Event]] = defaultdict(list)
+        for one in self._host:
+            by_thread[one.thread].append(one)
+        for ranges in by_thread.values():
+            _nest(ranges)
+        self._by_thread = by_thread
+        self._main = self._steps[0].thread if self._steps else _busiest(by_thread)
+        device = [one for one in events if _is_range(one, _DEVICE)]
+        self._has_device = bool(device)
+        self._alone = self._add_device_times(device)
+        self._add_memory(one for one in events if one.get("name") == "[memory]")
+        self._place()
+
+    def profile(self, name: str) -> Profile:
+        """All of it as a profile."""
+        timed = self._timed_steps()
+        groups: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
+        for one in self._host:
+            if one.is_operator and (not timed or _step_of(one, timed) is not None):
+                groups[_key(one)].append(one)
+        count = max(len(timed), 1)
+        in_time = sorted(groups.items(), key=lambda group: group[1][0].start)
+        operators = [
+            self._operator(key, at, found, count) for at, (key, found) in enumerate(in_time)
+        ]
+        operators += self._alone if not operators else []
+        noted = self._beside
+        plain = noted.get("plain_step_s")
+        return Profile(
+            name,
+            tuple(sorted(operators, key=lambda one: -max(one.self_host_us, one.self_device_us))),
+            tuple(one.took for one in timed),
+            None if plain is None else 1e6 * plain,
+            noted.get("device", "device" if self._has_device else "cpu"),
+            noted.get("threads", 0),
+            noted.get("cores", 0),
+            tuple(_compiles(noted)),
+            tuple(self._missing()),
+            max((int(step) for step in noted.get("compiled_before", ())), default=0),
+        )
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    def _timed_steps(self) -> list[_Event]:
+        """The steps whose times count: those without marks, where there are such."""
+        marked = self._marked_step()
+        plain = [one for one in self._steps if one is not marked]
+        return plain or self._steps
+
+    def _marked_step(self) -> _Event | None:
+        marks = [one.start for one in self._host if one.name.startswith((LINE, MODULE))]
+        if not marks or not self._steps:
+            return None
+        middle = sorted(marks)[len(marks) // 2]
+        return next((one for one in self._steps if one.start <= middle < one.end), None)
+
+    # --- from where ----------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Give every operator its phase, its module and its line."""
+        forward: dict[int, _Event] = {}
+        for one in sorted(self._host, key=lambda one: one.start):
+            _inherit(one)
+            sequence = one.arguments.get("Sequence number")
+            if sequence is not None and one.phase is not Phase.BACKWARD:
+                forward.setdefault(int(sequence), one)
+        for one in self._host:
+            made = forward.get(one.sequence) if one.phase is Phase.BACKWARD else None
+            if made is not None:
+                one.module, one.source = made.module, made.source or one.source
+        marked = self._marked_step()
+        if marked is not None:
+            self._spread(marked)
+        self._add_python_times()
+
+    def _spread(self, marked: _Event) -> None:
+        """Give the operators of the other steps the places of the marked one: the same, in the same order."""
+        known: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
+        others: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
+        for one in sorted(self._host, key=lambda one: one.start):
+            if one.is_operator:
+                step = _step_of(one, self._steps)
+                key = one.phase, one.name, str(one.arguments.get("Input Dims"))
+                if step is marked:
+                    known[key].append(one)
+                else:
+                    others[(*key, id(step))].append(one)
+        for key, found in others.items():
+            there = known.get(key[:-1], [])
+            for turn, one in enumerate(found if there else ()):
+                like = there[turn % len(there)]
+                one.module, one.source = like.module, like.source
+
+    def _add_python_times(self) -> None:
+        """Put the time between two operators that Python calls to the second one."""
+        for ranges in [self._by_thread[self._main]] if self._main is not None else []:
+            outermost = sorted(
+                (one for one in ranges if one.is_operator and self._outermost(one)),
+                key=lambda one: one.start,
+            )
+            starts = [one.start for one in self._steps]
+            before = 0.0
+            for one in outermost:
+                at = bisect.bisect_right(starts, one.start)
+                began = max(before, starts[at - 1]) if at else before
+                one.python = max(one.start - began, 0.0) if began else 0.0
+                before = max(before, one.end)
+
+    # --- the device and memory -------------------------------------------------------------------------
+
+    def _add_device_times(self, device: list[dict[str, Any]]) -> list[Operator]:
+        """Put kernels to the operators that launch them; returns those of none, where the host is not in the trace."""
+        by_number = {
+            one.arguments["External id"]: one
+            for one in self._host
+            if "External id" in one.arguments and one.is_operator
+        }
+        alone: dict[str, list[float]] = defaultdict(list)
+        for kernel in device:
+            arguments = kernel.get("args") or {}
+            took = float(kernel.get("dur", 0.0))
+            found: _Event | None = by_number.get(arguments.get("External id"))
+            if found is None:
+                alone[str(kernel.get("name"))].append(took)
+                continue
+            found.device += took
+            outer = found.parent
+            while outer is not None:
+                outer.inner_device += took
+                outer = outer.parent
+        return [
+            Operator(name, "", Phase.FORWARD, calls=len(times), self_device_us=sum(times), device_us=sum(times))
+            for name, times in alone.items()
+        ]  # fmt: skip
+
+    def _add_memory(self, events: Iterable[dict[str, Any]]) -> None:
+        """Put what is allocated to the innermost operator around it."""
+        starts = {
+            thread: [one.start for one in ranges] for thread, ranges in self._by_thread.items()
+        }
+        for one in events:
+            thread = one.get("tid")
+            taken = float((one.get("args") or {}).get("Bytes", 0))
+            at = bisect.bisect_right(starts.get(thread, []), float(one.get("ts", 0.0))) - 1
+            inside = self._by_thread[thread][at] if at >= 0 else None
+            while inside is not None and not (
+                inside.end >= float(one["ts"]) and inside.is_operator
+            ):
+                inside = inside.parent
+            if inside is not None and taken > 0:
+                inside.allocated += taken
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def _operator(self, key: tuple[Any, ...], at: int, found: list[_Event], count: int) -> Operator:
+        name, module, phase, source, shapes, dtypes, parent = key
+        first = found[0]
+        numbers = (one.arguments.get("External id") for one in found)
+        return Operator(
+            name, module, phase, source, len(found) / count,
+            sum(max(one.took - one.inner, 0.0) for one in found) / count,
+            sum(one.took for one in found) / count,
+            sum(one.python for one in found) / count,
+            sum(one.device for one in found) / count,
+            sum(one.device + one.inner_device for one in found) / count,
+            shapes, dtypes,
+            sum(self._flops.get(int(number), 0) for number in numbers if number is not None) / count,
+            sum(one.allocated for one in found) / count,
+            _strided(first.arguments), self._outermost(first), parent,
+            _cast(name, first.arguments), at, self._by_step(found), self._least_python(found),
+        )  # fmt: skip
+
+    def _by_step(self, found: list[_Event]) -> tuple[float, ...]:
+        """What these add to each timed step."""
+        by_step = {id(step): 0.0 for step in self._timed_steps()}
+        for one in found:
+            own = one.device or max(one.took - one.inner, 0.0) + one.python
+            at = id(_step_of(one, self._steps))
+            by_step[at] = by_step.get(at, 0.0) + own
+        return tuple(by_step.values())
+
+    def _least_python(self, found: list[_Event]) -> float:
+        """Microseconds of Python before these, of the step in which that was least."""
+        by_step: dict[int, float] = defaultdict(float)
+        for one in found:
+            by_step[id(_step_of(one, self._steps))] += one.python
+        return min(by_step.values())
+
+    def _outermost(self, event: _Event) -> bool:
+        """Whether Python calls it, on the thread that trains."""
+        return event.thread == self._main and not _parent_name(event)
+
+    def _missing(self) -> list[str]:
+        missing = []
+        if not self._steps:
+            missing.append("the trace marks no steps, so times are of all of it")
+        has_marks = any(one.name.startswith((LINE, MODULE)) for one in self._host)
+        if not (self._has_python or has_marks):
+            missing.append(
+                "it has no call stacks (with_stack=True), so lines and modules are not known"
+            )
+        if not any("Input Dims" in one.arguments for one in self._host):
+            missing.append("it has no shapes (record_shapes=True)")
+        if self._beside.get("compiles"):
+            missing.append("the inside of compiled functions has no lines and no modules")
+        return missing
+
+
+def _is_range(event: Mapping[str, Any], kinds: frozenset[str]) -> bool:
+    return (
+        event.get("ph") == "X"
+        and event.get("cat") in kinds
+        and isinstance(event.get("ts"), (int, float))
+        and isinstance(event.get("dur", 0), (int, float))
+    )
+
+
+def _host_event(event: Mapping[str, Any]) -> _Event:
+    start = float(event["ts"])
+    arguments = event.get("args")
+    return _Event(
+        str(event.get("name", "")), str(event["cat"]), start, start + float(event.get("dur", 0.0)),
+        event.get("tid"), arguments if isinstance(arguments, dict) else {},
+    )  # fmt: skip
+
+
+def _nest(ranges: list[_Event]) -> None:
+    """Sort the ranges of a thread by time and note which lies in which; marks take no time."""
+    ranges.sort(key=lambda one: (one.start, -one.end))
+    stack: list[_Event] = []
+    for one in ranges:
+        while stack and stack[-1].end <= one.start:
+            stack.pop()
+        if stack:
+            one.parent = stack[-1]
+            outer: _Event | None = stack[-1]
+            while one.is_operator and outer is not None and not outer.is_operator:
+                outer = outer.parent
+            if one.is_operator and outer is not None:
+                outer.inner += min(one.end, outer.end) - one.start
+        stack.append(one)
+
+
+def _busiest(by_thread: Mapping[Any, list[_Event]]) -> Any:
+    return max(
+        by_thread,
+        key=lambda thread: sum(one.took - one.inner for one in by_thread[thread]),
+        default=None,
+    )
+
+
+def _inherit(event: _Event) -> None:
+    """Take phase, module and line from the range around, and change them by what this one is."""
+    outer = event.parent
+    if outer is not None:
+        event.phase, event.module, event.source = outer.phase, outer.module, outer.source
+        event.sequence = outer.sequence
+    name = event.name
+    if name.startswith(LINE):
+        line, _, file = name.removeprefix(LINE).partition(":")
+        event.source = f"{file}:{line}"
+    elif name.startswith(MODULE):
+        event.module = name.removeprefix(MODULE).partition(":")[2]
+    elif event.kind == "python_function":
+        found = _PYTHON.match(name)
+        if name.startswith(_MODULE_OF_PYTHON):
+            own = name.removeprefix(_MODULE_OF_PYTHON)
+            event.module = f"{event.module}.{own}" if event.module else own
+        elif found is not None and not _LIBRARY.search(found[1]):
+            event.source = f"{found[1]}:{found[2]}"
+    elif name.startswith(_BACKWARD):
+        event.phase = Phase.BACKWARD
+        event.sequence = int(event.arguments.get("Sequence number", -1))
+    elif name.startswith("Optimizer."):
+        event.phase = Phase.OPTIMIZER
+    elif name.startswith("enumerate(DataLoader)"):
+        event.phase = Phase.DATA
+
+
+def _parent_name(event: _Event) -> str:
+    outer = event.parent
+    while outer is not None and not outer.is_operator:
+        outer = outer.parent
+    return "" if outer is None else outer.name
+
+
+def _step_of(event: _Event, steps: list[_Event]) -> _Event | None:
+    return next((one for one in steps if one.start <= event.start < one.end), None)
+
+
+def _key(event: _Event) -> tuple[Any, ...]:
+    arguments = event.arguments
+    return (
+        event.name, event.module, event.phase, event.source, _shapes(arguments), _dtypes(arguments),
+        _parent_name(event),
+    )  # fmt: skip
+
+
+def _shapes(arguments: Mapping[str, Any]) -> str:
+    dims = arguments.get("Input Dims")
+    return (
+        " ".join(str(one).replace(" ", "") for one in dims if one) if isinstance(dims, list) else ""
+    )
+
+
+def _dtypes(arguments: Mapping[str, Any]) -> str:
+    kinds = arguments.get("Input type")
+    if not isinstance(kinds, list):
+        return ""
+    return " ".join(str(one) for one in kinds if one and one not in ("Scalar", "ScalarList"))
+
+
+def _strided(arguments: Mapping[str, Any]) -> bool:
+    """Whether the first input is not contiguous."""
+    dims, strides = arguments.get("Input Dims"), arguments.get("Input Strides")
+    if not (isinstance(dims, list) and isinstance(strides, list) and dims and strides):
+        return False
+    shape, steps = dims[0], strides[0]
+    if not (isinstance(shape, list) and isinstance(steps, list)) or len(shape) != len(steps):
+        return False
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(steps), strict=True):
+        if not (isinstance(size, int) and isinstance(stride, int)):
+            return False
+        if size != 1 and stride != expected:
+            return True
+        expected *= size
+    return False
+
+
+_DTYPES = {
+    "5": "c10::Half", "6": "float", "7": "double", "15": "c10::BFloat16", "3": "int", "4": "long int", "11": "bool",
+}  # fmt: skip
+"""What a trace calls the dtypes whose numbers stand among the arguments (c10/core/ScalarType.h)."""
+
+
+def _cast(name: str, arguments: Mapping[str, Any]) -> str:
+    """From which dtype to which an operator copies; "" where it changes none."""
+    kinds, given = arguments.get("Input type"), arguments.get("Concrete Inputs")
+    if name != "aten::_to_copy" or not kinds or not isinstance(given, list) or len(given) < 2:
+        return ""
+    to = _DTYPES.get(str(given[1]), "")
+    return f"{kinds[0]} to {to}" if to and to != kinds[0] else ""
+
+
+def _compiles(noted: Mapping[str, Any]) -> Iterable[Compile]:
+    before = {int(step): count for step, count in noted.get("compiled_before", {}).items()}
+    settled = before.get(min((step for step in before if step > 0), default=0), 0)
+    for one in noted.get("compiles", ()):
+        yield Compile(
+            one["function"], one["file"], one["line"], one["took_s"], one["again_because"],
+            tuple(one["breaks"]), one["number"] >= settled,
+        )  # fmt: skip

@@ -1,0 +1,151 @@
+"""A trial of `lockstep bisect`: the command run in one state, recorded as the reference was, and compared with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.cli.notices import tell
+from lockstep.comparison import compare_recordings
+from lockstep.core.errors import LockstepError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison
+from lockstep.core.finding import Outcome as PairOutcome
+from lockstep.core.manifest import Options
+from lockstep.core.site import Role
+from lockstep.launch import launch
+from lockstep.report.comparison.verdict_words import headline, lines_below
+from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.tune.bisecting import Outcome
+from lockstep.wings.tune.commits import Repository
+from lockstep.wings.tune.switches import INSIDE, VARIABLE, State
+
+
+class Trials:
+    """Runs the command in a state, records it as the reference was, and compares the two.
+
+    Parameters
+    ----------
+    reference
+        What it is compared with.
+    command
+        What is run.
+    place
+        Where recordings go.
+    streams
+        As `lockstep.launch.launch` takes them.
+    repository
+        Where commits are from, None where none is searched.
+    keeps
+        Whether recordings stay.
+    """
+
+    def __init__(
+        self,
+        reference: Recording,
+        command: Sequence[str],
+        place: Path,
+        streams: dict[str, Any],
+        repository: Repository | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self._reference, self._command = reference, command
+        self._place, self._streams = place, streams
+        self._repository, self._keeps = repository, keeps
+        self._strict = False
+        known = reference.manifest.options
+        self._options: Options = dataclasses.replace(
+            known, calibrate=False, emulate="", redact=False, compile_eager=False
+        )
+        self._count = 0
+
+    def run(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
+        """What comparing says of a state, in a sentence, and what the run told for a finer search."""
+        folder = self._place / f"trial{self._count}"
+        self._count += 1
+        notes = folder.with_suffix(".json")
+        try:
+            why = self._record(state, folder, notes)
+            if why:
+                return Outcome.UNTOLD, why, ()
+            candidate = open_recording(folder)
+            told = json.loads(notes.read_text("utf-8")) if notes.exists() else None
+            return (*self._judged(candidate, state), tuple(told or _innermost_modules(candidate)))
+        finally:
+            notes.unlink(missing_ok=True)
+            if not self._keeps:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _record(self, state: State, folder: Path, notes: Path) -> str:
+        """Run the command; returns why nothing can be told of it, "" where it can."""
+        inside = [one for one in state.without if one != "compile"]
+        loads = (
+            [INSIDE] if inside or state.float32 or "TORCH_BISECT_MAX" in state.environment else []
+        )
+        request = {"without": inside, "float32": state.float32, "notes": str(notes)}
+        variables = {**state.environment, VARIABLE: json.dumps(request)}
+        if "compile" in state.without:
+            variables["TORCHDYNAMO_DISABLE"] = "1"
+        command, where = [state.python or self._command[0], *self._command[1:]], dict(self._streams)
+        if state.commit and self._repository is not None:
+            copy = self._place / f"files{self._count}"
+            self._repository.copy(state.commit, copy)
+            command = self._repository.redirected(command, copy)
+            where["cwd"] = self._repository.folder_in(copy)
+            variables["PYTHONDONTWRITEBYTECODE"] = "1"
+        try:
+            ended = launch(
+                command, folder, dataclasses.replace(self._options, loads=loads), force=True, hear=tell,
+                adjust=lambda environment: environment | variables, **where,
+            )  # fmt: skip
+        except LockstepError as error:
+            return str(error)
+        finally:
+            if state.commit:
+                shutil.rmtree(copy, ignore_errors=True)
+        if ended.code:
+            return f"the command ended with exit code {ended.code}"
+        return f"nothing was recorded: {ended.why_nothing}" if ended.why_nothing else ""
+
+    def _judged(self, candidate: Recording, state: State) -> tuple[Outcome, str]:
+        compared = compare_recordings(self._reference, candidate)
+        words = ": ".join([headline(compared), *lines_below(compared)[:1]])
+        if state.float32:
+            return _judged_by_results(compared)
+        if compared.other_precision_alone and self._count == 1:
+            self._strict = True  # it is what there is to search
+        code = compared.exit_code(strict=self._strict)
+        if code == ExitCode.FAILED:
+            return Outcome.UNTOLD, words
+        return (Outcome.DIFFERS if code == ExitCode.DIFFERS else Outcome.AGREES), words
+
+
+def _judged_by_results(compared: Comparison) -> tuple[Outcome, str]:
+    """Judge by losses and gradients alone: that part of the model is of another dtype is what was asked for."""
+    found = [
+        one for one in compared.findings if one.pair.present.role in (Role.LOSS, Role.PARAM_GRAD)
+    ]
+    apart = [one for one in found if one.outcome is PairOutcome.DIFFER]
+    if apart:
+        first = apart[0].pair.present
+        return (
+            Outcome.DIFFERS,
+            f"{first.name or first.role.value} and {len(apart) - 1} more results differ",
+        )
+    if not found:
+        return Outcome.UNTOLD, "neither losses nor gradients were recorded"
+    return Outcome.AGREES, f"all {len(found)} losses and gradients are inside their tolerance"
+
+
+def _innermost_modules(recording: Recording) -> list[str]:
+    """Paths of modules without others below them, in order of their first call."""
+    paths: dict[str, None] = {}
+    for rank in recording.ranks.values():
+        for step in rank.steps[:1]:
+            paths.update(dict.fromkeys(call.site.module for call in rank.calls(step)))
+    return [one for one in paths if one and not any(other.startswith(f"{one}.") for other in paths)]

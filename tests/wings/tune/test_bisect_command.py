@@ -1,0 +1,208 @@
+"""`lockstep bisect` of real trainings: each planted cause is found by itself, in few trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_TRAINING = """
+import os, sys, torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+torch.manual_seed(0)
+scale = float(os.environ.get("SCALE", "1"))
+planted = sys.argv[1:]
+class Up(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+class Down(torch.nn.Linear):
+    def forward(self, x):
+        wrong = "amp" in planted and torch.is_autocast_enabled("cpu")
+        wrong |= "attention" in planted and torch.backends.cuda.flash_sdp_enabled()
+        wrong |= "onednn" in planted and torch._C._get_mkldnn_enabled()
+        return super().forward(x) * (1.5 if wrong else 1.0)
+model = torch.nn.Sequential(Up(8, 16), torch.nn.Tanh(), Up(16, 16), Down(16, 1))
+model = model * 2 if "crash" in planted else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+if "optimizer" in planted:
+    def heavier(one, *_):
+        if one.param_groups[0]["foreach"]:
+            for parameter in model.parameters():
+                parameter.grad.mul_(1.5)
+    register_optimizer_step_pre_hook(heavier)
+for _ in range(2):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled="amp" in planted):
+        loss = model(torch.randn(4, 8)).float().square().mean() * scale
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A script and the recording of it as it should be."""
+
+    folder: Path
+    programs: Path
+
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["lockstep", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=300,
+            env=os.environ | {"PATH": path} | variables,
+        )  # fmt: skip
+
+    def bisect(self, *arguments: str, planted: str = "", **variables: str) -> dict[str, Any]:
+        ended = self.run(
+            "bisect", "ref", "--json", *arguments, "--", "python", "train.py", *planted.split(), **variables
+        )  # fmt: skip
+        assert ended.stdout, ended.stderr
+        return {**json.loads(ended.stdout), "code": ended.returncode}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Bench:
+    folder = tmp_path_factory.mktemp("bisected")
+    (folder / "train.py").write_text(_TRAINING)
+    made = Bench(folder, programs)
+    recorded = made.run(
+        "record", "-o", "ref", "--steps", "0", "--exit-after", "--", "python", "train.py"
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    return made
+
+
+def test_one_switch_of_all_is_found_in_few_trials(bench: Bench) -> None:
+    found = bench.bisect(planted="attention")
+    assert found["code"] == 1
+    assert [one["name"] for one in found["switches"]] == ["attention"]
+    assert len(found["trials"]) <= 2 * math.log2(7) + 4
+    # and alone it makes the difference
+    alone = next(one for one in found["trials"] if one["state"] == "without attention")
+    assert alone["outcome"] == "agrees"
+
+
+@pytest.mark.parametrize("switch", ["onednn", "optimizer"])
+def test_a_switch_that_is_asked_for_is_found(bench: Bench, switch: str) -> None:
+    found = bench.bisect("--switch", switch, planted=switch)
+    assert (found["code"], [one["name"] for one in found["switches"]]) == (1, [switch])
+
+
+def test_the_module_that_must_not_be_16_bits_is_found(bench: Bench) -> None:
+    found = bench.bisect("--switch", "amp", planted="amp")
+    assert found["code"] == 1
+    within = found["searched"][-1]
+    assert (within["what"], within["adds"]) == ("autocast by module", "16 bits in 3")
+
+
+def test_a_command_that_agrees_is_said_to_and_searched_no_further(bench: Bench) -> None:
+    found = bench.bisect()
+    assert (found["code"], len(found["trials"])) == (0, 1)
+    assert found["headline"].startswith("AGREE")
+
+
+def test_a_cause_that_is_no_switch_is_not_blamed_on_one(bench: Bench) -> None:
+    found = bench.bisect("--switch", "onednn", "--switch", "amp", SCALE="3")
+    assert (found["code"], found["switches"]) == (2, [])
+    assert found["headline"].startswith("NOT FOUND")
+
+
+def test_a_command_that_crashes_could_not_be_told(bench: Bench) -> None:
+    found = bench.bisect("--switch", "onednn", planted="crash")
+    assert found["code"] == 2
+    assert found["headline"].startswith("NOT TOLD: as it is could not be compared")
+
+
+def test_the_value_of_a_variable_is_found(bench: Bench) -> None:
+    found = bench.bisect("--env", "SCALE=1,1.0,1.00,2,2.0")
+    searched = found["searched"][-1]
+    assert (found["code"], searched["agrees"], searched["differs"]) == (1, "SCALE=1.00", "SCALE=2")
+
+
+def test_the_interpreter_is_found(bench: Bench) -> None:
+    # given another interpreter, which sets a variable before it starts
+    other = bench.folder / "other-python"
+    other.write_text(f'#!/bin/sh\nSCALE=2 exec "{bench.programs}/python" "$@"\n')
+    other.chmod(0o755)
+    found = bench.bisect("--python", "python", "--python", str(other))
+    assert (found["code"], found["searched"][-1]["differs"]) == (1, str(other))
+
+
+def test_the_commit_is_found_and_the_working_tree_stays(
+    bench: Bench, programs: Path, tmp_path: Path
+) -> None:
+    # given six commits of which the fourth multiplies the loss, and an edit that is not committed
+    project = Bench(tmp_path / "project", programs)
+    project.folder.mkdir()
+
+    def git(*arguments: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        ended = subprocess.run(
+            ["git", *named, *arguments], cwd=project.folder, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.strip()
+
+    git("init", "-q")
+    for number in range(6):
+        text = _TRAINING.replace("* scale", "* scale * 1.5") if number >= 3 else _TRAINING
+        (project.folder / "train.py").write_text(f"{text}# {number}\n")
+        git("add", "train.py")
+        git("commit", "-qm", f"change {number}")
+    (project.folder / "train.py").write_text("raise SystemExit('edited')\n")
+    (project.folder / "ref").symlink_to(bench.folder / "ref")
+    before = git("status", "--porcelain")
+    # when
+    found = project.bisect("--commits", "HEAD~5..HEAD")
+    # then
+    assert (found["code"], found["searched"][-1]["differs"].split(" ", 1)[1]) == (1, "change 3")
+    assert len(found["trials"]) <= 2 + math.ceil(math.log2(6))
+    assert git("status", "--porcelain") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--env", "SCALE=1"), "write NAME=A,B"),
+        (("--python", "python"), "give --python twice"),
+        (("--python", "python", "--python", "no-such-python"), "no such program"),
+        (("--commits", "HEAD"), "write good..bad"),
+        (("--switch", "amp", "--env", "A=1,2"), "one thing at a time"),
+    ],
+)
+def test_what_cannot_be_searched_is_said_in_a_sentence(
+    bench: Bench, arguments: tuple[str, ...], words: str
+) -> None:
+    if "--commits" in arguments:
+        subprocess.run(["git", "init", "-q"], cwd=bench.folder, check=True)
+    ended = bench.run("bisect", "ref", *arguments, "--", "python", "train.py")
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+@pytest.mark.exhaustive
+def test_an_operator_that_inductor_lowers_wrong_is_found(bench: Bench) -> None:
+    # given a compiled training in which the lowering of tanh is one percent off
+    text = _TRAINING.replace(
+        "for _ in",
+        """
+from torch._inductor.lowering import lowerings
+tanh, product = lowerings[torch.ops.aten.tanh.default], lowerings[torch.ops.aten.mul.Tensor]
+lowerings[torch.ops.aten.tanh.default] = lambda x: product(tanh(x), 1.01)
+model = torch.compile(model)
+for _ in""",
+    )
+    (bench.folder / "compiled.py").write_text(text)
+    ended = bench.run(
+        "bisect", "ref", "--json", "--switch", "compile", "--", "python", "compiled.py"
+    )
+    found = json.loads(ended.stdout)
+    assert found["searched"][-1]["what"] == "lowerings"
+    assert "tanh" in found["headline"]
