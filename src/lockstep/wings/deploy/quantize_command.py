@@ -285,7 +285,7 @@ def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, 
 
 
 def _measured_facts(answer: Answer) -> dict[str, Any]:
-    """What the file says of the errors that were measured: the tolerance of a server that shadows it."""
+    """What the file says about how far its results are off, and on what that was measured."""
     return {
         "worst_error": dict(answer.outcome.worst_error),
         "measured_on": answer.measured_on,
