@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lockstep.core.finding import Instead
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 Row = dict[str, Any]
@@ -185,7 +186,20 @@ def _explanations_table(rows: Sequence[Row]) -> str:
     body = [(kind, *(mine.count(one) for one in answers)) for kind, mine in kinds.items()]
     every = [one for mine in kinds.values() for one in mine]
     body.append(("all", *(every.count(one) for one in answers)))
-    return "### What it computes instead\n\n" + markdown_table(("fault", *answers), body)
+    tables = (markdown_table(("fault", *answers), body), _families_table(rows))
+    return "### What it computes instead\n\n" + "\n\n".join(filter(None, tables))
+
+
+def _families_table(rows: Sequence[Row]) -> str:
+    """Per kind of explanation: how often it was said, rightly and wrongly; one that never hits earns no place."""
+    families: dict[str, list[str]] = {one.value: [] for one in Instead}
+    for row in rows:
+        if row["weight"] == "tensors" and row["rule"] == "best" and row.get("family"):
+            families[row["family"]].append(row["explained"])
+    if not any(families.values()):
+        return ""
+    body = [(name, mine.count("right"), mine.count("wrong")) for name, mine in families.items()]
+    return markdown_table(("kind of explanation", "right", "wrong"), body)
 
 
 def _emulated_table(rows: Sequence[Row]) -> str:

@@ -48,6 +48,7 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     said = said_of(found)
     if case.fault.explained_as:
         said["explained"] = explained_as(case, found)
+        said["family"] = family_of(found)
     if not found.origins:
         return Answer(Score.MISSED, said)
     origin, kind = found.origins[0], case.fault
@@ -55,6 +56,12 @@ def score_fault(case: Case, found: Comparison) -> Answer:
     if not near or (kind.any_module and origin.phase.value not in kind.phases):
         return Answer(Score.WRONG, said)
     return Answer(Score.EXACT if _is_exact(case, origin) else Score.MODULE, said)
+
+
+def family_of(found: Comparison) -> str:
+    """The kind of explanation that the first origin has, "" for none."""
+    explanation = found.origins[0].explanation if found.origins else None
+    return "" if explanation is None else explanation.kind.value
 
 
 def explained_as(case: Case, found: Comparison) -> str:

@@ -349,7 +349,7 @@ def _compare_step(
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
         gathered.count(name, step)
-        gathered.dtypes.note(step.aligned, step.module_classes)
+        gathered.dtypes.note(step)
         ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, gathered.judge).run()
         updated = partial(last_updates, gathered.ledgers.values())

@@ -74,6 +74,14 @@ def test_every_planted_fault_changes_the_training_and_is_named(
     assert {case: score for case, score in named.items() if score != "exact"} == {}
 
 
+def test_an_explanation_is_counted_by_its_kind(answers: list[dict[str, Any]]) -> None:
+    # given the faults of which it is known what explains them
+    told = [row for row in answers if "explained" in row and row["weight"] == "tensors"]
+    # then each tells which kind of explanation it got, and none that it got none
+    assert told
+    assert all(bool(row["family"]) is (row["explained"] != "none") for row in told)
+
+
 def test_twins_are_bitwise_the_reference_and_silent(answers: list[dict[str, Any]]) -> None:
     # given twins that must not change one bit, one of them with all of the planting machinery on
     twins = [row for row in answers if row["group"] == "twin"]

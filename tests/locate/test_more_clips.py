@@ -83,3 +83,34 @@ def test_what_is_no_clipping_more_is_not_told_as_one(
 
     assert origins
     assert not any("more in this step" in origin.reason for origin in origins)
+
+
+def clip_by(path: Path, *, value: int = 0, norm: int = 0) -> Path:
+    """A step that clips so many times by value and by norm."""
+    torch.manual_seed(0)
+    model, batch = nn.Linear(8, 4), torch.randn(16, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with lockstep.record(path, model=model, steps="0:1"):
+        (model(batch) - 3).square().sum().backward()
+        for turn in range(value):
+            nn.utils.clip_grad_value_(model.parameters(), 0.5 / (turn + 1))
+        for turn in range(norm):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5 / (turn + 1))
+        optimizer.step()
+    return path
+
+
+def test_a_limit_from_below_and_one_from_above_are_one_clipping(tmp_path: Path) -> None:
+    # Given one run that clips once by norm, and one that clips once by value, and one that does so twice
+    norm = clip_by(tmp_path / "norm", norm=1)
+    value, twice = (clip_by(tmp_path / f"value-{count}", value=count) for count in (1, 2))
+    # Then neither of the first two clips more often, and each is named with its measure
+    origin = lockstep.compare_recordings(norm, value).origins[0]
+    assert "once more" not in origin.reason
+    assert origin.reason.startswith("the reference clips by norm at ")
+    assert ", the candidate by value at " in origin.reason
+    # And two that clip by value are not told so
+    assert lockstep.compare_recordings(value, value).origins == ()
+    # And its twin does
+    more = lockstep.compare_recordings(value, twice).origins[0]
+    assert "the candidate clips once more in this step" in more.reason

@@ -85,6 +85,20 @@ def test_a_factor_in_between_is_no_other_tensor(tmp_path: Path) -> None:
     assert "takes the result" not in origin.reason
 
 
+def test_a_batch_that_is_taken_for_the_other_calls_nothing(tmp_path: Path) -> None:
+    # Given a step of two batches, of which the candidate takes the second for the first
+    torch.manual_seed(0)
+    batches, model = torch.randn(2, 4, 8), nn.Linear(8, 8)
+    for name, taken in (("sound", 0), ("wrong", 1)):
+        with lockstep.record(tmp_path / name, model=model, steps="0:1"), torch.no_grad():
+            nn.functional.mse_loss(model(batches[taken] * 2), batches[1] * 2)
+    found = lockstep.compare_recordings(tmp_path / "sound", tmp_path / "wrong")
+
+    # Then no sentence speaks of calls where nothing is called
+    assert found.origins
+    assert not any("calls ;" in one.reason or "calls batch" in one.reason for one in found.origins)
+
+
 def test_a_tensor_that_one_run_alone_makes_is_no_other_tensor_of_the_run(tmp_path: Path) -> None:
     origin = origin_of(tmp_path, "made anew")
 

@@ -304,6 +304,11 @@ def make_foreign(path: Path) -> None:
     (path / "dump.pkl").write_bytes(b"x")
 
 
+def make_own_tensors(path: Path) -> None:
+    path.mkdir()
+    (path / "layer1_out.pt").write_bytes(b"x")
+
+
 def make_foreign_manifest(path: Path) -> None:
     path.mkdir()
     (path / schema.MANIFEST).write_text('{"name": "a web page"}')
@@ -315,7 +320,11 @@ def make_foreign_manifest(path: Path) -> None:
         (make_nothing, "no such directory"),
         (make_file, "is a file"),
         (Path.mkdir, "is empty"),
-        (make_foreign, r"holds no manifest\.json"),
+        (make_foreign, r"holds no manifest\.json, so .*; give the directory"),
+        (
+            make_own_tensors,
+            r"of your own say how names are built: --format 'tensors:\{module\}\.pt'",
+        ),
         (make_foreign_manifest, "is not one of Lockstep's"),
     ],
 )

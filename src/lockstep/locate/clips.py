@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.align.dataflow import Flow
@@ -18,13 +18,26 @@ from lockstep.core.text import listed
 class Clip:
     """Calls from one line that clip gradients, each gradient once.
 
-    `after` is the moment after which they begin, `bites` tells whether a gradient changed, `left` what became of them.
+    `after` is the moment after which they begin, `bites` tells whether a gradient changed, `left` what became of them,
+    `ops` which operators did it: a limit from below and one from above are one clipping.
     """
 
     source: str
     after: int
     bites: bool = False
     left: set[int] = field(default_factory=set)
+    ops: set[str] = field(default_factory=set)
+
+    @property
+    def kind(self) -> str:
+        """What it goes by: the norm of the gradients, or the value of each element."""
+        clamps = any(Trait.CLAMPS in operator_of(op).traits for op in self.ops)
+        return "value" if clamps else "norm"
+
+    def is_gone_on_by(self, call: Call, given: Collection[int]) -> bool:
+        """Whether a call that clips these gradients belongs to it: other gradients, or these by the other limit."""
+        again = bool(self.left & set(given))
+        return self.source == call.source and not (again and call.site.op in self.ops)
 
     def comes_before(self, pair: Pair, *, in_candidate: bool) -> bool:
         """Whether a tensor of the same run may follow from it."""
@@ -44,21 +57,25 @@ def clips_of(flow: Flow) -> list[Clip]:
             open_clip, last = None, call.records[-1].sequence if call.records else call.sequence
         elif call.kind is CallKind.OPERATOR and _clips(call, gradients, flow):
             given = [one.content.id for one in _first_tensors(call)]
-            if open_clip is None or open_clip.source != call.source or open_clip.left & set(given):
+            if open_clip is None or not open_clip.is_gone_on_by(call, given):
                 open_clip = Clip(call.source, last)
                 found.append(open_clip)
             left = [one.content.id for one in call.with_role(Role.OUTPUT)]
             open_clip.bites |= left != given
             open_clip.left.update(left)
+            open_clip.ops.add(call.site.op)
             gradients.update(left)
             last = max(one.sequence for one in call.records)
     return found
 
 
 def more_clips(reference: Sequence[Clip], candidate: Sequence[Clip]) -> tuple[str, Clip] | None:
-    """Return in words which run clips more often, with the first clipping that it has more; None where unknown."""
+    """Return in words which run clips more often, with the first clipping that it has more; None where unknown.
+
+    Where both do as often, which of them clips by another measure, with that of the candidate.
+    """
     if len(reference) == len(candidate):
-        return None
+        return _other_clip(reference, candidate)
     side, more, other, less = "candidate", candidate, "reference", reference
     if len(reference) > len(candidate):
         side, more, other, less = other, less, side, more
@@ -81,6 +98,17 @@ def more_clips(reference: Sequence[Clip], candidate: Sequence[Clip]) -> tuple[st
         f"the {side} clips {len(more)} times in this step, at {listed(list(lines))}, the {other} {len(less)} times, at"
         f" {listed(list(fewer))}"
     ), first
+
+
+def _other_clip(reference: Sequence[Clip], candidate: Sequence[Clip]) -> tuple[str, Clip] | None:
+    for left, right in zip(reference, candidate, strict=True):
+        if left.kind != right.kind and (left.bites or right.bites):
+            words = (
+                f"the reference clips by {left.kind} at {left.source}, the candidate by {right.kind} at"
+                f" {right.source}"
+            )
+            return words, right
+    return None
 
 
 def _clips(call: Call, gradients: set[int], flow: Flow) -> bool:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstep.align.step import Aligned
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.dtypes import is_floating
 from lockstep.core.finding import (
     Evidence,
@@ -28,7 +28,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
-from lockstep.locate.origins import Place, origin_at, place_of
+from lockstep.locate.origins import Place, origin_at, place_of, place_of_call
 
 _PARAMETERS, _BUFFERS = "parameters", "buffers"
 _SHOWN = 4
@@ -52,17 +52,17 @@ class DtypeChanges:
         )
         self._first: dict[tuple[str, str], _First] = {}
 
-    def note(self, items: Iterable[Aligned], module_classes: Mapping[str, str]) -> None:
+    def note(self, step: AlignedStep) -> None:
         """Take down the results and the parameters of one step, in order of time."""
-        items = list(items)
+        items = step.aligned
         sees_operators = any(item.reference.kind is CallKind.OPERATOR for item in items)
         for item in items:
             if sees_operators and item.reference.kind is CallKind.MODULE:
                 continue  # a wrapper may well give results in another dtype than its model
             for pair in item.complete(*_ROLES.get(item.reference.kind, ())):
-                self._note(item, pair, module_classes)
+                self._note(item, pair, step)
 
-    def _note(self, item: Aligned, pair: Pair, module_classes: Mapping[str, str]) -> None:
+    def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
         left, right = pair.reference, pair.candidate
         assert left is not None
         assert right is not None
@@ -77,7 +77,8 @@ class DtypeChanges:
             key = (left.dtype, right.dtype)
             self._changed[key][name].add(site)
             if key not in self._first:
-                self._first[key] = _First(place_of(item, pair, module_classes), pair)
+                place = _at_cast(item, step) or place_of(item, pair, step.module_classes)
+                self._first[key] = _First(place, pair)
 
     def uniform(self) -> tuple[UniformChange, ...]:
         """Changes of all sites of some operators, with what follows from them."""
@@ -142,6 +143,21 @@ def _is_cast(op: str) -> bool:
 def _sums_products(name: str) -> bool:
     operator = operator_of(name)
     return operator.family is Family.BILINEAR or operator.has_matmuls_inside
+
+
+def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
+    """The conversion that one run alone makes of what goes into a call, None where there is none."""
+    sides = (
+        (item.candidate, step.candidate, step.of_candidate),
+        (item.reference, step.reference, step.of_reference),
+    )
+    for call, flow, partner_of in sides:
+        for record in call.with_role(Role.INPUT):
+            maker = flow.producer(record.content.id, record.sequence)
+            if maker is not None and _is_cast(maker.site.op) and partner_of(maker) is None:
+                made = maker.with_role(Role.OUTPUT)[0]
+                return place_of_call(maker, made, step.module_classes)
+    return None
 
 
 def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:

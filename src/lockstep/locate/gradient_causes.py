@@ -155,7 +155,7 @@ class GradientCauses(StepOrigins):
         if made is None:
             return False
         words, clip = made
-        in_candidate = len(sides[1]) > len(sides[0])
+        in_candidate = len(sides[1]) >= len(sides[0])
         concerned = [
             one
             for one in self.found()

@@ -237,7 +237,8 @@ def _sentence(moment: Moment, apart: Sequence[_Apart]) -> str:
 
 
 def _pair(rank: str, apart: _Apart, phase: Phase) -> Pair:
-    return Pair(*(_record(rank, one, apart.step, phase) for one in (apart.left, apart.right)))
+    left, right = (_record(rank, one, apart.step, phase) for one in (apart.left, apart.right))
+    return Pair(left, right)
 
 
 def _record(rank: str, state: StateRecord, step: int, phase: Phase) -> TensorRecord:

@@ -152,4 +152,6 @@ class _Side:
 
 
 def _in_time(calls: dict[int, Call]) -> list[Call]:
-    return sorted(calls.values(), key=lambda call: call.sequence)
+    """The calls in order of time, without what arrives from outside, which calls nothing."""
+    made = (call for call in calls.values() if call.kind is not CallKind.DATA)
+    return sorted(made, key=lambda call: call.sequence)

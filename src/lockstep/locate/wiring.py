@@ -5,7 +5,7 @@ from __future__ import annotations
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.locate.stretches import is_aligned
 
 
@@ -25,10 +25,8 @@ def taken_instead(pair: Pair, step: AlignedStep) -> str:
     if in_reference is None or used is in_reference.reference:
         return ""  # made by a call of one run alone, which is told as such, or by the same one
     around = left.site.module
-    by_candidate = (
-        f"the candidate takes the result of {_named(in_reference.reference, around)} here"
-    )
-    by_reference = f"the reference takes that of {_named(used, around)}"
+    by_candidate = f"the candidate takes {_result(in_reference.reference, around)} here"
+    by_reference = f"the reference takes {_result(used, around, 'that')}"
     if _makes(in_reference.reference, right):
         return f"{by_candidate}, which is bitwise equal in both runs, where {by_reference}"
     makes = in_candidate is not None and _makes(in_candidate.candidate, left)
@@ -43,7 +41,11 @@ def _makes(call: Call, record: TensorRecord) -> bool:
     )
 
 
-def _named(call: Call, around: str) -> str:
+def _result(call: Call, around: str, word: str = "the result") -> str:
+    """A call's result in words; what arrives from outside is the result of nothing."""
+    named = f"{call.site.op} #{call.site.call}"
+    if call.kind is CallKind.DATA:
+        return f"the {named}"
     module = call.site.module
     within = "" if module == around else f" of {module or 'the model'}"
-    return f"{call.site.op} #{call.site.call}{within}"
+    return f"{word} of {named}{within}"

@@ -610,6 +610,19 @@ def _libraries(files: Iterable[str], own: Sequence[str]) -> set[str]:
     }
 
 
+_TENSOR_FILES = (".pt", ".pth", ".npy", ".npz", ".safetensors", ".h5", ".hdf5")
+
+
+def _advice_of_folder(path: Path) -> str:
+    """What to give in place of a folder that holds no recording: how names are built, if it holds tensors by name."""
+    names = sorted(one.name for one in path.iterdir() if one.suffix.lower() in _TENSOR_FILES)
+    if not names:
+        return "give the directory of `lockstep record -o`"
+    suffix = Path(names[0]).suffix
+    inside = "" if suffix.lower() in (".npz", ".safetensors", ".h5", ".hdf5") else suffix
+    return f"for tensors of your own say how names are built: --format 'tensors:{{module}}{inside}'"
+
+
 def _read_run_manifest(path: Path) -> RunManifest:
     if not path.exists():
         raise NotARecordingError(
@@ -628,7 +641,7 @@ def _read_run_manifest(path: Path) -> RunManifest:
         raise NotARecordingError(
             path,
             f"{kind}, so it is not a Lockstep recording",
-            advice="give the directory of `lockstep record -o`",
+            advice=_advice_of_folder(path),
         )
     value = _read_json(path / schema.MANIFEST)
     if not isinstance(value, dict) or "schema" not in value or "command" not in value:

@@ -44,6 +44,7 @@ COMPLETIONS = {
     r"^lockstep compare$": "lockstep compare ref cand",
     r"^lockstep diagnose$": "lockstep diagnose train.log",
     r"^lockstep show$": "lockstep show ref",
+    r"^lockstep watch$": "lockstep watch COMMAND",
     r"^lockstep migrate$": "lockstep migrate train.py",
     r"^lockstep replay$": "lockstep replay ref --whole",
     r"^lockstep replay --write-test DIR$": "lockstep replay ref --only '*linear' --steps 0 --write-test DIR",

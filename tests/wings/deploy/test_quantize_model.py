@@ -11,6 +11,7 @@ from digits_models import LeNet, SmallResNet, exported
 from onnx import helper, numpy_helper
 
 from lockstep.cli.main import main as command_line
+from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.model_file import open_model
 from lockstep.wings.deploy.quantize import errors as errors_of_layers
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
@@ -443,3 +444,26 @@ def test_each_method_chooses_ranges_that_keep_the_results(lenet, method, tmp_pat
     assert not [one for one in found["layers"] if one["standing"] in ("fault", "kernels")]
     assert found["outcome"]["sqnr_db"] > 20  # 39 of a network that learned elsewhere
     assert open_model(tmp_path / "out.onnx").facts["quantized"]["method"] == method
+
+
+def test_ranges_that_are_taken_at_run_time_need_no_samples(lenet, tmp_path):
+    # given a net of two linear layers
+    draw = np.random.default_rng(0)
+    held = [numpy_helper.from_array(draw.standard_normal((8, 16)).astype("f4"), "a.weight"),
+            numpy_helper.from_array(draw.standard_normal((4, 8)).astype("f4"), "b.weight")]  # fmt: skip
+    nodes = [helper.make_node("Gemm", ["x", "a.weight"], ["y"], "a", transB=1),
+             helper.make_node("Gemm", ["y", "b.weight"], ["z"], "b", transB=1)]  # fmt: skip
+    model = onnx_models.made(nodes, [("x", ["n", 16])], [("z", ["n", 4])], held)
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    # when its weights take 8 bits and the ranges of its activations are taken as it runs
+    code, found = run(path, tmp_path / "dynamic.onnx", "--dynamic-ranges", "--accept")
+    # then both layers are integer products, and the answer has size, time and error
+    assert code == 0, found["headline"]
+    operators = {node.op_type for node in onnx.load(tmp_path / "dynamic.onnx").graph.node}
+    assert "MatMulInteger" in operators
+    assert [one["name"] for one in found["layers"]] == ["a", "b"]
+    assert found["headline"].startswith("QUANTISED: 2 layers measured, not judged")
+    assert min(found["outcome"][one] for one in ("size_bytes", "time_s", "sqnr_db")) > 0
+    # and what such ranges have no use for is refused
+    with pytest.raises(UsageError, match="--dynamic-ranges excludes --mixed"):
+        run(path, tmp_path / "no.onnx", "--dynamic-ranges", "--mixed", "30dB")

@@ -67,3 +67,11 @@ def test_what_the_runtime_refuses_is_one_sentence(model):
     broken.graph.node[0].op_type = "Convolute"
     with pytest.raises(UsageError, match="does not take it"):
         Session(broken)
+
+
+def test_a_setting_that_the_runtime_does_not_have_is_refused():
+    model = onnx_models.convolution()
+    known = Settings(entries=(("session.set_denormal_as_zero", "1"),))
+    assert Session(model, known).outputs == ("logits",)
+    with pytest.raises(UsageError, match=r"nonsense\.key: onnxruntime .* has no such setting"):
+        Session(model, Settings(entries=(("nonsense.key", "1"),)))

@@ -284,3 +284,21 @@ def test_a_form_that_there_is_not_and_names_that_tell_nothing_are_refused(
         with pytest.raises(UsageError):
             pattern_of(text)
     assert main(["show", str(folder), "--format", "tensors:{op}.{index}.{time}.npy"]) == 0
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz"])
+def test_a_folder_of_ones_own_says_at_once_how_names_are_given(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a folder of tensors with names of one's own, and no manifest
+    if suffix == ".pt":
+        torch.save(torch.ones(3), tmp_path / "layer1_out.pt")
+    else:
+        np.savez(tmp_path / "acts.npz", layer1_out=np.ones(3, "f4"))
+    # when it is shown, and shown again with the pattern that the sentence gives
+    assert main(["show", str(tmp_path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    form = said.partition("--format '")[2].partition("'")[0]
+    # then it is read
+    assert main(["show", "--format", form, str(tmp_path)]) == 0
+    assert "layer1_out" in capsys.readouterr().out

@@ -89,6 +89,7 @@ def test_one_switch_of_all_is_found_in_few_trials(bench: Bench) -> None:
     assert alone["outcome"] == "agrees"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("switch", ["onednn", "optimizer"])
 def test_a_switch_that_is_asked_for_is_found(bench: Bench, switch: str) -> None:
     found = bench.bisect("--switch", switch, planted=switch)
@@ -118,6 +119,15 @@ def test_a_command_that_crashes_could_not_be_told(bench: Bench) -> None:
     found = bench.bisect("--switch", "onednn", planted="crash")
     assert found["code"] == 2
     assert found["headline"].startswith("NOT TOLD: as it is could not be compared")
+
+
+def test_a_search_that_is_interrupted_logs_no_trial_for_it(bench: Bench, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    ended = bench.run(
+        "bisect", "ref", "-o", str(log), "--env", "A=1,2", "--", "sh", "-c", "kill -INT $$"
+    )
+    assert ended.returncode == 130
+    assert len(log.read_text().splitlines()) == 1  # what is searched
 
 
 def test_the_value_of_a_variable_is_found(bench: Bench) -> None:

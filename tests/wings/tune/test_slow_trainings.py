@@ -206,6 +206,7 @@ def group(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "kind"),
     [

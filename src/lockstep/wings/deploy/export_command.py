@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 )
 @click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
               help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Read a checkpoint that holds objects besides weights; that runs its code.",
+)
 @click.option("--dynamic", default="", metavar="NAMES",
               help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
 @click.option(
@@ -75,7 +80,8 @@ if TYPE_CHECKING:
 @shared.as_json
 @shared.force
 def export(
-    model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, dynamic: str, opset: int,
+    model: str, output: Path, inputs: tuple[str, ...], factory: str | None, weights: str, trust: bool, dynamic: str,
+    opset: int,
     half: bool, plain: bool, train: str | None, loss: str, facts: Path | None, recordings: Path | None,
     entries: tuple[tuple[str, str], ...], seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
@@ -97,7 +103,7 @@ def export(
     check_output_file(output, force=force)
     write = formats.writer_for(output)
     kept = _facts(facts)
-    source = model_source(model, factory=factory, weights=weights)
+    source = model_source(model, factory=factory, weights=weights, trusted=trust)
     source.facts.update(kept)
     tensors = _tensors(source, inputs, seed, beside=() if train is None else (TARGET,))
     more = _more_sets(source, inputs, seed, tensors) if train is None else ()

@@ -17,14 +17,19 @@ from torch.export import ExportedProgram
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import tensor_of
-from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.engines import engine, first_line
 from lockstep.wings.deploy.free_axes import Axes
 from lockstep.wings.deploy.program_run import given_to
 
-_CHECKPOINTS = (".pth", ".pt", ".tar", ".bin", ".ckpt")
+_CHECKPOINTS = (".pth", ".pt", ".tar", ".bin", ".ckpt", ".safetensors")
 _EMA_KEYS = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "net")
-_PREFIXES = ("module.", "_orig_mod.")
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "ema_model.", "ema.")
+"""What wrappers put in front of names: DataParallel, torch.compile, the attribute that Lightning modules keep a model
+in, averaged copies. One is taken off where all names have it and the module has none with it."""
+
+_BESIDE_WEIGHTS = ("n_averaged", "initted", "step")
+"""What averaged copies count beside their weights."""
 _SHOWN = 5
 
 
@@ -100,7 +105,9 @@ class ModelSource:
         return {name: tensors[name] for name in self.inputs}
 
 
-def model_source(given: str, *, factory: str | None = None, weights: str = "auto") -> ModelSource:
+def model_source(
+    given: str, *, factory: str | None = None, weights: str = "auto", trusted: bool = False
+) -> ModelSource:
     """The model that an argument names.
 
     Parameters
@@ -111,6 +118,8 @@ def model_source(given: str, *, factory: str | None = None, weights: str = "auto
         For a checkpoint: the function that makes its module.
     weights
         Which weights of a checkpoint that has two sorts: "auto" (averaged ones where there are some), "ema" or "plain".
+    trusted
+        Whether a checkpoint may run code as it is read: one that holds objects besides weights.
 
     Raises
     ------
@@ -126,7 +135,7 @@ def model_source(given: str, *, factory: str | None = None, weights: str = "auto
                 f"{given}: a checkpoint holds weights alone; give what makes its module with --factory pkg.mod:function"
             )
         source = _made(factory)
-        _load(source, path, weights)
+        _load(source, path, weights, trusted)
         source.name = given
     elif ":" in given:
         source = _made(given)
@@ -234,25 +243,56 @@ def _to_evaluation(source: ModelSource) -> None:
 # ------------------------------------------------------------------------------------- checkpoints
 
 
-def _load(source: ModelSource, path: Path, weights: str) -> None:
+def _load(source: ModelSource, path: Path, weights: str, trusted: bool) -> None:
     assert source.module is not None
-    state = _state_in(_unpickled(path), path, weights, source.said)
-    for prefix in _PREFIXES:
-        if state and all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
-            source.said.append(f"took {prefix!r} off the names of {path.name}")
+    loaded = _safetensors(path) if path.suffix == ".safetensors" else _unpickled(path, trusted)
     own = source.module.state_dict()
+    state = _without_prefixes(_state_in(loaded, path, weights, source.said), own, path, source.said)
     _check_names(own, state, path)
     source.module.load_state_dict(state)
 
 
-def _unpickled(path: Path) -> Any:
+def _without_prefixes(
+    state: dict[str, torch.Tensor], own: Mapping[str, Any], path: Path, said: list[str]
+) -> dict[str, torch.Tensor]:
+    """Weights by the module's names: without what wrappers put in front, or count beside."""
+    for name in _BESIDE_WEIGHTS:
+        if name in state and name not in own:
+            state = {key: value for key, value in state.items() if key != name}
+    while prefix := next(
+        (
+            one
+            for one in _PREFIXES
+            if state and all(key.startswith(one) for key in state)
+            and not any(key.startswith(one) for key in own)
+        ),
+        "",
+    ):  # fmt: skip
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+        said.append(f"took {prefix!r} off the names of {path.name}")
+    return state
+
+
+def _safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return dict(engine("safetensors.torch").load_file(str(path)))
     except Exception as error:
         said = getattr(error, "strerror", None) or first_line(error, 120)
+        raise UsageError(f"{path}: cannot be read as .safetensors ({said})") from error
+
+
+def _unpickled(path: Path, trusted: bool) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=not trusted)
+    except Exception as error:
+        said = getattr(error, "strerror", None) or first_line(error, 120)
+        advice = "save its state_dict() again" + (
+            ""
+            if trusted
+            else ", or give --trust if you know who made it: reading it then runs its code"
+        )
         raise UsageError(
-            f"{path}: cannot be read as a checkpoint of weights alone ({said}); save its state_dict() again"
+            f"{path}: cannot be read as a checkpoint of weights alone ({said}); {advice}"
         ) from error
 
 

@@ -255,7 +255,7 @@ def _repeats(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> bool:
         if len(whole) < len(indices) or any(one.dtype == bool for one in whole):
             return False
         rows = np.stack([one.ravel() for one in np.broadcast_arrays(*whole)])
-        return len(np.unique(rows, axis=1).T) < rows.shape[1]
+        return bool(np.unique(rows, axis=1).shape[1] < rows.shape[1])
     if name not in ("aten.scatter.src", "aten.index_copy.default"):
         return False
     index = np.asarray(value_of(given["index"]))

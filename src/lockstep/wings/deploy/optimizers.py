@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -74,9 +75,34 @@ def check_names(names: Collection[str], ran: Collection[Optimizer]) -> None:
 @cache
 def rules_of_library() -> tuple[str, ...]:
     """Those of `RULES` that the installed runtime has: their names stand in its library."""
+    return tuple(name for name in RULES if _stands_in_library(name))
+
+
+def check_entries(entries: Sequence[tuple[str, str]]) -> None:
+    """Refuse settings that the runtime does not have: it takes any name without a word.
+
+    Raises
+    ------
+    UsageError
+        If the name of one does not stand in its library.
+    """
+    unknown = [key for key, _ in entries if not _stands_in_library(key)]
+    if unknown:
+        version = engine("onnxruntime").__version__
+        raise UsageError(
+            f"--session {unknown[0]}: onnxruntime {version} has no such setting, and would say nothing; its names are"
+            " listed in onnxruntime_session_options_config_keys.h"
+        )
+
+
+@cache
+def _stands_in_library(name: str) -> bool:
     state = engine("onnxruntime.capi.onnxruntime_pybind11_state")
-    data = Path(state.__file__).read_bytes()
-    return tuple(name for name in RULES if b"\0" + name.encode() + b"\0" in data)
+    with (
+        Path(state.__file__).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return data.find(b"\0" + name.encode() + b"\0") >= 0
 
 
 def with_native_log(work: Callable[[], object]) -> str:

@@ -14,12 +14,14 @@ import click
 from lockstep.cli import options
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
+from lockstep.core.text import listed
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.report.paragraphs import counted
 from lockstep.wings.deploy.model_file import ModelFile, open_model, write_model
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
+from lockstep.wings.deploy.quantize.dynamic import dynamic_errors, dynamic_model
 from lockstep.wings.deploy.quantize.errors import layer_errors
 from lockstep.wings.deploy.quantize.layers import Layer, layers_of, left_in_float32
 from lockstep.wings.deploy.quantize.mixed import Search, middle_bits, searched
@@ -74,6 +76,10 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     "--per-channel/--per-tensor", default=True, show_default=True,
     help="A step for each output channel of a weight, or one for all.",
 )  # fmt: skip
+@click.option(
+    "--dynamic-ranges", is_flag=True,
+    help="Take ranges of activations as the model runs, on 8 bits: usual for transformers and LSTMs.",
+)  # fmt: skip
 @click.option("--weight-only", is_flag=True, help="Leave activations in float32.")
 @click.option(
     "--reduce-range", is_flag=True,
@@ -104,6 +110,7 @@ def quantize(
     inputs: tuple[str, ...],
     method: str,
     per_channel: bool,
+    dynamic_ranges: bool,
     weight_only: bool,
     reduce_range: bool,
     budget: float | None,
@@ -126,43 +133,46 @@ def quantize(
     \b
     lockstep quantize model.onnx -o int8.onnx --ranges-from train.npz --inputs test.npz
     lockstep quantize model.onnx -o int4.onnx --bits 4 --weight-only --least-sqnr 20dB
+    lockstep quantize bert.onnx -o int8.onnx --dynamic-ranges --inputs test.npz
     lockstep quantize model.onnx -o mixed.onnx --ranges-from train.npz --mixed 40dB
     """
     check_bits(bits)
     check_output_file(output, force=force)
     file = open_model(model)
-    layers = layers_of(file.proto)
-    if not layers:
-        raise UsageError(
-            f"{model}: has no weights to quantise (float32 weights of Conv, ConvTranspose, Gemm or MatMul)"
+    if dynamic_ranges:
+        _check_dynamic(bits, activations, weight_only, mixed)
+        measured, measured_on = _measured(file, inputs, calibrate, None)
+        quantised = dynamic_model(file.proto, per_channel=per_channel, reduce_range=reduce_range)
+        errors, search = dynamic_errors(file.proto, quantised, measured), None
+        facts = {"of": file.digest, "activations": "dynamic", "per_channel": per_channel}
+    else:
+        layers = _layers_of(model, file)
+        calibration = _calibration(
+            file,
+            calibrate,
+            activations,
+            bits,
+            weight_only,
+            Method(method),
+            per_channel,
+            reduce_range,
         )
-    calibration = None
-    if not weight_only:
-        if not calibrate:
-            raise UsageError(
-                "--ranges-from FILE gives the samples that ranges are taken from; or give --weight-only"
-            )
-        samples = read_samples(calibrate, file.inputs, option="--ranges-from")
-        width = int(activations or (8 if bits <= 8 else 16))
-        calibration = Calibration(samples, Method(method), width, per_channel, reduce_range)
-    elif activations:
-        raise UsageError("--activations and --weight-only exclude each other: leave one out")
-    measured, measured_on = _measured(file, inputs, calibrate, calibration)
-    plan = Plan({layer.name: bits for layer in layers}, calibration, per_channel)
-    search = None if mixed is None else _search(file, layers, plan, measured, mixed)
-    if search is not None:
-        plan = replace(plan, bits=search.chosen.bits)
-    quantised = quantized_model(file.proto, layers, plan)
+        measured, measured_on = _measured(file, inputs, calibrate, calibration)
+        plan = Plan({layer.name: bits for layer in layers}, calibration, per_channel)
+        search = None if mixed is None else _search(file, layers, plan, measured, mixed)
+        if search is not None:
+            plan = replace(plan, bits=search.chosen.bits)
+        quantised = quantized_model(file.proto, layers, plan)
+        errors = layer_errors(file.proto, quantised, layers, plan, measured)
+        facts = _facts(file, plan, layers)
     result = outcome(file.proto, quantised, measured)
     if not (inputs or calibrate):
         result = replace(result, worst_error={}, samples=0)
     answer = Answer(
-        layer_errors(file.proto, quantised, layers, plan, measured),
-        result,
-        measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
+        errors, result, measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
     )  # fmt: skip
-    facts = _facts(file, plan, layers, answer)
+    facts |= _measured_facts(answer)
     write_model(quantised, output, file.facts | {"quantized": facts})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
@@ -172,6 +182,49 @@ def quantize(
         differs=bool(answer.faults or answer.beyond or answer.misses or answer.is_below),
         looked=True,
     )
+
+
+def _layers_of(model: Path, file: ModelFile) -> tuple[Layer, ...]:
+    layers = layers_of(file.proto)
+    if not layers:
+        raise UsageError(
+            f"{model}: has no weights to quantise (float32 weights of Conv, ConvTranspose, Gemm or MatMul)"
+        )
+    return layers
+
+
+def _calibration(
+    file: ModelFile, calibrate: tuple[str, ...], activations: str | None, bits: int, weight_only: bool,
+    method: Method, per_channel: bool, reduce_range: bool,
+) -> Calibration | None:  # fmt: skip
+    """What ranges of activations are taken from; None where these stay in float32."""
+    if weight_only:
+        if activations:
+            raise UsageError("--activations and --weight-only exclude each other: leave one out")
+        return None
+    if not calibrate:
+        raise UsageError(
+            "--ranges-from FILE gives the samples that ranges are taken from; or give --dynamic-ranges or --weight-only"
+        )
+    samples = read_samples(calibrate, file.inputs, option="--ranges-from")
+    width = int(activations or (8 if bits <= 8 else 16))
+    return Calibration(samples, method, width, per_channel, reduce_range)
+
+
+def _check_dynamic(
+    bits: int, activations: str | None, weight_only: bool, mixed: float | None
+) -> None:
+    """Refuse what ranges that are taken as the model runs have no use for."""
+    wrong = [
+        name
+        for name, given in (
+            ("--bits other than 8", bits != 8), ("--activations", activations), ("--weight-only", weight_only),
+            ("--mixed", mixed),
+        )
+        if given
+    ]  # fmt: skip
+    if wrong:
+        raise UsageError(f"--dynamic-ranges excludes {listed(wrong)}: leave one out")
 
 
 def _search(
@@ -218,9 +271,7 @@ def _measured(
     )
 
 
-def _facts(
-    file: ModelFile, plan: Plan, layers: tuple[Layer, ...], answer: Answer
-) -> dict[str, Any]:
+def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, Any]:
     """What the file says about how it was made."""
     calibration = plan.calibration
     return {
@@ -230,6 +281,12 @@ def _facts(
         "method": None if calibration is None else calibration.method.value,
         "samples": None if calibration is None else calibration.samples.count,
         "per_channel": plan.per_channel,
+    }
+
+
+def _measured_facts(answer: Answer) -> dict[str, Any]:
+    """What the file says about how far its results are off, and on what that was measured."""
+    return {
         "worst_error": dict(answer.outcome.worst_error),
         "measured_on": answer.measured_on,
         "measured_samples": answer.outcome.samples,

@@ -251,6 +251,7 @@ def checked_sizes(file: ModelFile, inputs: Mapping[str, Array], most_bytes: int)
 def _opened(
     model: Any, settings: Settings, name: str, more: Callable[[Any], None] | None = None
 ) -> Any:
+    optimizers.check_entries(settings.entries)
     runtime = engine("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = getattr(

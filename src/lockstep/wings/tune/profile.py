@@ -128,6 +128,8 @@ class Profile:
         What the trace does not hold, a sentence each.
     steps_seen
         How many steps of the training had begun when the compilations were counted.
+    peak_flops
+        FLOP/s that this machine reached in a large float32 product; None where that was not measured.
     """
 
     name: str
@@ -140,6 +142,7 @@ class Profile:
     compiles: tuple[Compile, ...] = ()
     missing: tuple[str, ...] = ()
     steps_seen: int = 0
+    peak_flops: float | None = None
 
     @property
     def step_us(self) -> float:

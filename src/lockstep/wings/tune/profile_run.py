@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +84,21 @@ def profile_command(
     ) as name:
         ended = launch(command, Path(name) / "run", options, adjust=adjusted, hear=tell, **streams)
     folders = sorted(into.glob("rank*"), key=lambda one: (len(one.name), one.name))
-    profiles = tuple(read_profile(one) for one in folders if (one / TRACE).exists())
+    profiles = [read_profile(one) for one in folders if (one / TRACE).exists()]
     if not profiles:
         failed = f"the command ended with exit code {ended.code}; " if ended.code else ""
         raise UsageError(
             f"nothing was profiled: {failed}{_reason(folders, first, ended.why_nothing)}"
         )
-    return Profiled(ended.code, profiles)
+    peak = measured_peak(profiles[0].threads)
+    return Profiled(ended.code, tuple(replace(one, peak_flops=peak) for one in profiles))
+
+
+def measured_peak(threads: int) -> float | None:
+    """Return FLOP/s of a product of two float32 matrices with so many threads, None where it cannot be measured."""
+    command = [sys.executable, "-m", "lockstep.wings.tune.peak", str(threads)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    return float(json.loads(ended.stdout)) if ended.returncode == 0 else None
 
 
 def _reason(folders: Sequence[Path], first: int, why_nothing: str) -> str:

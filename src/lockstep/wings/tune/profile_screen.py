@@ -82,32 +82,33 @@ def _module_row(one: ModuleTime, step_us: float) -> list[object]:
 
 
 def _add_operators(text: Page, profile: Profile, *, limit: int | None) -> None:
-    titles = (
-        "operator",
-        "own",
-        "share",
-        "calls",
-        "total",
-        "Python",
-        "device",
-        "module",
-        "at",
-        "shapes",
-    )
-    columns = [Column(title, right=0 < at < 7) for at, title in enumerate(titles)]
+    titles = ["operator", "own", "share", "calls", "total", "Python", "device", "of peak"]
+    titles += ["module", "at", "shapes"]
+    columns = [Column(title, right=0 < at < 8) for at, title in enumerate(titles)]
     rows = [
-        _operator_row(one, profile.step_us)
+        _operator_row(one, profile)
         for one in sorted(profile.operators, key=lambda one: -own_us(one))
     ]
     add_table(text, columns, rows, limit=limit, width=terminal_width())
 
 
-def _operator_row(one: Operator, step_us: float) -> list[object]:
+def _operator_row(one: Operator, profile: Profile) -> list[object]:
+    peak = share_of_peak(one, profile)
     return [
-        one.name.removeprefix("aten::"), time_text(own_us(one)), f"{own_us(one) / step_us:.1%}", f"{one.calls:.3g}",
+        one.name.removeprefix("aten::"), time_text(own_us(one)), f"{own_us(one) / profile.step_us:.1%}",
+        f"{one.calls:.3g}",
         time_text(one.total_us), time_text(one.python_us) if one.python_us else "",
-        time_text(one.self_device_us) if one.self_device_us else "", one.module, short_place(one.source), one.shapes,
+        time_text(one.self_device_us) if one.self_device_us else "",
+        "" if peak is None else f"{peak:.0%}", one.module, short_place(one.source), one.shapes,
     ]  # fmt: skip
+
+
+def share_of_peak(one: Operator, profile: Profile) -> float | None:
+    """The FLOP/s of an operator as a share of the machine's measured peak; None where either is not known."""
+    took_us = one.self_device_us or one.self_host_us
+    if not (profile.peak_flops and one.flops and took_us > 0):
+        return None
+    return one.flops / (1e-6 * took_us) / profile.peak_flops
 
 
 def as_values(profile: Profile) -> dict[str, Any]:
@@ -120,6 +121,7 @@ def as_values(profile: Profile) -> dict[str, Any]:
             "steps_us": profile.steps_us,
             "plain_step_us": profile.plain_step_us,
             "device": profile.device,
+            "peak_flops": profile.peak_flops,
             "missing": profile.missing,
             "advice": [asdict(one) for one in found],
             "modules": [

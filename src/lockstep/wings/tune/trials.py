@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from lockstep.cli.notices import tell
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import LockstepError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.exit_codes import SIGNALLED, ExitCode
 from lockstep.core.finding import Comparison
 from lockstep.core.finding import Outcome as PairOutcome
 from lockstep.core.manifest import Options
@@ -23,6 +26,9 @@ from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.tune.bisecting import Outcome
 from lockstep.wings.tune.commits import Repository
 from lockstep.wings.tune.switches import INSIDE, VARIABLE, State
+
+_INTERRUPTED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
+"""Codes of a command that somebody has ended: that says nothing of a state, and the search goes on another time."""
 
 
 class Trials:
@@ -108,6 +114,8 @@ class Trials:
         finally:
             if state.commit:
                 shutil.rmtree(copy, ignore_errors=True)
+        if ended.code in _INTERRUPTED:
+            raise click.Abort
         if ended.code:
             return f"the command ended with exit code {ended.code}"
         return f"nothing was recorded: {ended.why_nothing}" if ended.why_nothing else ""

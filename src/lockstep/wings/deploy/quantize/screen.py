@@ -154,6 +154,10 @@ def headline(answer: Answer) -> str:
             f"QUANTISED: {_of(odd, answer)} with an error that rounding alone does not explain, {odd[0]} first"
             f" ({odd[0].standing.value}){_cost(answer)}"
         )
+    if not judged:
+        return (
+            f"QUANTISED: {counted(len(answer.layers), 'layer')} measured, not judged{_cost(answer)}"
+        )
     rest = len(answer.layers) - len(judged)
     return (
         f"QUANTISED: the error of {counted(len(judged), 'judged layer')} is what rounding to its width makes"
@@ -255,14 +259,21 @@ def render(answer: Answer, *, limit: int) -> Page:
     )
     hurting = _hurting(answer)
     if hurting:
-        add_paragraph(text, f"hurt most, by what they add themselves: {', '.join(hurting)}")
+        alone = any(math.isfinite(one.fused) for one in answer.layers)
+        by = (
+            "what they add themselves"
+            if alone
+            else "what they carry, with what earlier layers passed on"
+        )
+        add_paragraph(text, f"hurt most, by {by}: {', '.join(hurting)}")
     return text
 
 
 def _hurting(answer: Answer) -> list[str]:
-    known = [one for one in answer.layers if math.isfinite(one.fused)]
-    worst = sorted(known, key=lambda one: one.fused)[:3]
-    return [f"{one} ({one.fused:.1f} dB)" for one in worst]
+    alone = [(one.fused, one) for one in answer.layers if math.isfinite(one.fused)]
+    known = alone or [(one.carried, one) for one in answer.layers if math.isfinite(one.carried)]
+    worst = sorted(known, key=lambda pair: pair[0])[:3]
+    return [f"{one} ({decibels:.1f} dB)" for decibels, one in worst]
 
 
 def _row(one: LayerError) -> list[object]:

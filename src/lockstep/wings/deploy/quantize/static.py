@@ -87,7 +87,7 @@ def quantize_static(
     with (
         tempfile.TemporaryDirectory(prefix="lockstep-quantize-") as folder,
         as_sentence("the model cannot be quantised by onnxruntime", "try --weight-only"),
-        _quiet(),
+        quiet(),
     ):
         written = Path(folder) / "quantized.onnx"
         quantization.quantize_static(
@@ -122,7 +122,7 @@ def _reader(samples: Samples) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep what onnxruntime prints and logs about its progress off the user's streams."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -185,6 +185,8 @@ OPERATORS = _table(
     ("embedding", Operator(rules.picked, _with(axis=0))),
     ("index_select", Operator(rules.picked, _renamed(axis="dim"))),
     ("gather scatter scatter_add", Operator(rules.picked_elements, _renamed(axis="dim"))),
+    ("select_scatter", Operator(rules.stored, _renamed(axis="dim"))),
+    ("copy", Operator(rules.expanded, lambda call: replace(call, tensors=call.tensors[1:]))),
     ("slice_scatter", Operator(rules.picked_elements, _renamed(axis="dim"))),
     ("index", Operator(rules.indexed, _indexed)),
     ("one_hot", Operator(rules.one_hot)),

@@ -372,6 +372,19 @@ def picked_elements(call: Call) -> Places:
     return [found[1].at(own)]
 
 
+def stored(call: Call) -> Places:
+    """The first operand with the second in one place along `axis`, which the second lacks."""
+    whole, part = call.given
+    axis = normal(call.whole("axis", 0), whole.rank)
+    if whole.place is None or part.place is None:
+        raise Mixes("has an operand without the batch axis")
+    if axis == whole.place.axis or part.place.at(whole.place.axis) != whole.place:
+        raise Mixes("stores along the batch axis")
+    if part.place.axis != whole.place.axis - (axis < whole.place.axis):
+        raise Mixes("brings the instances of one operand together with those of another")
+    return [whole.place]
+
+
 def indexed(call: Call) -> Places:
     """Torch's indexing by arrays: `at` is the axis of each index, with as many in `tensors` after the data."""
     data, *indices = call.given
