@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from lockstep.store.written_calls import (
     ReadTensor,
     closed_manifest,
 )
-from lockstep.wings.deploy.engines import bfloat16
+from lockstep.wings.deploy.engines import bfloat16, first_line
 
 Array = npt.NDArray[Any]
 
@@ -230,6 +230,33 @@ def tensor_of(array: Any) -> torch.Tensor:
     if own.dtype.name == "bfloat16":
         return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(own)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors by name, for `saved_tensors`."""
+    torch.save({name: one.detach().clone() for name, one in tensors.items()}, path)
+
+
+def saved_tensors(file: BinaryIO) -> dict[str, Array]:
+    """Arrays of what `torch.save` wrote: tensors by name, or in order as `arr_0`; nothing else is unpickled.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or holds something else.
+    """
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises types of its own, without a common one
+        raise ValueError(first_line(error, 120)) from error
+    if isinstance(found, (torch.Tensor, list, tuple)):
+        several = [found] if isinstance(found, torch.Tensor) else found
+        found = {f"arr_{number}": one for number, one in enumerate(several)}
+    if not isinstance(found, dict) or not all(
+        isinstance(one, torch.Tensor) for one in found.values()
+    ):
+        raise ValueError("it holds no tensors by name")
+    return {str(name): array_of(one) for name, one in found.items()}
 
 
 def filled(value: Any, of: Callable[[fx.Node], Any]) -> Any:

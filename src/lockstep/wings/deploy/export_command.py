@@ -147,11 +147,11 @@ def _given(inputs: Sequence[str], entries: Sequence[tuple[str, str]], seed: int)
 
 def _kept_inputs(output: Path, tensors: dict[str, Any]) -> Path:
     """The inputs that a factory gave, in a file beside the model, for what is run next."""
-    import torch
+    from lockstep.wings.deploy.calls import save_tensors
 
     path = output.with_suffix(".inputs.pt")
     with replacing(path) as aside:
-        torch.save({name: one.detach().clone() for name, one in tensors.items()}, aside)
+        save_tensors(aside, tensors)
     return path
 
 

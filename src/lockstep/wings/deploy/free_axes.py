@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
-from torch.export import Dim, ExportedProgram
+from typing import TYPE_CHECKING, Any
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.model_file import TensorSpec
+
+if TYPE_CHECKING:  # `lockstep run` reads bounds without torch, which is slow to load
+    import torch
+    from torch.export import ExportedProgram
 
 _PART = re.compile(
     r"(?:(?P<input>[\w.]+):(?P<axis>\d+)=)?(?P<name>[A-Za-z_]\w*)(?:\[(?P<least>\d*):(?P<most>\d*)\])?"
@@ -42,6 +43,8 @@ class FreeAxis:
 
     def dim(self) -> Any:
         """What torch.export takes for it."""
+        from torch.export import Dim
+
         bounds = {
             key: one for key, one in (("min", self.least), ("max", self.most)) if one is not None
         }

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
-from lockstep.wings.deploy.engines import bfloat16, first_line
+from lockstep.wings.deploy.engines import bfloat16
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -239,23 +239,10 @@ def _safetensors(file: BinaryIO) -> dict[str, Array]:
 
 
 def _pt(file: BinaryIO) -> dict[str, Array]:
-    """Tensors that `torch.save` wrote, by name or in order; nothing else of a file is unpickled."""
-    import torch
+    """Tensors that `torch.save` wrote, by name or in order."""
+    from lockstep.wings.deploy.calls import saved_tensors  # torch is slow to load
 
-    from lockstep.wings.deploy.calls import array_of
-
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises types of its own, without a common one
-        raise ValueError(first_line(error, 120)) from error
-    if isinstance(found, (torch.Tensor, list, tuple)):
-        several = [found] if isinstance(found, torch.Tensor) else found
-        found = {f"arr_{number}": one for number, one in enumerate(several)}
-    if not isinstance(found, dict) or not all(
-        isinstance(one, torch.Tensor) for one in found.values()
-    ):
-        raise ValueError("it holds no tensors by name")
-    return {str(name): array_of(one) for name, one in found.items()}
+    return saved_tensors(file)
 
 
 def _is_float(dtype: str) -> bool:
