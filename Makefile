@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -71,6 +71,10 @@ bench-interop: $(READY)
 # Brings LitServe, MLServer and Ray Serve into environments of their own; OPTIONS="--docs docs/rooms/serve.md" keeps the table.
 bench-serve: $(READY)
 	$(BIN)/python benchmarks/serve $(OPTIONS)
+
+# One training under several instruction sets and numbers of threads, each compared with each; `--arch lstm` for one.
+bench-processors: $(READY)
+	$(BIN)/python benchmarks/processors.py --docs docs/faults.md $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
