@@ -57,6 +57,8 @@ NOT_RUN = {
     "bisect-fusions": "needs what export writes",
     "quantize": "needs what export writes",
     "plot": "needs the extra plot",
+    "profile": "takes ten seconds",
+    "bisect": "takes a training for each trial",
     "doctor": "says what is wrong with the machine that runs it",
 }
 """Verbs whose command is only parsed here; the tests of each run it."""
