@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
@@ -20,7 +20,7 @@ from lockstep.core.finding import (
     verdict_of,
 )
 from lockstep.core.manifest import APART, Event
-from lockstep.core.records import would_differ
+from lockstep.core.records import TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
@@ -41,7 +41,7 @@ from lockstep.locate.overruled import overruled_words
 from lockstep.locate.precision import PrecisionClasses
 from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
 from lockstep.locate.tf32_allowed import tf32_allowed
-from lockstep.locate.training_sides import training_sides
+from lockstep.locate.training_sides import Side, training_sides
 from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording, Recording
@@ -236,7 +236,8 @@ def _ended(
     alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
     ends = ends_between(sides, equal=equal, rounding_alone=alone)
     if not equal and _trained_alike(findings):
-        strict = ends_between(sides, equal=True, rounding_alone=alone)
+        judged = _without_other_forms(sides, findings)
+        strict = ends_between(judged, equal=True, rounding_alone=alone)
         ends = strict if strict.course is Course.APART and strict.certain else ends
     return ends, [held_states(name, *both, equal=equal) for name, both in sides.items()]
 
@@ -274,6 +275,46 @@ def _trained_alike(findings: Sequence[Finding]) -> bool:
     trained = [one for one in findings if one.pair.present.role in _TRAINED]
     updates = any(one.pair.present.role in (Role.PARAM_GRAD, Role.PARAM_AFTER) for one in trained)
     return updates and all(one.metrics.evidence is Evidence.DIGEST for one in trained)
+
+
+def _without_other_forms(
+    sides: Mapping[str, tuple[Side, Side]], findings: Sequence[Finding]
+) -> dict[str, tuple[Side, Side]]:
+    """The sides without what both hold of a call that a step judged: the same numbers in another form."""
+    forms = {
+        (one.pair.reference.digest, one.pair.candidate.digest)
+        for one in findings
+        if one.pair.reference is not None
+        and one.pair.candidate is not None
+        and one.outcome is not Outcome.DIFFER
+        and _is_other_form(one.pair.reference, one.pair.candidate)
+    }
+    found = {}
+    for rank, (left, right) in sides.items():
+        names = {
+            name
+            for name in left.held.keys() & right.held.keys()
+            if (left.held[name].content.digest, right.held[name].content.digest) in forms
+        }
+        kept = [
+            {name: state for name, state in side.held.items() if name not in names}
+            for side in (left, right)
+        ]
+        found[rank] = replace(left, held=kept[0]), replace(right, held=kept[1])
+    return found
+
+
+def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
+    """Whether two results hold one number throughout, or a mask in another dtype."""
+    if None in (left.digest, right.digest):
+        return False
+    one, two = left.statistics, right.statistics
+    if one is None or two is None:
+        return False
+    ranges = (one.minimum, one.maximum) == (two.minimum, two.maximum)
+    is_mask = "bool" in (left.dtype, right.dtype) and left.shape == right.shape
+    constant = one.minimum == one.maximum
+    return ranges and (constant or (is_mask and one.norm == two.norm))
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 
 from lockstep.align.step import Aligned, AlignedStep
@@ -542,7 +542,7 @@ class StepWalk:
         if not entering:
             judgement = self._judge.passage([], measured, region=_UNSEEN)
             return entering, as_open(judgement) if backward else judgement
-        if backward and self._judge.looks_at_set_up:
+        if backward and self._judge.looks_at_set_up and not self._forward_tainted:
             altered = altered_by_one(entering, measured, region)
             if altered is not None:
                 return entering, altered
@@ -557,6 +557,14 @@ class StepWalk:
         if (gross or by_chance or in_place) and self._outweighing.holds(item, backward=backward):
             return entering, AGREES if backward else OUTWEIGHED
         return entering, self._judge.passage(entering, measured, region=region)
+
+    @cached_property
+    def _forward_tainted(self) -> bool:
+        """Whether a difference was there when the first gradient came.
+
+        Then gradients may differ by it where nothing alters them: one run makes a dropout that the other leaves out.
+        """
+        return self._ledger.any_tainted
 
     def _decide(self, judged: JudgedPair) -> None:
         """Origin, inherited or agreeing."""
