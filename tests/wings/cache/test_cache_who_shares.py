@@ -363,10 +363,15 @@ def test_an_agent_makes_its_ranks_one_training_and_nothing_that_they_start(
     monkeypatch.setenv("RANK", "0")
     assert training._of_torchrun().startswith("torchrun ")
     # and when a rank is its parent, then it is none
-    with subprocess.Popen(["sleep", "600"], env={**os.environ}) as rank:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, text=True) as rank:
+        # a process shows the environment of its new program only once that runs: it answers
+        rank.stdin.write("running\n")
+        rank.stdin.flush()
+        assert rank.stdout.readline() == "running\n"
         monkeypatch.setattr(os, "getppid", lambda: rank.pid)
         assert training._of_torchrun() == ""
-        rank.kill()
+        rank.stdin.close()
 
 
 def test_a_copy_that_was_written_to_a_file_is_no_longer_of_its_training(running: Running) -> None:
