@@ -334,7 +334,7 @@ class RankRecording:
 
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:
-        """The losses behind the recorded steps, in order of time."""
+        """The losses after the recorded steps, in order of time."""
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 

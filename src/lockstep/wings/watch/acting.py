@@ -55,7 +55,7 @@ class Acting:
             yield from self._keep(step, [])
         if self._asks(self._stop_on, hits) and not self._stopped:
             self._stopped = True
-            yield f"the training is asked to end behind step {end_soon(step)} (--stop-on)"
+            yield f"the training is asked to end after step {end_soon(step)} (--stop-on)"
 
     def _keep(self, step: WrittenStep, hits: Sequence[Hit]) -> Iterator[str]:
         try:

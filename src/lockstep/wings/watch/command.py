@@ -125,7 +125,7 @@ def watch(
         return 0
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     StepSelection.parse(steps)
     whole = bool(save_on) or interactive
     recorded = Options(
