@@ -263,7 +263,8 @@ def main(directory: Path, wanted: list[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-    meeting = f"file://{directory.absolute() / 'meeting'}"  # no port, which another process may take
+    # no port, which another process may take
+    meeting = f"file://{directory.absolute() / 'meeting'}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
     found = {}
     for name in wanted:
