@@ -9,7 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 
 Axes = tuple[int, ...]
@@ -167,6 +167,19 @@ class Finding:
         if self.tolerance > 0:
             return self.difference / self.tolerance
         return float("inf") if self.difference > 0 else 0.0
+
+    @property
+    def is_by_checksum_alone(self) -> bool:
+        """Whether only checksums that another tool took differ, which is not judged."""
+        left, right = self.pair.reference, self.pair.candidate
+        if (
+            left is None
+            or right is None
+            or self.outcome not in (Outcome.AGREE, Outcome.INCOMPARABLE)
+        ):
+            return False
+        measured = self.metrics.evidence in (Evidence.STATISTICS, Evidence.NONE)
+        return measured and is_other_checksum_alone(left.content, right.content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,10 @@ def _no_culprit(comparison: Comparison) -> str:
     return f"{where}, no operator at fault"
 
 
+OTHER_CHECKSUMS = "not judged (equal numbers, different checksums)"
+"""How pairs are told of which only checksums of another tool differ."""
+
+
 def agreement_words(comparison: Comparison, tally: Tally) -> str:
     """What was compared and how it came out; what was not judged, where there is any."""
     steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
@@ -173,7 +177,8 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         (tally.equal, "equal bit by bit"),
         (tally.alike, "equal in every number"),
         (tally.inside, "inside their tolerance"),
-        (tally.unjudged, "could not be judged"),
+        (tally.unjudged - tally.checksums, "could not be judged"),
+        (tally.checksums, OTHER_CHECKSUMS),
         (comparison.missing, "without partner"),
         (unaligned, _unaligned_words(comparison, unaligned)),
     )
