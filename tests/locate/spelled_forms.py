@@ -1,4 +1,4 @@
-"""Calls of one operator in two spellings, each with a mistake that looks like the second: a setting that was changed."""
+"""Calls of one operator in two spellings, each with a mistake that looks like the second: another setting."""
 
 from __future__ import annotations
 
