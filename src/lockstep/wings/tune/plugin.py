@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `profile` and `bisect`."""
+    """The verbs `profile`, `bisect` and `run-tuned`."""
     return [
         Verb(
             "profile",
@@ -30,6 +30,13 @@ def lockstep_commands() -> list[Verb]:
             30,
             ("blame",),
         ),
+        Verb(
+            "run-tuned",
+            "Run a training with the settings that tune found.",
+            Task.FASTER,
+            _run_tuned,
+            7,
+        ),
     ]
 
 
@@ -43,3 +50,9 @@ def _bisect() -> click.Command:
     from lockstep.wings.tune.bisect_command import bisect
 
     return bisect
+
+
+def _run_tuned() -> click.Command:
+    from lockstep.wings.tune.run_tuned_command import run_tuned_command
+
+    return run_tuned_command
