@@ -97,5 +97,3 @@ SPELLINGS: dict[str, EqualForms] = {
 
 def _kernel(m: Written) -> Tensor:
     return m.weight[:TIME, :TIME, None].expand(TIME, TIME, 3)
-
-
