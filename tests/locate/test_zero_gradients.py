@@ -85,7 +85,6 @@ def trained(
     return path
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("idle", MODELS)
 def test_ends_are_held_against_what_rounding_makes(
