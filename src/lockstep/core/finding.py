@@ -210,7 +210,8 @@ class Origin(NamedSite):
     `library` is `file:line` of the library which the call in the user's code calls, or "".
     `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
     the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
-    or "candidate" where one of the two calls alone was shown to be wrong, or "".
+    or "candidate" where one of the two calls alone was shown to be wrong, or "". `between` says between which modules
+    it lies where operators were not recorded, or "".
     """
 
     finding: Finding
@@ -221,6 +222,7 @@ class Origin(NamedSite):
     explanation: Explanation | None = None
     beside: str = ""
     wrong_run: str = ""
+    between: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from lockstep.core.records import TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
+from lockstep.locate.between_modules import operators_unseen
 from lockstep.locate.causes import Causes
 from lockstep.locate.choices import flipped_choices
 from lockstep.locate.circumstances import circumstances
@@ -80,7 +81,8 @@ class Gathered:
         self.ledgers[name], self.origins[name] = ledger, Origins()
         self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
         self.setups[name] = setup
-        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
+        unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
+        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)
         said = {str(one) for one in self.setup}
         told = setup.differences()
         if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from made_dumps import probe_call, probe_leaf, probe_records
 
 import lockstep
 from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.screen import headline
-
-Array = np.ndarray
-
-
-def leaf(value: Array, changed: Array | None = None) -> dict[str, Any]:
-    """What the dump says of a tensor: numbers of the moment, and the checksum of what it was changed to."""
-    late = value if changed is None else changed
-    whole = value.dtype.kind in "iu"
-    return {
-        "type": "torch.Tensor", "dtype": f"torch.{value.dtype}", "shape": list(value.shape),
-        "Max": value.max().item(), "Min": value.min().item(), "Mean": None if whole else float(value.mean()),
-        "Norm": None if whole else float(np.linalg.norm(value)), "requires_grad": False,
-        "md5": f"{zlib.crc32(np.ascontiguousarray(late).tobytes()):08x}",
-    }  # fmt: skip
 
 
 def dump(folder: Path, *, late: bool = False, factor: float = 1.0, counter: int = 1) -> Path:
@@ -41,27 +26,17 @@ def dump(folder: Path, *, late: bool = False, factor: float = 1.0, counter: int 
     count = np.array(0)
     last = ended if late else None
     data = {
-        "Tensor.add_.0.forward": ([leaf(count, np.array(counter) if late else None)], leaf(np.array(1))),
-        "Functional.conv2d.0.forward": ([leaf(x)], leaf(y, last)),
-        "Tensor.__iadd__.0.forward": ([leaf(y, last), leaf(x)], leaf(added, last)),
-        "Functional.relu.0.forward": ([leaf(added, last)], leaf(ended)),
+        "Tensor.add_.0.forward": ([probe_leaf(count, np.array(counter) if late else None)], probe_leaf(np.array(1))),
+        "Functional.conv2d.0.forward": ([probe_leaf(x)], probe_leaf(y, last)),
+        "Tensor.__iadd__.0.forward": ([probe_leaf(y, last), probe_leaf(x)], probe_leaf(added, last)),
+        "Functional.relu.0.forward": ([probe_leaf(added, last)], probe_leaf(ended)),
     }  # fmt: skip
     return written(folder, data)
 
 
 def written(folder: Path, data: Mapping[str, tuple[list[Any], Any]]) -> Path:
-    """A dump of task statistics by `md5`, at level L1."""
-    place = folder / "step0" / "rank0"
-    place.mkdir(parents=True)
-    calls = {
-        name: {"input_args": entering, "input_kwargs": {}, "output": [leaving]}
-        for name, (entering, leaving) in data.items()
-    }
-    told = {"task": "statistics", "level": "L1", "framework": "pytorch", "data": calls}
-    (place / "dump.json").write_text(json.dumps(told))
-    (place / "construct.json").write_text("{}")
-    (place / "stack.json").write_text("{}")
-    return folder
+    """A dump of operators at level L1."""
+    return probe_records(folder, {name: probe_call(*one) for name, one in data.items()})
 
 
 def compared(tmp_path: Path, **candidate: Any) -> Comparison:
@@ -93,8 +68,8 @@ def test_equal_checksums_of_a_later_moment_hide_no_other_numbers(tmp_path: Path)
         written(
             tmp_path / name,
             {
-                "Functional.gelu.0.forward": ([leaf(x)], leaf(y, zeros)),
-                "Tensor.zero_.0.forward": ([leaf(y, zeros)], leaf(zeros)),
+                "Functional.gelu.0.forward": ([probe_leaf(x)], probe_leaf(y, zeros)),
+                "Tensor.zero_.0.forward": ([probe_leaf(y, zeros)], probe_leaf(zeros)),
             },
         )
         for name, y in (("a", np.tanh(x)), ("b", np.tanh(x) * np.float32(1.01)), ("c", np.tanh(x)))
@@ -106,12 +81,12 @@ def test_equal_checksums_of_a_later_moment_hide_no_other_numbers(tmp_path: Path)
 
 def test_a_mean_that_was_summed_in_another_order_is_no_difference(tmp_path: Path) -> None:
     x = np.linspace(-1, 2, 32, dtype="f4")
-    near, far = leaf(x), leaf(x)
+    near, far = probe_leaf(x), probe_leaf(x)
     near["Norm"] *= 1 + 2**-22
     far["Norm"] *= 1 + 2**-10
     base, one, two = (
-        written(tmp_path / name, {"Functional.gelu.0.forward": ([leaf(x)], value)})
-        for name, value in (("a", leaf(x)), ("b", near), ("c", far))
+        written(tmp_path / name, {"Functional.gelu.0.forward": ([probe_leaf(x)], value)})
+        for name, value in (("a", probe_leaf(x)), ("b", near), ("c", far))
     )
     agreed = compare_recordings(base, one)
     assert agreed.verdict is Verdict.AGREE

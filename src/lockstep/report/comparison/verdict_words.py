@@ -105,6 +105,8 @@ def place_words(origin: Origin, tally: Tally) -> str:
         )
     if origin.op == _ADDED_UP and origin.tensor:
         return f"{when}{origin.phase.value} of {origin.tensor} (its gradient, added up)"
+    if origin.between:
+        return f"{when}{origin.phase.value} {origin.between}"
     call = f", call {origin.call + 1}" if origin.call else ""
     if not origin.op:  # another tool tells a name alone
         return f"{when}{origin.phase.value} of {_module(origin)}{call}"
