@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lockstep.capture.collectives import groups
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
@@ -226,6 +227,7 @@ def note_run_state(manifest: RankManifest) -> None:
             "backend": str(distributed.get_backend()),
             "rank": str(distributed.get_rank()),
             "world_size": str(distributed.get_world_size()),
+            **groups(),
         }
 
 
