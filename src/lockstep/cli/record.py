@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options as shared
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -35,6 +36,7 @@ def _show_devices(context: click.Context, parameter: click.Parameter, value: str
 _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n" + profile_table()
 
 
+@runs_elsewhere(records=("--output",))
 @click.command(
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog=_DEVICES,

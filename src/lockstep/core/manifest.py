@@ -130,6 +130,8 @@ APART = "parts of tensors"
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
+PART = "a part of the recording"
+"""What is not seen where not all files of a recording could be brought to this machine: it never agrees."""
 
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""

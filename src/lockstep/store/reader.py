@@ -18,7 +18,13 @@ import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
-from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, manifest_from_json
+from lockstep.core.manifest import (
+    OTHER_TRAININGS,
+    PART,
+    RankManifest,
+    RunManifest,
+    manifest_from_json,
+)
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
@@ -122,7 +128,9 @@ class Recording:
     def missing(self) -> tuple[str, ...]:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
         if not self.ranks:
-            return ("no process of the command reached a training step, so nothing was recorded",)
+            part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
+            nothing = "no process of the command reached a training step, so nothing was recorded"
+            return (f"{PART}: {part[0]}",) if part else (nothing,)
         sentences = [sentence for rank in self.ranks.values() for sentence in rank.missing]
         sentences.extend(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen)
         if not self.manifest.options.ranks:
