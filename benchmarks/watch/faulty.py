@@ -180,7 +180,7 @@ def rate_of_zero(steps: int) -> None:
     fit(model, regression(steps), F.mse_loss, optimizer, lambda step: max(0, 20 - step) // 20)
 
 
-@planted("weight-unchanged")
+@planted("weight-unchanged", may_fire=("parameter-without-optimizer",))
 def swallowed_by_bf16(steps: int) -> None:
     model = mlp().bfloat16()
     for one in model.parameters():
