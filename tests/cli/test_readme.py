@@ -51,6 +51,7 @@ NOT_RUN = {
     "msaccucmp": "needs dumps of another tool",
     "msprobe": "needs dumps of another tool",
     "remote": "needs another machine",
+    "copy": "needs object storage",
     "tfdbg": "needs TensorFlow 1",
     "codegen": "takes a C compiler and ten seconds",
     "export": "takes ten seconds",

@@ -15,6 +15,7 @@ from lockstep.cli.training_behind import training_command
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.plugins import manager
+from lockstep.store.storage import url_of
 
 _META = "lockstep.on"
 
@@ -101,4 +102,6 @@ def _several(parameter: click.Parameter, value: Any) -> list[Any]:
 
 
 def _word(value: Any, use: Use) -> str | PathWord:
-    return PathWord(value, use) if isinstance(value, Path) else str(value)
+    if isinstance(value, Path):
+        return url_of(value) or PathWord(value, use)  # storage is reached from there
+    return str(value)

@@ -23,6 +23,8 @@ from lockstep.devices.emulation.profiles import device_of, parse_profile, profil
 from lockstep.launch import Ended, is_left_running, launch
 from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
+from lockstep.store.storage import url_of
+from lockstep.store.uploading import uploaded
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -134,6 +136,8 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
+    if url := url_of(directory):
+        directory = click.get_current_context().with_resource(uploaded(url, force=force))
     was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording

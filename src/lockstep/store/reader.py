@@ -38,6 +38,7 @@ from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
+from lockstep.store.storage import cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -52,7 +53,7 @@ def open_recording(
     Parameters
     ----------
     path
-        The directory, or that tool's file.
+        The directory, or that tool's file; or a URL of object storage, from which it is fetched into a cache.
     read_sketches
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
@@ -70,6 +71,8 @@ def open_recording(
         If a newer Lockstep wrote it.
     CorruptError
         If a file is damaged.
+    StorageError
+        If object storage cannot be read.
 
     Examples
     --------
@@ -77,6 +80,10 @@ def open_recording(
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
     given = path_of("path", path)
+    if url := url_of(given):
+        recording = Recording(cached(url), read_sketches=read_sketches)
+        recording.path = recording.new_beside = given
+        return recording
     try:
         return Recording(given, read_sketches=read_sketches)
     except NotARecordingError:
@@ -390,6 +397,17 @@ class RankRecording:
             If a row points at something that is not there.
         """
         return record_rows(self._chunks, self.index(), calls, columns)
+
+    def check_files(self) -> None:
+        """Compare every listed file with its digest.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed after it was written.
+        """
+        for name in self._files.unchecked:
+            self._files.check(self.path / name)
 
     def check_tensors(self) -> None:
         """Hold the files of whole tensors of the steps that were read against their digests, each once.

@@ -6,19 +6,16 @@ here cannot agree.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.manifest import PART, NotSeen
 from lockstep.core.replacement import replacing
 from lockstep.hookspecs import Use
-from lockstep.store.integrity import with_digest
+from lockstep.store.partial import marked_as_part
 from lockstep.store.permissions import make_private_directory, open_private, write_private
 from lockstep.store.schema import MANIFEST
 from lockstep.wings.remote.jobs import Job, Output
@@ -107,7 +104,7 @@ class Bringing:
             self._write_marked(here / MANIFEST, whole)
 
     def _write_marked(self, path: Path, data: bytes) -> None:
-        _write(path, _marked(data, self._reason))
+        _write(path, marked_as_part(data, self._reason))
 
     def _is_odd(self, answer: Mapping[str, Any]) -> RemoteError:
         return RemoteError(
@@ -150,19 +147,6 @@ class Bringing:
             path = Path(output.here) / MANIFEST
             if path.exists():
                 self._write_marked(path, self._manifests.get(number) or path.read_bytes())
-
-
-def _marked(data: bytes, reason: str) -> bytes:
-    """The manifest of a recording with a note that it is here in part; of anything else, as it is."""
-    try:
-        values = json.loads(data)
-        gaps = [gap for gap in values["not_seen"] if gap["what"] != PART]
-    except (ValueError, KeyError, TypeError):
-        return data
-    values["not_seen"] = [*gaps, asdict(NotSeen(PART, reason))]
-    values["state"] = "recording"
-    values.pop("digest", None)
-    return with_digest(json.dumps(values, indent=1)).encode()
 
 
 def _write(path: Path, data: bytes) -> None:
