@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `profile`, `bisect` and `run-tuned`."""
+    """The verbs `profile`, `bisect`, `tune` and `run-tuned`."""
     return [
         Verb(
             "profile",
@@ -29,6 +29,14 @@ def lockstep_commands() -> list[Verb]:
             _bisect,
             30,
             ("blame",),
+        ),
+        Verb(
+            "tune",
+            "Find settings that make a training faster and leave its numbers.",
+            Task.FASTER,
+            _tune,
+            6,
+            ("optimize", "autotune", "speedup", "faster"),
         ),
         Verb(
             "run-tuned",
@@ -50,6 +58,12 @@ def _bisect() -> click.Command:
     from lockstep.wings.tune.bisect_command import bisect
 
     return bisect
+
+
+def _tune() -> click.Command:
+    from lockstep.wings.tune.tune_command import tune
+
+    return tune
 
 
 def _run_tuned() -> click.Command:

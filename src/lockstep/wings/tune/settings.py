@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,12 +136,13 @@ class Settings:
         """The command with the words that are put behind it."""
         return [*command, *(word for one in self.own for word in one.arguments)]
 
-    def request(self) -> dict[str, Any]:
-        """What the process is told in `VARIABLE`."""
-        return {
+    def variables(self, **more: Any) -> dict[str, str]:
+        """Variables that are set for the command, with what `applying` is told in its process, and `more` for it."""
+        request = {
             "knobs": dict(self.knobs),
             "python": [one.python for one in self.own if one.python],
         }
+        return {**self.environment(), VARIABLE: json.dumps(request | more)}
 
     def __str__(self) -> str:
         words = [f"{name}={shown(value)}" for name, value in self.knobs.items()]

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from lockstep.cli.notices import tell
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
 from lockstep.launch import launch
-from lockstep.wings.tune.settings import INSIDE, VARIABLE, Settings
+from lockstep.wings.tune.settings import INSIDE, Settings
+from lockstep.wings.tune.trials import INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +94,19 @@ def run_tuned(command: Sequence[str], settings: Settings, **streams: Any) -> int
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-tuned-", ignore_cleanup_errors=True) as name:
         options = Options(loads=[INSIDE], records_nothing=True)
-        request = settings.request()
         return launch(
             settings.command(command), Path(name) / "run", options, hear=tell,
-            adjust=lambda environment: _variables(environment, settings, request), **streams,
+            adjust=lambda environment: environment | settings.variables(), **streams,
         ).code  # fmt: skip
 
 
 def time_steps(
-    command: Sequence[str], settings: Settings, steps: tuple[int, int], place: Path, **streams: Any
+    command: Sequence[str],
+    settings: Settings,
+    steps: tuple[int, int],
+    place: Path,
+    seed: int | None,
+    **streams: Any,
 ) -> TimedRun:
     """Run some steps of a training and time them.
 
@@ -109,6 +116,8 @@ def time_steps(
         The first step that is timed, and the one after the last, after which the training ends.
     place
         A folder for what it leaves for a moment.
+    seed
+        From which random numbers are drawn; None to leave that to the script.
 
     Raises
     ------
@@ -117,14 +126,16 @@ def time_steps(
     """
     into = place / "timed"
     shutil.rmtree(into, ignore_errors=True)
-    options = Options(loads=[INSIDE], records_nothing=True, max_steps=steps[1])
-    request = settings.request() | {"into": str(into), "timed": steps}
+    options = Options(loads=[INSIDE], records_nothing=True, max_steps=steps[1], seed=seed)
+    variables = settings.variables(into=str(into), timed=steps)
     ended = launch(
         settings.command(command), place / "run", options, force=True, hear=tell,
-        adjust=lambda environment: _variables(environment, settings, request), **streams,
+        adjust=lambda environment: environment | variables, **streams,
     )  # fmt: skip
     told = [json.loads(one.read_text("utf-8")) for one in sorted(into.glob("rank*.json"))]
     shutil.rmtree(into, ignore_errors=True)
+    if ended.code in INTERRUPTED:
+        raise click.Abort
     if ended.code:
         raise RunFailedError(f"the command ended with exit code {ended.code}")
     if not told:
@@ -144,9 +155,3 @@ def time_steps(
 def _place(text: str) -> str:
     line, _, file = text.partition(":")
     return f"{file}:{line}"
-
-
-def _variables(
-    environment: dict[str, str], settings: Settings, request: dict[str, Any]
-) -> dict[str, str]:
-    return {**environment, **settings.environment(), VARIABLE: json.dumps(request)}
