@@ -72,6 +72,9 @@ MEMORY_AS_FOUND = "memory as it was found, not written to yet"
 UNCOUNTED = "holds NaN or infinite elements, and how many was not written"
 """Note of a content whose `nan_count` or `inf_count` of 1 means one or more."""
 
+FILE_MISSING = "its file is not there: "
+"""How the note of a content begins whose elements another tool should have left in a file."""
+
 OF_LAST_FUNCTION = "grad_fn."
 """How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
 than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""
