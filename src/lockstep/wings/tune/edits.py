@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lockstep.wings.tune.rewrites import Rewrite
 from lockstep.wings.tune.settings import Settings, Value
 from lockstep.wings.tune.tuned_run import Use
 
@@ -31,7 +32,15 @@ def edits(settings: Settings, uses: Sequence[Use]) -> tuple[str, list[str]]:
         if keywords and line.isdigit():
             by_file[file].append((int(line), use.name, keywords))
             placed |= _KNOBS_OF.get(use.knob, set())
-    diff = "".join(_diff(Path(file), found) for file, found in by_file.items())
+    files = dict.fromkeys([*by_file, *(_absolute(one) for one in settings.rewrites)])
+    diff = "".join(
+        _diff(
+            Path(file),
+            by_file.get(file, []),
+            [one for one in settings.rewrites if _absolute(one) == file],
+        )
+        for file in files
+    )
     for name, value in settings.knobs.items():
         if name not in placed or not diff:
             sentences.append(_sentence(name, value, uses))
@@ -84,7 +93,13 @@ def _sentence(name: str, value: Value, uses: Sequence[Use]) -> str:
     }.get(name, f"{name}={value}: there is no short edit; go on with lockstep run-tuned")
 
 
-def _diff(file: Path, wanted: Sequence[tuple[int, str, dict[str, str]]]) -> str:
+def _absolute(one: Rewrite) -> str:
+    return str(Path(one.file).absolute())
+
+
+def _diff(
+    file: Path, wanted: Sequence[tuple[int, str, dict[str, str]]], rewrites: Sequence[Rewrite]
+) -> str:
     """The diff of one file; nothing where it cannot be read, or no such call is found in it."""
     try:
         source = file.read_bytes()
@@ -95,10 +110,17 @@ def _diff(file: Path, wanted: Sequence[tuple[int, str, dict[str, str]]]) -> str:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    for one in rewrites:
+        end = starts[one.line - 1 + len(one.before)]
+        changes.append((starts[one.line - 1], end, "".join(one.after).encode()))
+    rewritten = [(start, end) for start, end, _ in changes]
     for line_number, name, keywords in wanted:
         call = _call(tree, line_number, name)
         if call is not None:
-            changes += _changes(call, keywords, starts, source)
+            changes += [
+                one for one in _changes(call, keywords, starts, source)
+                if not any(start <= one[0] < end for start, end in rewritten)
+            ]  # fmt: skip
     changed = source
     for start, end, text in sorted(set(changes), reverse=True):
         changed = changed[:start] + text + changed[end:]

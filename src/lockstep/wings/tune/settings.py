@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from lockstep.core.errors import RecordingError, UsageError
+from lockstep.wings.tune.rewrites import Rewrite
 
 Value = int | str | bool
 
@@ -115,10 +116,13 @@ class Settings:
         Those of `KNOBS`, with a value each.
     own
         The user's.
+    rewrites
+        Changes of the script; a file of settings has none of them.
     """
 
     knobs: Mapping[str, Value] = field(default_factory=dict)
     own: tuple[OwnKnob, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """Variables that are set for the command."""
@@ -146,7 +150,8 @@ class Settings:
 
     def __str__(self) -> str:
         words = [f"{name}={shown(value)}" for name, value in self.knobs.items()]
-        return ", ".join([*words, *(one.name for one in self.own)]) or "as it is"
+        words += [one.name for one in self.own] + [one.name for one in self.rewrites]
+        return ", ".join(words) or "as it is"
 
 
 def shown(value: Value) -> str:

@@ -26,6 +26,7 @@ from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.tune import settings
 from lockstep.wings.tune.bisecting import Outcome
 from lockstep.wings.tune.commits import Repository
+from lockstep.wings.tune.rewrites import rewritten
 from lockstep.wings.tune.settings import Settings
 from lockstep.wings.tune.switches import INSIDE, VARIABLE, State
 
@@ -119,10 +120,11 @@ class Trials:
             where["cwd"] = self._repository.folder_in(copy)
             variables["PYTHONDONTWRITEBYTECODE"] = "1"
         try:
-            ended = launch(
-                command, folder, dataclasses.replace(self._options, loads=loads), force=True, hear=tell,
-                adjust=lambda environment: environment | variables, **where,
-            )  # fmt: skip
+            with rewritten(command, state.settings.rewrites, where) as (words, streams):
+                ended = launch(
+                    words, folder, dataclasses.replace(self._options, loads=loads), force=True, hear=tell,
+                    adjust=lambda environment: environment | variables, **streams,
+                )  # fmt: skip
         except LockstepError as error:
             return str(error)
         finally:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -23,12 +23,13 @@ from lockstep.wings.tune.choosing import worth_trying
 from lockstep.wings.tune.edits import edits
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.profile_run import steps_of
-from lockstep.wings.tune.settings import OwnKnob, Value, read_choices, settings_text
+from lockstep.wings.tune.rewrites import read_rewrites
+from lockstep.wings.tune.settings import OwnKnob, read_choices, settings_text
 from lockstep.wings.tune.tune_page import PAGE, tune_page
 from lockstep.wings.tune.tune_screen import Answer, as_values, headline, render
-from lockstep.wings.tune.tuned_run import RunFailedError, check_command
+from lockstep.wings.tune.tuned_run import RunFailedError, TimedRun, check_command
 from lockstep.wings.tune.tuned_trials import TunedTrials
-from lockstep.wings.tune.tuning import Search, Tried, candidates
+from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
 
 SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.diff"
 
@@ -58,6 +59,10 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     help="YAML file of what to try: knobs with their values, and your own.  [default: what fits the training]",
 )  # fmt: skip
 @click.option(
+    "--edits", "diff", type=click.Path(path_type=Path), metavar="DIFF",
+    help="Try each hunk of a unified diff alone, on a copy of the current folder.",
+)  # fmt: skip
+@click.option(
     "--accept", type=float, metavar="ERROR",
     help="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
     " at most this share (relative L2), as in 0.02.",
@@ -74,6 +79,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 def tune(
     output: Path,
     knobs: Path | None,
+    diff: Path | None,
     accept: float | None,
     limit_s: float,
     steps: str,
@@ -95,6 +101,7 @@ def tune(
     \b
     lockstep tune -- python train.py
     lockstep tune --accept 0.02 --time 1h -- python train.py
+    lockstep tune --edits rewrites.diff -- python train.py
     lockstep tune --knobs mine.yaml -o tuned -- torchrun --nproc_per_node 2 train.py
     lockstep run-tuned tuned/tuned.yaml -- python train.py
     """
@@ -103,43 +110,38 @@ def tune(
     if repeat < 2:
         raise UsageError("--repeat 1 tells no interval; give 2 or more")
     wanted, own = read_choices(knobs) if knobs is not None else ({}, ())
+    rewrites = read_rewrites(diff, Path.cwd()) if diff is not None else ()
     output = _folder(output)
     subject = [*command, f"--steps {steps}", f"--accept {accept}", f"--seed {seed}"]
-    journal = Journal(output / LOG, [*subject, *map(_content, own)], "tune")
+    journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
     until_s = time.monotonic() + limit_s
+
+    def choose(told: TimedRun) -> list[Candidate]:
+        values = worth_trying(told, accepts_precision=accept is not None)
+        by_file = knobs is not None or diff is not None
+        return candidates(wanted if by_file else values, own, rewrites)
+
     with tempfile.TemporaryDirectory(prefix="lockstep-tune-") as name:
         trials = TunedTrials(command, steps_of(steps), accept, seed, Path(name))
-        answer = _answer(
-            trials,
-            journal,
-            wanted,
-            own,
-            accept=accept,
-            repeat=repeat,
-            until_s=until_s,
-            by_file=knobs is not None,
-        )
+        answer = _answer(trials, journal, choose, repeat=repeat, until_s=until_s)
     _write(answer, output, command)
     if as_json:
         click.echo(json_text(as_values(answer)))
     else:
         click.echo(render(answer, limit=limit).plain.rstrip("\n"))
-        click.echo(
-            f"\nwrote {output / SETTINGS} and {output / PAGE}; apply it with\n  {_apply(output, command)}"
-        )
+        if answer.tuned.settings.knobs or answer.tuned.settings.own:
+            click.echo(f"\nwrote {output / SETTINGS}; apply it with\n  {_apply(output, command)}")
+        click.echo(f"\nwrote {output / PAGE}")
     return ExitCode.AGREES
 
 
 def _answer(
     trials: TunedTrials,
     journal: Journal,
-    wanted: dict[str, list[Value]],
-    own: tuple[OwnKnob, ...],
+    choose: Callable[[TimedRun], list[Candidate]],
     *,
-    accept: float | None,
     repeat: int,
     until_s: float,
-    by_file: bool,
 ) -> Answer:
     """Search, and say what the edit is."""
     try:
@@ -149,9 +151,8 @@ def _answer(
     if not any("repeats" in one for one in journal.entries):
         trials.check_repeats()
         journal.add({"repeats": True})
-    values = wanted if by_file else worth_trying(told, accepts_precision=accept is not None)
     search = Search(trials, journal, repeat=repeat, until_s=until_s, told=_tell)
-    tuned = search.run(candidates(values, own))
+    tuned = search.run(choose(told))
     return Answer(tuned, told, *edits(tuned.settings, told.uses))
 
 

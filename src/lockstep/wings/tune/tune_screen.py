@@ -43,7 +43,11 @@ def headline(answer: Answer) -> str:
     rejected = sum(one.verdict is Verdict.NUMBERS for one in tuned.tried)
     held = f"; {rejected} faster with other numbers, rejected" if rejected else ""
     if tuned.settings == Settings():
-        return f"NOTHING TO GAIN: {counted(len(tuned.tried) - left, 'knob')} tried, none kept{held}{not_tried}"
+        noisy = sum(one.verdict is Verdict.NOISY for one in tuned.tried)
+        told = f"; {noisy} too noisy to tell" if noisy else ""
+        word = "TOO NOISY" if noisy else "NOTHING TO GAIN"
+        tried = counted(len(tuned.tried) - left, "knob")
+        return f"{word}: {tried} tried, none kept{told}{held}{not_tried}"
     if tuned.speed is None or tuned.speed.low <= 1.0:
         return (
             f"TOO NOISY: {tuned.settings}: together {tuned.speed or 'they fail'}{held}{not_tried}"

@@ -16,6 +16,7 @@ from lockstep.cli.notices import tell
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
 from lockstep.launch import launch
+from lockstep.wings.tune.rewrites import rewritten
 from lockstep.wings.tune.settings import INSIDE, Settings
 from lockstep.wings.tune.trials import INTERRUPTED
 
@@ -128,10 +129,11 @@ def time_steps(
     shutil.rmtree(into, ignore_errors=True)
     options = Options(loads=[INSIDE], records_nothing=True, max_steps=steps[1], seed=seed)
     variables = settings.variables(into=str(into), timed=steps)
-    ended = launch(
-        settings.command(command), place / "run", options, force=True, hear=tell,
-        adjust=lambda environment: environment | variables, **streams,
-    )  # fmt: skip
+    with rewritten(settings.command(command), settings.rewrites, streams) as (words, where):
+        ended = launch(
+            words, place / "run", options, force=True, hear=tell,
+            adjust=lambda environment: environment | variables, **where,
+        )  # fmt: skip
     told = [json.loads(one.read_text("utf-8")) for one in sorted(into.glob("rank*.json"))]
     shutil.rmtree(into, ignore_errors=True)
     if ended.code in INTERRUPTED:

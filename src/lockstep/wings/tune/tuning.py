@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.paired_times import Speedup, speedup
+from lockstep.wings.tune.rewrites import Rewrite
 from lockstep.wings.tune.settings import OwnKnob, Settings, Value, shown
 from lockstep.wings.tune.tuned_run import RunFailedError
 
@@ -101,9 +102,16 @@ class Candidate:
     add: tuple[Callable[[Settings], Settings], ...]
 
 
-def candidates(values: Mapping[str, Sequence[Value]], own: Sequence[OwnKnob]) -> list[Candidate]:
-    """Built-in knobs with their values, and the user's own, which come first."""
-    found = [Candidate((one.name,), (functools.partial(_with_own, one),)) for one in own]
+def candidates(
+    values: Mapping[str, Sequence[Value]],
+    own: Sequence[OwnKnob],
+    rewrites: Sequence[Rewrite] = (),
+) -> list[Candidate]:
+    """What the user gives, which comes first, and built-in knobs with their values."""
+    found = [
+        *(Candidate((one.name,), (functools.partial(_with_rewrite, one),)) for one in rewrites),
+        *(Candidate((one.name,), (functools.partial(_with_own, one),)) for one in own),
+    ]
     for name, some in values.items():
         names = tuple(f"{name}={shown(value)}" for value in some)
         adds = tuple(functools.partial(_with_knob, name, value) for value in some)
@@ -111,12 +119,16 @@ def candidates(values: Mapping[str, Sequence[Value]], own: Sequence[OwnKnob]) ->
     return found
 
 
+def _with_rewrite(rewrite: Rewrite, on: Settings) -> Settings:
+    return replace(on, rewrites=(*on.rewrites, rewrite))
+
+
 def _with_own(knob: OwnKnob, on: Settings) -> Settings:
-    return Settings(on.knobs, (*on.own, knob))
+    return replace(on, own=(*on.own, knob))
 
 
 def _with_knob(name: str, value: Value, on: Settings) -> Settings:
-    return Settings({**on.knobs, name: value}, on.own)
+    return replace(on, knobs={**on.knobs, name: value})
 
 
 class Search:
@@ -204,7 +216,7 @@ class Search:
             verdict, words = Verdict.SLOWER, f"{speed} in {speed.pairs} pairs of runs"
         else:
             verdict = Verdict.NOISY
-            words = f"{speed} in {speed.pairs} pairs of runs; more --repeat or a quieter machine can tell"
+            words = "the interval holds 1; more --repeat or a quieter machine can tell"
         return Tried(name, str(on), verdict, words, speed, numbers.error)
 
     def _confirmed(self, name: str, on: Settings, then: Settings) -> Tried:
