@@ -1,4 +1,4 @@
-"""Data-parallel trainings by hand on two ranks, with slips in their collectives: `rank_collectives.py DIRECTORY`."""
+"""Hand-written data-parallel trainings on two ranks, with slips in collectives: `rank_collectives.py DIRECTORY`."""
 
 from __future__ import annotations
 
