@@ -146,6 +146,7 @@ WITHOUT_JSON = {
     "extract": "writes a file",
     "convert": "writes a recording or files",
     "tfdbg": "writes files",
+    "run-tuned": "runs the training, whose output it is",
     "cache": "a group of jobs",
     "cache start": "starts a daemon",
     "cache stop": "stops it",

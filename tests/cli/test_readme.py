@@ -60,6 +60,8 @@ NOT_RUN = {
     "quantize": "needs what export writes",
     "plot": "needs the extra plot",
     "profile": "takes ten seconds",
+    "tune": "takes a training for each trial",
+    "run-tuned": "needs what tune writes",
     "bisect": "takes a training for each trial",
     "doctor": "says what is wrong with the machine that runs it",
 }

@@ -112,6 +112,9 @@ def was_asked_to_end(ended_by: str) -> bool:
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
+OPERATORS = "single operators"
+"""What is not seen where another tool tells modules alone; the reason begins with how that is said of a place."""
+
 ORDER = "the order of the calls"
 """What is not seen where another tool's names tell no time: nothing comes before anything then."""
 

@@ -6,6 +6,7 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 from __future__ import annotations
 
 import html
+import itertools
 import os
 import re
 import sys
@@ -349,7 +350,7 @@ class RankRecording:
 
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:
-        """The losses behind the recorded steps, in order of time."""
+        """The losses after the recorded steps, in order of time."""
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 
@@ -641,12 +642,22 @@ _TENSOR_FILES = (".pt", ".pth", ".npy", ".npz", ".safetensors", ".h5", ".hdf5")
 
 def _advice_of_folder(path: Path) -> str:
     """What to give in place of a folder that holds no recording: how names are built, if it holds tensors by name."""
-    names = sorted(one.name for one in path.iterdir() if one.suffix.lower() in _TENSOR_FILES)
-    if not names:
+    files = (one for one in sorted(path.iterdir()) if one.suffix.lower() in _TENSOR_FILES)
+    below = (one for one in path.rglob("*") if one.suffix.lower() in _TENSOR_FILES)
+    first = next(itertools.chain(files, itertools.islice(below, 1)), None)
+    if first is None:
         return "give the directory of `lockstep record -o`"
-    suffix = Path(names[0]).suffix
-    inside = "" if suffix.lower() in (".npz", ".safetensors", ".h5", ".hdf5") else suffix
-    return f"for tensors of your own say how names are built: --format 'tensors:{{module}}{inside}'"
+    inside = "" if first.suffix.lower() in _MANY_INSIDE else first.suffix
+    where = "{any}/" if first.parent != path else ""
+    names = f"{where}{{module}}.{{op}}.{{role}}.{{index}}{inside}"
+    return (
+        f"for tensors of your own say how names are built: --format 'tensors:{names}', or {{module}}{inside} where that"
+        " is all they tell"
+    )
+
+
+_MANY_INSIDE = (".npz", ".safetensors", ".h5", ".hdf5")
+"""Files that hold many tensors, each by a name of its own."""
 
 
 def _read_run_manifest(path: Path) -> RunManifest:
