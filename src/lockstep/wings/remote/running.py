@@ -342,7 +342,7 @@ async def _conclude(link: Link, job: Job, bringing: Bringing, last: Answer) -> i
     files, size_bytes = last["left"]
     if files:
         say(
-            f"{job.machine}: {files} files that the command wrote stay there ({size_bytes / 1e6:.1f} MB), in"
+            f"{job.machine}: files that the command left there: {files} ({size_bytes / 1e6:.1f} MB), in"
             f" {job.folder}/tree"
         )
     else:
