@@ -187,7 +187,9 @@ def _floor(bound: Bound, items: Sequence[Measured], margin: float) -> float:
 def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> float:
     items = (*operation.entering, output)
     if operation.family is Family.CROSS_ENTROPY and not operation.gradients:
-        items = (output,)  # autocast widens 16-bit scores first: a loss rounds as its own dtype says
+        items = (
+            output,
+        )  # autocast widens 16-bit scores first: a loss rounds as its own dtype says
     same_inputs = all(item.equal for item in operation.entering)
     if operation.setting_differs and same_inputs:
         return SETTING_MARGIN * SINGLE * (bound.rounding + bound.accumulation)
