@@ -153,6 +153,12 @@ WITHOUT_JSON = {
     "cache session": "prints a name",
     "cache destroy": "drops a session",
     "migrate undo": "restores files",
+    "copy": "copies files",
+    "remote": "a group of jobs",
+    "remote add": "keeps a machine, and `remote list` tells it",
+    "remote remove": "forgets a machine",
+    "remote attach": "prints what a command prints",
+    "remote stop": "ends a command",
 }
 
 

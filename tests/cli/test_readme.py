@@ -50,6 +50,8 @@ NOT_RUN = {
     "gate": "needs a golden",
     "msaccucmp": "needs dumps of another tool",
     "msprobe": "needs dumps of another tool",
+    "remote": "needs another machine",
+    "copy": "needs object storage",
     "tfdbg": "needs TensorFlow 1",
     "codegen": "takes a C compiler and ten seconds",
     "export": "takes ten seconds",

@@ -472,6 +472,8 @@ class Contents:
             known = self._known_as(dtype, shape, device + note)
             found = known.get(measured.digest)
             if found is not None:
+                if measured.place is not None and measured.place.number == self._next:
+                    self._next += 1  # its elements were just saved under this number
                 return found
             known[measured.digest] = self._next
         number = self._next

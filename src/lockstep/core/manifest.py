@@ -112,6 +112,9 @@ def was_asked_to_end(ended_by: str) -> bool:
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
+OPERATORS = "single operators"
+"""What is not seen where another tool tells modules alone; the reason begins with how that is said of a place."""
+
 ORDER = "the order of the calls"
 """What is not seen where another tool's names tell no time: nothing comes before anything then."""
 
@@ -127,6 +130,8 @@ APART = "parts of tensors"
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
+PART = "a part of the recording"
+"""What is not seen where not all files of a recording could be brought to this machine: it never agrees."""
 
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""

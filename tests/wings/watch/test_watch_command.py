@@ -226,7 +226,7 @@ def test_a_step_can_be_asked_about_while_the_training_waits(place: Place) -> Non
     assert "torch.nn.Linear #0, forward: output result float32[32, 16]" in said
     assert "step 0, rank0: dead-relu" in said
     assert "->" in said
-    assert "asked to end behind step 2" in said
+    assert "asked to end after step 2" in said
     assert list((place.path / "runs" / "rank0").glob("events.out.tfevents.*"))
     steps = [one["step"] for one in place.events() if one["event"] == "step"]
     assert steps[:3] == [0, 1, 2]

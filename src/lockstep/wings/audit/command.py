@@ -75,7 +75,7 @@ def audit(
     parse_ranks(ranks) if training_command() else RankSelection.parse(ranks)
     command = training_command()
     if bool(command) == (recording is not None):
-        raise UsageError("give either a recording, or a training's command behind --")
+        raise UsageError("give either a recording, or a training's command after --")
     auditor = Auditor(SiteChoice(only), memory_bytes=memory_bytes)
     if recording is not None and budget is not None:
         raise UsageError(

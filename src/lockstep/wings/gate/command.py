@@ -78,7 +78,7 @@ def gate(
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     if steps:
         StepSelection.parse(steps)
     change = _update(

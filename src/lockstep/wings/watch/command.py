@@ -125,7 +125,7 @@ def watch(
         return 0
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     StepSelection.parse(steps)
     whole = bool(save_on) or interactive
     recorded = Options(
@@ -191,7 +191,7 @@ def _run(
         if asking is not None:
             asking.before(watcher.memory_of(step.name))
         hits = watcher.look(step)
-        for sentence in plan.acting.act(step, hits):
+        for sentence in plan.acting.act(step, [*hits, *watcher.new_notes]):
             shown.say(sentence)
         if asking is not None:
             asking.after(step, hits)
@@ -215,7 +215,9 @@ def _conclude(watched: Watched, ended: Ended, *, as_json: bool) -> int:
         }
         values = {
             "steps": dict(watched.steps), "skipped": watched.skipped, "left_out": ended.left_out,
-            "fired": hits, "exit_code": ended.code, "not_written": ended.unwritten,
+            "left_out_by_script": watched.by_hand, "fired": hits,
+            "notes": [hit_values(hit) for hit in watched.notes.values()],
+            "exit_code": ended.code, "not_written": ended.unwritten,
         }  # fmt: skip
         click.echo(json_text(enveloped(values)))
     else:

@@ -84,7 +84,7 @@ def follow(
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     ways = _Ways(
         open_recording(reference, form=form),
         output,
@@ -183,7 +183,7 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
             click.echo(f"steps were not compared as they came: {followed.why_not}")
         if followed.stopped_at is not None:
             click.echo(
-                f"the training was asked to end behind step {followed.stopped_at}{_for_nothing(found)}"
+                f"the training was asked to end after step {followed.stopped_at}{_for_nothing(found)}"
             )
     if followed.stopped_at is not None:
         click.echo(_kept(followed.origin_kept), err=ways.as_json)

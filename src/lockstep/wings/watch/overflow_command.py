@@ -58,7 +58,7 @@ def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     found = _Found()
 
     def look(written: WrittenStep) -> None:
@@ -73,7 +73,7 @@ def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int
                 say(_first_line(written.name, written.number, source))
         if stop and len(found.sources) >= hits and not found.stopped:
             found.stopped = True
-            say(f"the training is asked to end behind step {end_soon(written)} (--stop)")
+            say(f"the training is asked to end after step {end_soon(written)} (--stop)")
 
     recorded = Options(steps="0:", save="stats", only=list(only))
     ended = watch_training(
