@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import socket
 import subprocess
 import threading
@@ -15,6 +17,7 @@ from werkzeug.serving import make_server
 from lockstep.cli.main import main
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.store import storage
+from lockstep.store.partial import marked_as_part
 from lockstep.store.reader import open_recording
 from lockstep.store.storage import Storage, StorageError, url_of
 
@@ -192,20 +195,24 @@ def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without
     assert "set OBS_ENDPOINT_URL" in capsys.readouterr().err
 
 
+SCRIPT = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
 def test_a_training_is_recorded_straight_into_storage(
     bucket: Server, programs: Path, tmp_path: Path
 ) -> None:
     # given a training
-    (tmp_path / "train.py").write_text(
-        "import torch\n"
-        "torch.manual_seed(0)\n"
-        "model = torch.nn.Linear(4, 2)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for _ in range(2):\n"
-        "    optimizer.zero_grad()\n"
-        "    model(torch.randn(3, 4)).square().mean().backward()\n"
-        "    optimizer.step()\n"
-    )
+    (tmp_path / "train.py").write_text(SCRIPT)
     command = ["--save", "tensors", "--", str(programs / "python"), "train.py"]
     # when it is recorded here and there
     for place in ("here", f"{BUCKET}/there"):
@@ -216,6 +223,47 @@ def test_a_training_is_recorded_straight_into_storage(
     assert there.missing == open_recording("here").missing
     assert main(["compare", "here", f"{BUCKET}/there"]) == 0
     assert all(not name.startswith(".") for name in Storage(f"{BUCKET}/there").names())
+
+
+def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_agrees(
+    bucket: Server,
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # given storage that takes every file but the manifest at the top, once it is the last
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["--", str(programs / "python"), "train.py"]
+    assert main(["record", "-o", "here", *command]) == 0
+    real = Storage.store
+
+    def store(self: Storage, name: str, source: Path | bytes) -> None:
+        if (
+            name == "manifest.json"
+            and isinstance(source, bytes)
+            and b"part of the rec" not in source
+        ):
+            marked = marked_as_part(source, "it is still being uploaded")
+            real(self, name, marked)
+            raise StorageError(f"{self.url}: gone")
+        real(self, name, source)
+
+    monkeypatch.setattr(Storage, "store", store)
+    # when a training is recorded there
+    assert main(["record", "-o", f"{BUCKET}/there", *command]) == 2
+    told = capfd.readouterr().err
+    # then what is there agrees with nothing
+    assert main(["compare", "here", f"{BUCKET}/there"]) != 0
+    said = "".join(capfd.readouterr())
+    assert "AGREE" not in said
+    assert "still being uploaded" in said
+    # and the command that is named uploads what lies here
+    monkeypatch.setattr(Storage, "store", real)
+    again = shlex.split(told[told.index("lockstep copy ") :].splitlines()[0])
+    assert main(again[1:]) == 0
+    assert main(["compare", "here", f"{BUCKET}/there"]) == 0
+    shutil.rmtree(Path(again[2]).parent)
 
 
 def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

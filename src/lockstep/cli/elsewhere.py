@@ -21,7 +21,10 @@ _META = "lockstep.on"
 
 
 def runs_elsewhere(
-    *, writes: tuple[str, ...] = (), records: tuple[str, ...] = ()
+    *,
+    writes: tuple[str, ...] = (),
+    records: tuple[str, ...] = (),
+    stays: tuple[str, ...] = (),
 ) -> Callable[[click.Command], click.Command]:
     """Return the decorator that gives a verb the option `--on`.
 
@@ -30,7 +33,9 @@ def runs_elsewhere(
     writes
         The options whose paths it writes; every other path is one that it reads.
     records
-        Of these, the options under which it makes a recording.
+        The options under which it makes a recording.
+    stays
+        The switches with which it runs on this machine alone.
     """
     uses = dict.fromkeys(writes, Use.WRITES) | dict.fromkeys(records, Use.RECORDS)
 
@@ -44,6 +49,9 @@ def runs_elsewhere(
             if machine is None:
                 assert here is not None
                 return here(**values)
+            here_alone = [name for name in stays if values.get(name.strip("-").replace("-", "_"))]
+            if here_alone:
+                raise UsageError(f"{here_alone[0]} works on this machine only; leave out --on")
             asked = _asked(context, machine, uses)
             code = manager().hook.lockstep_run_elsewhere(asked=asked)
             if code is None:

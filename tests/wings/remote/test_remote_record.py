@@ -224,22 +224,57 @@ def test_files_that_the_command_leaves_are_named_and_stay(
     shutil.rmtree(checkpoint.parents[1])
 
 
+def test_a_verb_that_watches_runs_there_and_its_files_come_back(
+    host: SshHost, programs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add(programs)
+    # when a training is watched there
+    words = ["watch", "--on", "gpu1", "--events", "events.jsonl", "--json"]
+    assert main([*words, *TRAINING]) == 0
+    # then the answer is printed here, and the event file is here
+    out = capfd.readouterr().out
+    assert '"rules"' in out or '"steps"' in out
+    lines = [json.loads(line) for line in Path("events.jsonl").read_text().splitlines()]
+    assert len(lines) > 1
+
+
+def test_what_a_verb_does_on_this_machine_alone_is_refused(
+    host: SshHost, programs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add(programs)
+    for words, told in (
+        (["watch", "--interactive", *TRAINING], "--interactive works on this machine only"),
+        (
+            ["gate", "golden", "--update", "--because", "x", *TRAINING],
+            "--update works on this machine only",
+        ),
+        (["audit", "recording"], "give the command after --"),
+        (["gate", "golden", *TRAINING], "golden: there is no such file"),
+    ):
+        assert main([words[0], "--on", "gpu1", *words[1:]]) == 2
+        assert told in capfd.readouterr().err
+
+
 @pytest.mark.cold
 @pytest.mark.exhaustive
 def test_lockstep_itself_is_sent_to_a_machine_that_has_only_its_packages(
     host: SshHost, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # given a Python that has every package but Lockstep
-    folders = [place for place in sys.path if place.endswith("site-packages")]
-    python = tmp_path / "python-without"
-    lines = f"import sys; sys.path[:0] = {folders!r}"
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "sitecustomize.py").write_text(lines)
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{tmp_path / "lib"} exec {shlex.quote(sys.executable)} -S "$@"\n'
-    )
+    packages, python = tmp_path / "packages", tmp_path / "python-without"
+    packages.mkdir()
+    for place in (Path(one) for one in sys.path if one.endswith("site-packages")):
+        for entry in place.iterdir():
+            if (
+                "lockstep" not in entry.name
+                and entry.suffix != ".pth"
+                and not (packages / entry.name).exists()
+            ):
+                (packages / entry.name).symlink_to(entry)
+    base = shlex.quote(sys._base_executable)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {base} "$@"\n')
     python.chmod(0o755)
-    add(tmp_path, "--python", str(python))
+    add(tmp_path, "--python", str(python), "--force")
     # when a training is recorded there
     code = main([*RECORD, *TRAINING])
     # then Lockstep came along

@@ -162,7 +162,7 @@ def _take_places(asked: Elsewhere, job: Job, runs: list[RunDirectory]) -> None:
             runs.append(run)
             Bringing(job).begin(output)
         elif here.exists() and not asked.force:
-            raise OutputExistsError(f"{here}: exists already; give another path, or --force")
+            raise OutputExistsError(f"{here}: exists already; remove it, or give another path")
 
 
 async def _send(link: Link, job: Job, asked: Elsewhere, there: Answer) -> Answer:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -35,6 +36,7 @@ class _Command(TrainingBehind):
     usage = "REFERENCE -- COMMAND..."
 
 
+@runs_elsewhere(writes=("--output", "--keep"), stays=("--commits",))
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.option(

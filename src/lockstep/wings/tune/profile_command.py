@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
@@ -32,6 +33,7 @@ class _Command(TrainingBehind):
     usage = "{-- COMMAND... | TRACE | diff LEFT RIGHT...}"
 
 
+@runs_elsewhere(writes=("--output",))
 @click.command(cls=_Command)
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path))
 @options.option(

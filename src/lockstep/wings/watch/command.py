@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -36,6 +37,7 @@ from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
 _WIDTH = 100
 
 
+@runs_elsewhere(writes=("--output", "--tensorboard", "--events"), stays=("--interactive",))
 @click.command(cls=TrainingBehind)
 @options.option("--every")
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
@@ -38,6 +39,7 @@ class _Command(TrainingBehind):
     usage = "REFERENCE -- COMMAND..."
 
 
+@runs_elsewhere(writes=("--output",))
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
 @options.option("--output", default=Path("followed"), words="The recording of the candidate.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -36,6 +37,7 @@ class _Found:
     stopped: bool = False
 
 
+@runs_elsewhere()
 @click.command(cls=TrainingBehind)
 @click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
 @options.only
