@@ -39,6 +39,7 @@ from lockstep.judge.protocol import (
     whole_numbers,
 )
 from lockstep.judge.region_model import region_error
+from lockstep.judge.rounded_parts import rounded_parts
 from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
@@ -96,7 +97,7 @@ class ErrorModel:
             inherited = math.inf
         if not backward and output.difference == math.inf and any(map(is_other_mask, entering)):
             inherited = math.inf  # -inf takes what it is added to along, -1e9 does not
-        floor = _operator_floor(operation, bound, output)
+        floor = _operator_floor(operation, bound, output) + rounded_parts(output)
         found = bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
         return with_common_factor(found, operation, output)
 
@@ -127,6 +128,7 @@ class ErrorModel:
         error = None if is_gradient(target) else region_error(region, target)
         if error is not None:
             floor = min(floor, NOISE_MARGIN * error * target.norm + subnormal)
+        floor += rounded_parts(target)
         return bounded_judgement(
             target, floor=floor, inherited=INHERITED_MARGIN * bound.inherited, entering=sources
         )
