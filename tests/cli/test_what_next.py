@@ -29,7 +29,8 @@ else:
     torch.manual_seed(3)
 if fault == "forward":
     model[1].register_forward_hook(lambda module, args, output: output * 1.01)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+trained = [own for name, own in model.named_parameters() if (fault, name) != ("kept", "3.bias")]
+optimizer = torch.optim.SGD(trained, lr=0.1)
 batch = torch.linspace(-1, 1, 32).reshape(4, 8)
 for step in range(4):
     optimizer.zero_grad()
@@ -43,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Workplace
     """A training recorded as it is and with faults, named after them; folder and script need quoting."""
     place = Workplace(tmp_path_factory.mktemp("work") / "it's here", programs)
     script = place.script("my train.py", TRAIN)
-    for name in ("sound", "again", "forward", "init", "random"):
+    for name in ("sound", "again", "forward", "init", "random", "kept"):
         done = place.record("-o", name, "--", "python", script, name)
         assert done.code == 0, done.err
     return place
@@ -81,6 +82,22 @@ def test_what_is_no_operator_is_shown(place: Workplace) -> None:
     assert line.count("lockstep show ") == 2
     assert done.code == 0
     assert done.out.count("rank0 step 0: 0 / torch.nn.Linear #0, init") == 2
+
+
+def test_what_one_run_alone_did_is_shown_beside_its_module_in_the_other(place: Workplace) -> None:
+    # Given a candidate whose optimizer does not have 3.bias
+    compared = place.run("lockstep", "compare", "sound", "kept")
+    assert "only the reference updates 3.bias" in compared.out
+
+    # When the next step is pasted
+    line, done = pasted(place, compared.out)
+
+    # Then nothing is run again: the update is shown, and what the candidate has of this layer
+    site = "3 / torch.optim.SGD #0, optimizer"
+    assert line == f"lockstep show sound '{site}' --steps 0 && lockstep show kept 3 --steps 0"
+    assert done.code == 0
+    assert "optimizer param_after 0  3.bias" in done.out
+    assert done.out.count("backward  param_grad  2  3.bias") == 1
 
 
 @pytest.mark.exhaustive

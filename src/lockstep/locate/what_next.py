@@ -105,6 +105,8 @@ def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
     return max(makers, key=itemgetter(0))[1] if makers else None
 
 
+_LOOK = "look at what was recorded there"
+
 _MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
 
 
@@ -138,6 +140,8 @@ class _Asked:
             return self._at_site(records)
         if not origin.op:  # of no call: what the process holds
             return self._what_they_hold()
+        if len(records) == 1:  # what one of them never did cannot be run again
+            return self._at_lone_site(*records[0])
         calls = [call for call in made_at(origin, *self.both) if call is not None]
         if not calls:
             return self._at_site(records)
@@ -166,7 +170,15 @@ class _Asked:
         lines = [
             _line("show", run.path, record.site, "--steps", record.step) for run, record in records
         ]
-        return WhatNext("look at what was recorded there", " && ".join(lines))
+        return WhatNext(_LOOK, " && ".join(lines))
+
+    def _at_lone_site(self, run: Recording, record: TensorRecord) -> WhatNext:
+        """A tensor that one run alone has, and what the other recorded of the same module in that step."""
+        lines = [_line("show", run.path, record.site, "--steps", record.step)]
+        other = self.reference if run is self.candidate else self.candidate
+        if record.site.module and _has_module(other, record):
+            lines.append(_line("show", other.path, record.site.module, "--steps", record.step))
+        return WhatNext(_LOOK, " && ".join(lines))
 
     def after_uniform(self, comparison: Comparison) -> WhatNext:
         if all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both):
@@ -262,6 +274,12 @@ class _Asked:
     @property
     def _paths(self) -> tuple[object, ...]:
         return tuple(run.path for run in self.both)
+
+
+def _has_module(run: Recording, record: TensorRecord) -> bool:
+    """Whether a run has calls of a tensor's module in its step."""
+    calls = run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ()
+    return any(call.site.module == record.site.module for call in calls)
 
 
 def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
