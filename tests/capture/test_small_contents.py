@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from harness import Role, Training, calls, check, one_call, one_record, supervised
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_reduce
 
 import lockstep
 from lockstep.capture import contents
@@ -135,3 +137,25 @@ def test_a_setting_that_changes_is_recorded_as_it_is_at_each_call(tmp_path: Path
     recording = lockstep.open(tmp_path / "ref")
     found = [one_call(recording, "Switched", "", step=step).arguments["mode"] for step in range(5)]
     assert [repr(mode) for mode in found] == ["1", "True", "1.0", "[1, 2]", "[1, 2, 3]"]
+
+
+def test_a_tensor_that_is_met_again_in_another_class_takes_no_number_of_others(
+    tmp_path: Path,
+) -> None:
+    # given a result of a collective, which torch hands on in a class of its own, and a small tensor that comes after it
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        # when they are saved whole
+        with lockstep.record(tmp_path / "ref", steps="0:1", save="tensors"):
+            hidden = model(torch.ones(3, 4))
+            summed = all_reduce(hidden.detach() * 0 + 1, "sum", dist.group.WORLD)
+            (hidden * (summed * 2)).sum().backward()
+            optimizer.step()
+    finally:
+        dist.destroy_process_group()
+
+    # then every one reads as it was
+    _, doubled, _ = calls(lockstep.open(tmp_path / "ref"), "torch.Tensor.mul")
+    assert one_record(doubled, Role.OUTPUT).load().tolist() == np.full((3, 4), 2.0).tolist()

@@ -10,6 +10,7 @@ import torch
 
 from lockstep.capture.call_context import CallContext, context_at
 from lockstep.capture.call_places import Place, Places
+from lockstep.capture.collectives import Unwaited, is_work, with_groups
 from lockstep.capture.kernel_context import conditions_now
 from lockstep.capture.leaves import (
     NamedTensor,
@@ -79,6 +80,7 @@ class CallRows:
         self._optimizers = optimizers
         self._openings = openings
         self._compile_eager = compile_eager
+        self._unwaited: Unwaited[OpenCall] = Unwaited()
 
     def context(self) -> CallContext | None:
         """What surrounds this code; None where its thread trains something else than what is recorded."""
@@ -140,7 +142,7 @@ class CallRows:
         phase = Phase.BACKWARD if between else Phase.FORWARD
         conditions = conditions_now(around.grad)
         with Silence(self._recording.fail):
-            arguments = plain_arguments(args, kwargs)
+            arguments = with_groups(name, plain_arguments(args, kwargs), kwargs)
             return begin_at(
                 session,
                 around,
@@ -184,6 +186,22 @@ class CallRows:
         if self._recording.session is session:
             with Silence(self._recording.fail):
                 session.abandon(opened)
+
+    def end_collective(self, session: Session, opened: OpenCall, result: Any) -> None:
+        """What other ranks send has come where the call has waited for it, and comes later where it has not."""
+        if not is_work(result):
+            self.end(session, opened, None)
+            return
+        with Silence(self._recording.fail):
+            session.await_results(opened)
+            self._unwaited.begun(result, opened)
+
+    def waited(self, work: Any) -> None:
+        """Record what a collective brings that was not waited for when it was called."""
+        opened, session = self._unwaited.of(work), self._recording.session
+        if opened is not None and session is not None:
+            with Silence(self._recording.fail):
+                session.results_came(opened)
 
     def run_within(
         self, place: Place, session: Session, opened: OpenCall | None, run: Callable[[], Any]

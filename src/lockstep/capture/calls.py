@@ -17,6 +17,7 @@ from lockstep.capture.call_context import CallContext
 from lockstep.capture.call_places import Place
 from lockstep.capture.call_rows import CallRows, begin_at
 from lockstep.capture.callers import Caller
+from lockstep.capture.collectives import is_collective, is_functional, wait_for
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.interception import Taps
 from lockstep.capture.kernel_context import conditions_now
@@ -24,7 +25,6 @@ from lockstep.capture.leaves import NamedTensor, argument_tensors, plain_argumen
 from lockstep.capture.module_paths import class_name, is_wrapper
 from lockstep.capture.openings import Openings
 from lockstep.capture.optimizers import Optimizers
-from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
@@ -303,10 +303,12 @@ class Calls:
     ) -> bool:
         """Record what came of an operator; tells whether it deals in tensors at all."""
         try:
+            if is_functional(name):
+                wait_for(result)
             if has_tensor(result) or (tensors and changes_in_place(name)):
                 self._rows.end(session, opened, result, part=part, is_top=is_top)
             elif tensors and is_collective(name):
-                self._end_collective(session, opened, tensors, result)
+                self._rows.end_collective(session, opened, result)
                 if is_top:
                     self._openings.note_top(result)
             else:
@@ -351,18 +353,9 @@ class Calls:
             if module is None or next(module.parameters(), None) is not None:
                 self._recording.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
 
-    def _end_collective(
-        self, session: Session, opened: OpenCall, tensors: list[NamedTensor], result: Any
-    ) -> None:
-        """What other ranks send has come where the call has waited for it, and comes later where it has not."""
-        if result is None:
-            self._rows.end(session, opened, result)
-            return
-        self._recording.note_once("collectives that are not waited for", "their results come later")
-        session.retract(opened)
-        with Silence(self._recording.fail):
-            for _, tensor in tensors:
-                session.contents.changed(tensor)
+    def waited(self, work: Any) -> None:
+        """The results of a collective have come that the script did not wait for when it called it."""
+        self._rows.waited(work)
 
     def plumbing_call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -84,6 +84,9 @@ class Listener(Protocol):
     ) -> Any:
         """Torch calls a function of its own for its work between ranks."""
 
+    def waited(self, work: Any) -> None:
+        """The script has waited for what a collective brings."""
+
     def custom_function_call(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -140,6 +143,8 @@ class Taps:
             Patch(torch.autograd, "_engine_run_backward", self._run_backward),
             Patch(torch.utils.checkpoint._CheckpointFrame, "__init__", self._checkpoint_frame),
         ]
+        if self._functions is not None and torch.distributed.is_available():
+            self._patches.append(Patch(torch.distributed.Work, "wait", self._wait))
 
     def install(self) -> None:
         """Put every tap in place, now or as soon as compiled code is left."""
@@ -303,6 +308,16 @@ class Taps:
             original(frame, recompute_fn, *args, **kwargs)
 
         return init
+
+    def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(work, *args, **kwargs)
+            if self.installed:
+                self.listener.waited(work)
+            return result
+
+        return wait
 
     def _trial(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What torch computes for shapes alone is no part of a step."""

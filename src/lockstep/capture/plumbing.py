@@ -11,6 +11,8 @@ from types import FrameType
 
 import torch
 
+from lockstep.capture.collectives import is_collective, is_functional
+
 _PACKAGES = ("torch.distributed.", "torch.nn.parallel.")
 _HOOK_PACKAGES = (
     "torch.distributed._composable",
@@ -30,13 +32,23 @@ _BETWEEN = frozenset(
 _AROUND_COLLECTIVES = frozenset(
     {"torch.distributed.c10d_logger", "torch.distributed.distributed_c10d"}
 )
+_IN_LIBRARY = frozenset({"torch._ops", "torch._library.custom_ops"})
+_AROUND_FUNCTIONAL = frozenset({"torch.distributed._functional_collectives"})
+_OF_FUNCTIONAL = "GeneratedBackwardFor__c10d_functional"
+"""How the functions of autograd begin that torch makes around its functional collectives."""
 
 _TRIALS = ("_shape_inference", "_forward_metadata_inference", "_backward_metadata_inference")
 
 
 def is_plumbing(frame: FrameType | None, operator: str) -> bool:
     """Whether code that calls a function of torch, by its full name, is of torch's own work between ranks."""
-    between = _BETWEEN | _AROUND_COLLECTIVES if is_collective(operator) else _BETWEEN
+    between = _BETWEEN
+    if is_collective(operator):
+        between = _BETWEEN | _AROUND_COLLECTIVES
+    elif is_functional(operator):
+        between = _BETWEEN | _IN_LIBRARY | _AROUND_FUNCTIONAL
+    elif operator.startswith("_c10d_functional"):
+        between = _BETWEEN | _IN_LIBRARY
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not isinstance(name, str):
@@ -63,9 +75,6 @@ def is_private(operator: str) -> bool:
 
 def only_hooks(kind: type[torch.autograd.Function]) -> bool:
     """Whether a custom function of torch's does nothing but call back in backward."""
+    if kind.__name__.startswith(_OF_FUNCTIONAL):
+        return True
     return str(kind.__module__).startswith(_HOOK_PACKAGES)
-
-
-def is_collective(name: str) -> bool:
-    """Whether a function of torch's, by its full name, may fill its arguments from other ranks."""
-    return name.startswith("torch.distributed.")

@@ -18,6 +18,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from lockstep.capture.call_places import Place
+from lockstep.capture.collectives import fills, is_collective, writes
 from lockstep.capture.contents import UNRECORDED, Contents, version_of
 from lockstep.capture.derivations import Derivations
 from lockstep.capture.gaps import gap_of
@@ -45,7 +46,6 @@ from lockstep.capture.leaves import (
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
-from lockstep.capture.plumbing import is_collective
 from lockstep.capture.rows import OpenCall, Rows
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import NamedLine
@@ -111,6 +111,8 @@ class Session:
         What the model has computed where no step was open.
     optimizer_state
         Whether an optimizer's state is recorded beside its parameters.
+    sketch_parameters
+        With `save` "stats": whether parameters have sketches all the same.
     """
 
     def __init__(
@@ -130,10 +132,13 @@ class Session:
         border: CodeType,
         out_of_sight: OutOfSight,
         optimizer_state: bool = True,
+        sketch_parameters: bool = False,
     ) -> None:
         self.writer = writer
         self.names = names
-        self.contents = Contents(writer, save, trust_versions=operators)
+        self.contents = Contents(
+            writer, save, trust_versions=operators, sketch_parameters=sketch_parameters
+        )
         self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
@@ -153,6 +158,7 @@ class Session:
         self._has_ended_a_step = False
         self._out_of_sight = out_of_sight
         self._optimizer_state = optimizer_state
+        self._later: set[OpenCall] = set()
         self._read_by_python: deque[int] = deque(maxlen=_LATEST_READ)
 
     @property
@@ -189,6 +195,7 @@ class Session:
 
         In the first step that goes for names and initial parameters too: a checkpoint may have been loaded since.
         """
+        self._later.clear()
         self.pending.settle()
         self._forget_identities()
         self._rows.set_aside(keep_set_up=self._has_ended_a_step)
@@ -198,6 +205,7 @@ class Session:
 
     def end_step(self) -> None:
         """End the step."""
+        self._end_without_results()
         self.pending.settle()
         self._forget_identities()
         self._hand_updates.forget()
@@ -425,7 +433,7 @@ class Session:
                 self.contents.changed(tensor)
                 if self._hand_updates.are_possible:
                     self._hand_updates.wrote(call, tensor)
-                if not _PARTIAL.search(call.op):
+                if fills(call.op, name) or not _PARTIAL.search(call.op):
                     self.contents.written(tensor, part)
                 elif self.contents.was_found(tensor):
                     indexed = part_indexed(call.op, dict(call.inputs), call.arguments)
@@ -433,7 +441,11 @@ class Session:
                         self.contents.written(tensor, indexed)
             elif is_collective(call.op) or (call.labels[index] != name and _SILENT.search(call.op)):
                 self.contents.changed(tensor)
-                if call.wanted and self.contents.of(tensor) != call.contents[index][1]:
+                if fills(call.op, name):
+                    self.contents.written(tensor)
+                if call.wanted and (
+                    writes(call.op, name) or self.contents.of(tensor) != call.contents[index][1]
+                ):
                     changed.append(index)
         return changed
 
@@ -469,6 +481,32 @@ class Session:
             self._rows.add_inputs(call)
             self._rows.add_call(call)
         call.let_go()
+
+    def await_results(self, call: OpenCall) -> None:
+        """Leave a call open whose results come when the script waits for them."""
+        self._later.add(call)
+        for _, tensor in call.inputs:
+            self.contents.changed(tensor)
+
+    def results_came(self, call: OpenCall) -> None:
+        """End such a call, where it is of the step that is open."""
+        if call in self._later:
+            self._later.discard(call)
+            for _, tensor in call.inputs:
+                self.contents.changed(tensor)
+            self.end(call, None)
+
+    def _end_without_results(self) -> None:
+        """End those whose results nobody has waited for in the step."""
+        for call in self._later:
+            self.note_gap(
+                NotSeen(f"what {call.op} brings", "the step ends before it is waited for")
+            )
+            if call.wanted:
+                self._rows.add_inputs(call)
+                self._rows.add_call(call)
+            call.let_go()
+        self._later.clear()
 
     def retract(self, call: OpenCall) -> None:
         """Undo a call that turned out not to deal in tensors."""

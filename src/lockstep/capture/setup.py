@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lockstep.capture.collectives import groups
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
@@ -169,7 +170,11 @@ def note_seed(manifest: RankManifest) -> None:
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
-    return sorted(map(os.path.realpath, module_files()))
+    return sorted(map(_resolved, module_files()))
+
+
+_resolved = cache(os.path.realpath)
+"""Of files of modules that are loaded: where they lie is asked for once each."""
 
 
 def module_files() -> list[str]:
@@ -222,6 +227,7 @@ def note_run_state(manifest: RankManifest) -> None:
             "backend": str(distributed.get_backend()),
             "rank": str(distributed.get_rank()),
             "world_size": str(distributed.get_world_size()),
+            **groups(),
         }
 
 

@@ -87,6 +87,12 @@ JOINED = re.compile(rf"(?:{JOINED_AS}|{COPIES_DIFFER}) '(.*)'")
 """How the note of a content is spelled that was put together of several ranks' parts, or is all of their copies along
 a first axis of its own; with the dims that say so."""
 
+ADDED_UP = re.compile(
+    r"added up of \d+ ranks' parts, whose roundings reach (\d\.\d{3}e[+-]\d{2,3})"
+)
+"""How the note of a content is spelled that was added up of several ranks' parts; with the Euclidean distance by which
+their roundings may move it."""
+
 COMPUTED_OUT_OF_SIGHT = "computed_out_of_sight"
 """Argument of what arrives in a step: a model has computed it where no step was open; false where Python has read
 what a model computed there, so that it may follow from that."""

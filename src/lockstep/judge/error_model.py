@@ -38,6 +38,7 @@ from lockstep.judge.protocol import (
     whole_numbers,
 )
 from lockstep.judge.region_model import region_error
+from lockstep.judge.rounded_parts import rounded_parts
 from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
     DEFAULT_CONDITION,
@@ -93,7 +94,7 @@ class ErrorModel:
             not item.floating and not item.equal for item in entering
         ):
             inherited = math.inf
-        floor = _operator_floor(operation, bound, output)
+        floor = _operator_floor(operation, bound, output) + rounded_parts(output)
         return bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
 
     def passage(
@@ -121,6 +122,7 @@ class ErrorModel:
         error = None if is_gradient(target) else region_error(region, target)
         if error is not None:
             floor = min(floor, NOISE_MARGIN * error * target.norm)
+        floor += rounded_parts(target)
         return bounded_judgement(
             target, floor=floor, inherited=INHERITED_MARGIN * bound.inherited, entering=sources
         )

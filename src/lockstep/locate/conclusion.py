@@ -19,7 +19,7 @@ from lockstep.core.finding import (
     SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, NESTING, Event
+from lockstep.core.manifest import APART, NESTING, PART, Event
 from lockstep.core.records import FILE_MISSING, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
@@ -230,7 +230,7 @@ def _gaps(
     if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
         yield from _unjudged(findings)
     for recording in (pairing.reference, pairing.candidate):
-        gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
+        gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
         yield from (f"{recording.path}: {gap.reason}" for gap in gaps)
 
 

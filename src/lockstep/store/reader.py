@@ -19,7 +19,13 @@ import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
-from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, manifest_from_json
+from lockstep.core.manifest import (
+    OTHER_TRAININGS,
+    PART,
+    RankManifest,
+    RunManifest,
+    manifest_from_json,
+)
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
@@ -33,6 +39,7 @@ from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
+from lockstep.store.storage import cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -47,7 +54,7 @@ def open_recording(
     Parameters
     ----------
     path
-        The directory, or that tool's file.
+        The directory, or that tool's file; or a URL of object storage, from which it is fetched into a cache.
     read_sketches
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
@@ -65,6 +72,8 @@ def open_recording(
         If a newer Lockstep wrote it.
     CorruptError
         If a file is damaged.
+    StorageError
+        If object storage cannot be read.
 
     Examples
     --------
@@ -72,6 +81,10 @@ def open_recording(
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
     given = path_of("path", path)
+    if url := url_of(given):
+        recording = Recording(cached(url), read_sketches=read_sketches)
+        recording.path = recording.new_beside = given
+        return recording
     try:
         return Recording(given, read_sketches=read_sketches)
     except NotARecordingError:
@@ -123,7 +136,9 @@ class Recording:
     def missing(self) -> tuple[str, ...]:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
         if not self.ranks:
-            return ("no process of the command reached a training step, so nothing was recorded",)
+            part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
+            nothing = "no process of the command reached a training step, so nothing was recorded"
+            return (f"{PART}: {part[0]}",) if part else (nothing,)
         sentences = [sentence for rank in self.ranks.values() for sentence in rank.missing]
         sentences.extend(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen)
         if not self.manifest.options.ranks:
@@ -335,7 +350,7 @@ class RankRecording:
 
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:
-        """The losses behind the recorded steps, in order of time."""
+        """The losses after the recorded steps, in order of time."""
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 
@@ -383,6 +398,17 @@ class RankRecording:
             If a row points at something that is not there.
         """
         return record_rows(self._chunks, self.index(), calls, columns)
+
+    def check_files(self) -> None:
+        """Compare every listed file with its digest.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed after it was written.
+        """
+        for name in self._files.unchecked:
+            self._files.check(self.path / name)
 
     def check_tensors(self) -> None:
         """Hold the files of whole tensors of the steps that were read against their digests, each once.

@@ -56,7 +56,7 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
         return f": {words}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
-        return f" behind the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
+        return f" after the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
     if comparison.verdict is Verdict.DIVERGED:
         words = f"{comparison.inherited} tensors differ, but none can be named the first"
         return f": {words}", ""

@@ -117,7 +117,7 @@ class _Joiner:
         first, *others = sorted(self._ranks)
         for step in sorted({step for rank in self._ranks.values() for step in rank.steps}):
             by_rank = {
-                number: _by_key(rank.calls(step) if step in rank.steps else [])
+                number: calls_by_key(rank.calls(step) if step in rank.steps else [])
                 for number, rank in self._ranks.items()
             }
             for key, call in by_rank[first].items():
@@ -163,10 +163,10 @@ class _Joiner:
     def _call(self, call: Call, others: dict[int, Call]) -> ReadCall:
         self._numbers[call.id] = len(self._numbers)
         found = {
-            number: {_record_key(one): one for one in other.records}
+            number: {record_key(one): one for one in other.records}
             for number, other in others.items()
         }
-        own = {_record_key(one) for one in call.records}
+        own = {record_key(one) for one in call.records}
         for number, by_key in found.items():
             for key, one in by_key.items():
                 if key not in own:
@@ -174,7 +174,7 @@ class _Joiner:
                     self._apart[why].append(f"{one.role.value} {one.name} of {call.site}")
         tensors = []
         for record in call.records:
-            key = _record_key(record)
+            key = record_key(record)
             records = {min(self._ranks): record}
             records.update(
                 (number, by_key[key]) for number, by_key in found.items() if key in by_key
@@ -223,7 +223,7 @@ class _Joiner:
         return placed[0] if placed and placed[1].sizes.items() <= self._mesh.sizes.items() else None
 
 
-def _by_key(calls: Sequence[Call]) -> dict[_Key, Call]:
+def calls_by_key(calls: Sequence[Call]) -> dict[_Key, Call]:
     """Calls by what they are on every rank; those that were made again in a backward are left out."""
     counts: Counter[_Key] = Counter()
     found: dict[_Key, Call] = {}
@@ -237,8 +237,9 @@ def _by_key(calls: Sequence[Call]) -> dict[_Key, Call]:
     return found
 
 
-def _record_key(record: TensorRecord) -> _Key:
+def record_key(record: TensorRecord) -> _Key:
+    """What a record is within its call, on every rank."""
     return record.site.phase, record.role, record.index, record.name, record.occurrence
 
 
-__all__ = ["as_one_rank", "is_placed"]
+__all__ = ["as_one_rank", "calls_by_key", "is_placed", "record_key"]

@@ -78,21 +78,21 @@ class Parts:
         found = self._joined()
         said = COPIES_DIFFER if found.copies > 1 else JOINED_AS
         note = f"{said} '{self.dims.text}'"
-        given = _encoded(found.array, self.first.dtype)
+        given = encoded(found.array, self.first.dtype)
         later = LaterTensor(self.first.dtype, found.array.shape, load=lambda: given, note=note)
         later = replace(known(later), load=self._load)
         return later, replace(found, array=found.array[:0] if found.array.ndim else found.array)
 
     def _joined(self) -> Joined:
         assert self.dims is not None
-        arrays = {rank: _elements(one) for rank, one in self.by_rank.items()}
+        arrays = {rank: elements_of(one) for rank, one in self.by_rank.items()}
         return joined(arrays, self.dims, self.mesh, self.first.dtype)
 
     def _load(self) -> Bytes:
-        return _encoded(self._joined().array, self.first.dtype)
+        return encoded(self._joined().array, self.first.dtype)
 
 
-def _elements(content: Content) -> Array:
+def elements_of(content: Content) -> Array:
     """Numbers; of float8, which cannot be added up here anyway, the bits."""
     if not content.dtype.startswith("float8"):
         return content.load()
@@ -100,7 +100,7 @@ def _elements(content: Content) -> Array:
     return bits.reshape(content.shape)
 
 
-def _encoded(array: Array, dtype: str) -> Bytes:
+def encoded(array: Array, dtype: str) -> Bytes:
     """The bytes of a tensor, row after row."""
     if dtype == "bfloat16":
         array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -108,7 +108,7 @@ def _encoded(array: Array, dtype: str) -> Bytes:
 
 
 def _bytes(content: Content) -> Bytes:
-    return _encoded(_elements(content), content.dtype)
+    return encoded(elements_of(content), content.dtype)
 
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "elements_of", "encoded"]

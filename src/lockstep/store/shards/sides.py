@@ -8,6 +8,7 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import Recording
 from lockstep.store.shards.dims_file import NAME, DimsFile, read_dims
+from lockstep.store.shards.global_batch import as_global_batch
 from lockstep.store.shards.one_rank import as_one_rank, is_placed
 
 
@@ -43,6 +44,8 @@ def side_by_side(
     own = [_own(one) for one in sides]
     if not dims and len(reference.ranks) == len(candidate.ranks):
         return sides
+    if not dims and not any(own) and (whole := _data_parallel(sides)):
+        return whole
     left, right = (
         as_one_rank(one, [*files, *annotated])
         if several and (files or annotated or is_placed(one))
@@ -50,6 +53,19 @@ def side_by_side(
         for one, several, files, annotated in zip(sides, spread, given, own, strict=True)
     )
     return left, right
+
+
+def _data_parallel(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
+    """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these."""
+    one, many = sorted(sides, key=lambda side: len(side.ranks))
+    if len(one.ranks) != 1 or any(rank.manifest.world_size > 1 for rank in one.ranks.values()):
+        return None
+    names = {f"rank{number}" for number in range(len(many.ranks))}
+    sizes = {rank.manifest.world_size for rank in many.ranks.values()}
+    if set(many.ranks) != names or sizes != {len(names)} or is_placed(many):
+        return None
+    made = as_global_batch(many, one)
+    return (one, made) if sides[0] is one else (made, one)
 
 
 def _own(recording: Recording) -> list[DimsFile]:

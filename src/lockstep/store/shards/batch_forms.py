@@ -1,0 +1,237 @@
+"""How the ranks of a data-parallel training hold a tensor that a run of one rank has whole, and how theirs become one.
+
+Every rank trains on its part of a batch. The loss that all of them minimise is the mean of theirs, as
+DistributedDataParallel defines it by averaging gradients ("each gradient is the mean over the ranks"). So what a rank's
+backward computes is `ranks` times its share of the whole batch's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from lockstep.store.shards.joining import Array, UnlikeDimsError, rounded
+
+Shape = tuple[int, ...]
+
+
+class Spread(Enum):
+    """How ranks hold one tensor."""
+
+    COPIES = "equal on every rank"
+    BATCH = "its rows one rank after the other"
+    SUM = "summed over the ranks"
+    MEAN = "averaged over the ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is done with the parts of one tensor.
+
+    Parameters
+    ----------
+    spread
+        How ranks hold it.
+    axis
+        Along which they lie one after the other, of `Spread.BATCH`.
+    outer
+        How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
+    """
+
+    spread: Spread
+    axis: int = 0
+    outer: int = 1
+
+
+def form_by_shape(parts: Sequence[Shape], whole: Shape | None, *, equal: bool) -> Form | None:
+    """Return how parts of these shapes make up a whole of that shape; None where several ways do, or none does.
+
+    Parameters
+    ----------
+    parts
+        The shapes on the ranks, in their order.
+    whole
+        The shape on one rank; None where it has no such tensor.
+    equal
+        Whether all parts are equal to the last bit.
+
+    Examples
+    --------
+    >>> form_by_shape([(4, 8), (3, 8)], (7, 8), equal=False)
+    Form(spread=<Spread.BATCH: 'its rows one rank after the other'>, axis=0, outer=1)
+    """
+    if whole is None:
+        return Form(Spread.COPIES) if equal else _rows(parts)
+    if any(len(one) != len(whole) for one in parts):
+        return None
+    if all(one == whole for one in parts):
+        return Form(Spread.COPIES) if equal else None
+    unlike = [axis for axis in range(len(whole)) if any(one[axis] != whole[axis] for one in parts)]
+    return Form(Spread.BATCH, unlike[0]) if len(unlike) == 1 else None
+
+
+def _rows(parts: Sequence[Shape]) -> Form | None:
+    return Form(Spread.BATCH) if parts[0] and len({one[1:] for one in parts}) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order the rows of the ranks, one rank after the other, are those of the whole batch.
+
+    Parameters
+    ----------
+    rows
+        Numbers of rows; empty where they are in order already, or nothing tells.
+    """
+
+    rows: tuple[int, ...] = ()
+
+    def of(self, array: Array, axis: int) -> Array:
+        """Return a tensor with its rows as the whole batch has them; each may be a block of several.
+
+        Raises
+        ------
+        UnlikeDimsError
+            If its rows are no multiple of those of the batch.
+        """
+        if not self.rows or array.shape[axis] == 0:
+            return array
+        count, odd = divmod(array.shape[axis], len(self.rows))
+        if odd:
+            raise UnlikeDimsError(
+                f"its {array.shape[axis]} rows are no multiple of the batch of {len(self.rows)}"
+            )
+        shape = (*array.shape[:axis], len(self.rows), count, *array.shape[axis + 1 :])
+        return np.take(array.reshape(shape), self.rows, axis).reshape(array.shape)
+
+
+def order_of(ranks: Array, whole: Array) -> Order | None:
+    """Return how the rows of a batch of all ranks are those of one rank's; None where they are other rows.
+
+    Rows are told by their bits; equal ones count as each other.
+    """
+    if ranks.shape != whole.shape or ranks.dtype != whole.dtype or not ranks.ndim:
+        return None
+    places: dict[bytes, list[int]] = {}
+    for number, row in enumerate(ranks):
+        places.setdefault(np.ascontiguousarray(row).tobytes(), []).append(number)
+    found = []
+    for row in whole:
+        known = places.get(np.ascontiguousarray(row).tobytes())
+        if not known:
+            return None
+        found.append(known.pop(0))
+    return Order() if found == sorted(found) else Order(tuple(found))
+
+
+def together(
+    parts: Sequence[Array], form: Form, dtype: str, order: Order, *, divided_by: int = 1
+) -> Array:
+    """Return the tensor that parts make up, of their dtype.
+
+    What is added up is so in double precision, and rounded once.
+
+    Parameters
+    ----------
+    parts
+        On the ranks, in their order.
+    dtype
+        As the framework names it.
+    order
+        In which the rows stand.
+    divided_by
+        What elements are divided by, as gradients are by the number of ranks.
+
+    Raises
+    ------
+    UnlikeDimsError
+        If parts do not fit each other.
+    """
+    if form.spread is Spread.BATCH:
+        array = _laid_out(parts, form, order)
+        return array if divided_by == 1 else _divided(array, divided_by, dtype)
+    if form.spread is Spread.COPIES:
+        return parts[0] if divided_by == 1 else _divided(parts[0], divided_by, dtype)
+    if len({one.shape for one in parts}) > 1:
+        raise UnlikeDimsError(f"ranks hold the shapes {sorted({one.shape for one in parts})}")
+    ways = len(parts) if form.spread is Spread.MEAN else 1
+    return _divided(_sum(parts), divided_by * ways, dtype, parts[0].dtype)
+
+
+def _laid_out(parts: Sequence[Array], form: Form, order: Order) -> Array:
+    """Rows of the ranks, in their order; where blocks stand before them, those of each block."""
+    axis, outer = form.axis, form.outer
+    if outer == 1:
+        return order.of(np.concatenate(parts, axis), axis)
+    split = [
+        one.reshape(*one.shape[:axis], outer, one.shape[axis] // outer, *one.shape[axis + 1 :])
+        for one in parts
+    ]
+    joined = order.of(np.concatenate(split, axis + 1), axis + 1)
+    return joined.reshape(*joined.shape[:axis], -1, *joined.shape[axis + 2 :])
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    wide = {"c": np.complex128, "f": np.float64}.get(parts[0].dtype.kind, parts[0].dtype)
+    return np.asarray(np.sum([part.astype(wide) for part in parts], axis=0))
+
+
+def _divided(
+    array: Array, by: int, dtype: str, stored: np.dtype[np.generic] | None = None
+) -> Array:
+    if by == 1:
+        return rounded(array.astype(stored or array.dtype), dtype)
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    return rounded((array.astype(wide) / by).astype(stored or array.dtype), dtype)
+
+
+def nearest(
+    parts: Sequence[Array], forms: Sequence[Form], whole: Array, dtype: str, order: Order
+) -> Form:
+    """Return which of several forms of the same elements comes nearest to what one rank holds."""
+    return min(forms, key=lambda form: _apart(together(parts, form, dtype, order), whole))
+
+
+def _apart(left: Array, right: Array) -> tuple[float, float]:
+    """How many elements are not finite on one side alone, or by another sign; the sum of all other differences."""
+    if left.shape != right.shape:
+        return np.inf, np.inf
+    wide = np.complex128 if left.dtype.kind == "c" else np.float64
+    ours, theirs = left.astype(wide), right.astype(wide)
+    with np.errstate(all="ignore"):
+        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        apart = np.where(same, 0.0, np.abs(ours - theirs))
+    finite = np.isfinite(apart)
+    return float(np.count_nonzero(~finite)), float(apart[finite].sum())
+
+
+def interleaved(form: Form, parts: Sequence[Shape], rows: Mapping[int, int]) -> list[Form]:
+    """Return a form, and the one where the same number of blocks stands before the batch, if that is a different one.
+
+    Parameters
+    ----------
+    rows
+        How many rows of the batch each rank has, by its place.
+    """
+    if form.spread is not Spread.BATCH or len(rows) != len(parts):
+        return [form]
+    blocks = {divmod(one[form.axis], rows[place]) for place, one in enumerate(parts) if rows[place]}
+    if len(blocks) != 1:
+        return [form]
+    ((count, odd),) = blocks
+    return [form] if odd or count <= 1 else [form, replace(form, outer=count)]
+
+
+__all__ = [
+    "Form",
+    "Order",
+    "Spread",
+    "form_by_shape",
+    "interleaved",
+    "nearest",
+    "order_of",
+    "together",
+]

@@ -1,0 +1,221 @@
+"""Ranks that each train on a part of the batch, compared with one rank that trains on all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from two_ranks import run_two_ranks
+
+import lockstep
+from lockstep import compare_recordings
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.site import Phase, Role
+from lockstep.store.shards.batch_forms import (
+    Form,
+    Order,
+    Spread,
+    form_by_shape,
+    interleaved,
+    order_of,
+    together,
+)
+from lockstep.store.shards.joining import UnlikeDimsError
+from lockstep.store.shards.sides import side_by_side
+
+SCRIPT = Path(__file__).with_name("data_parallel.py")
+TWINS = (
+    "gpt+adamw",
+    "conv+adamw",
+    "gpt+adamw+clip",
+    "conv+sgd+clip+uneven",
+    "gpt+sgd+bf16",
+    "conv+sgd+uneven",
+)
+SOUND = {
+    "gpt+adamw+clip": "gpt+adamw+clip",
+    "conv+sgd+clip+uneven": "conv+sgd+clip+uneven",
+    "gpt+sgd+bf16": "gpt+sgd+bf16",
+    "gpt+adamw+clip+dealt": "gpt+adamw+clip",
+    "conv+adamw+by-hand": "conv+adamw",
+}
+FAULTS = {
+    "conv+adamw+unreduced": "conv+adamw",
+    "gpt+adamw+undivided": "gpt+adamw",
+    "conv+adamw+doubled-batch": "conv+adamw",
+    "gpt+adamw+same-batch": "gpt+adamw",
+    "gpt+adamw+dropout": "gpt+adamw",
+    "conv+sgd+uneven+local-count": "conv+sgd+uneven",
+    "conv+adamw+by-hand+lost": "conv+adamw",
+    "conv+adamw+by-hand+twice": "conv+adamw",
+    "conv+adamw+by-hand+scaled": "conv+adamw",
+}
+WITHOUT_TENSORS = {"conv+adamw+sketch": "conv+adamw"}
+
+
+def _recorded(programs: Path, folder: Path, one: list[str], many: list[str]) -> Path:
+    alone = [str(programs / "python"), str(SCRIPT), str(folder / "one"), *one]
+    subprocess.run(alone, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    run_two_ranks(programs, SCRIPT, str(folder / "many"), *many)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All trainings, in one process of one rank and two of two: to start them takes longer than they do."""
+    folder = tmp_path_factory.mktemp("data-parallel")
+    return _recorded(programs, folder, [*TWINS], [*SOUND, *FAULTS, *WITHOUT_TENSORS])
+
+
+def _compared(folder: Path, one: str, many: str, *, turned: bool = False) -> Comparison:
+    sides = [lockstep.open(folder / "one" / one), lockstep.open(folder / "many" / many)]
+    return compare_recordings(*side_by_side(*(reversed(sides) if turned else sides)))
+
+
+def _fault(folder: Path, name: str) -> Comparison:
+    found = _compared(folder, FAULTS[name], name)
+    assert found.verdict is Verdict.DIVERGED
+    return found
+
+
+# --- whole trainings
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_training_agrees_with_its_twin_of_one_rank(runs: Path, name: str) -> None:
+    # given the same batches on one rank and on two, when they are compared
+    found = _compared(runs, SOUND[name], name)
+
+    # then they agree, each tensor of one rank was compared, and not all of them are equal to the bit
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+    assert found.unaligned_reference == 0
+    assert any(finding.difference > 0 for finding in found.findings)
+    roles = {finding.pair.present.role for finding in found.findings}
+    assert {Role.OUTPUT, Role.LOSS, Role.GRAD_OUTPUT, Role.PARAM_GRAD, Role.PARAM_AFTER} <= roles
+
+
+def test_either_side_may_be_the_one_of_several_ranks(runs: Path) -> None:
+    found = _compared(runs, "gpt+adamw+clip", "gpt+adamw+clip", turned=True)
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", ["gpt", "conv"])
+def test_every_sound_pair_agrees(model: str, programs: Path, tmp_path: Path) -> None:
+    words = product(("sgd", "adamw"), ("", "+clip"), ("", "+uneven"), ("", "+bf16"))
+    twins = [f"{model}+{''.join(one)}" for one in words]
+    others = {
+        f"{one}+{how}": one for one in twins if "bf16" not in one for how in ("dealt", "by-hand")
+    }
+    pairs = {one: one for one in twins} | others
+    folder = _recorded(programs, tmp_path, twins, [*pairs])
+    for many, one in pairs.items():
+        found = _compared(folder, one, many)
+        assert (found.verdict, found.not_compared) == (Verdict.AGREE, ()), many
+
+
+def test_a_gradient_that_is_not_reduced_is_named(runs: Path) -> None:
+    first = _fault(runs, "conv+adamw+unreduced").origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.BACKWARD, Role.PARAM_GRAD)
+    assert "between backward and optimizer" in first.op
+    assert "held by several ranks of the candidate, whose copies differ" in first.reason
+
+
+def test_gradients_that_are_summed_and_not_divided_are_named(runs: Path) -> None:
+    first = _fault(runs, "gpt+adamw+undivided").origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.BACKWARD, Role.PARAM_GRAD)
+    assert "all by 2" in first.reason
+
+
+def test_a_batch_of_one_rank_that_is_too_large_is_named(runs: Path) -> None:
+    first = _fault(runs, "conv+adamw+doubled-batch").origins[0]
+    assert first.phase is Phase.DATA
+    assert "shape (6, 3, 8, 8) in the reference and (9, 3, 8, 8) in the candidate" in first.reason
+
+
+def test_ranks_that_train_on_the_same_rows_are_named(runs: Path) -> None:
+    first = _fault(runs, "gpt+adamw+same-batch").origins[0]
+    assert first.phase is Phase.DATA
+
+
+def test_a_rank_with_other_dropout_is_named_with_its_setting(runs: Path) -> None:
+    first = _fault(runs, "gpt+adamw+dropout").origins[0]
+    assert (first.module, first.phase) == ("blocks.0.dropout", Phase.FORWARD)
+    assert "rank0: 0.0, rank1: 0.5" in first.reason
+
+
+def test_a_loss_that_each_rank_divides_by_its_own_count_is_named(runs: Path) -> None:
+    found = _fault(runs, "conv+sgd+uneven+local-count")
+    # then the first step, whose parts are of one size, agrees, and the scaling of the second one's loss is the origin
+    assert (found.origins[0].step, found.origins[0].phase) == (1, Phase.FORWARD)
+    assert found.origins[0].op.endswith(("mul", "loss"))
+
+
+@pytest.mark.parametrize("slip", ["lost", "twice", "scaled"])
+def test_a_slip_in_one_gradient_of_a_hand_written_loop_is_named(runs: Path, slip: str) -> None:
+    origins = _fault(runs, f"conv+adamw+by-hand+{slip}").origins
+    assert (origins[0].step, origins[0].tensor, origins[0].role) == (0, "1.bias", Role.PARAM_GRAD)
+
+
+def test_without_whole_tensors_nothing_agrees(runs: Path) -> None:
+    found = _compared(runs, "conv+adamw", "conv+adamw+sketch")
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    assert "record with --save tensors" in " ".join(found.not_compared)
+
+
+# --- single tensors
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole", "equal", "spread"),
+    [
+        ([(2, 3), (2, 3)], (4, 3), False, Spread.BATCH),
+        ([(2, 3), (1, 3)], (3, 3), False, Spread.BATCH),
+        ([(3, 2), (3, 2)], (3, 4), True, Spread.BATCH),
+        ([(2, 3), (2, 3)], (2, 3), True, Spread.COPIES),
+        ([(2, 3), (2, 3)], (2, 3), False, None),
+        ([(2, 3), (2, 3)], (4, 6), False, None),
+        ([(2, 3), (2, 3)], (4, 3, 1), False, None),
+        ([(4,), (4,)], None, True, Spread.COPIES),
+        ([(4,), (3,)], None, False, Spread.BATCH),
+    ],
+)
+def test_shapes_tell_how_ranks_hold_a_tensor(
+    parts: list[tuple[int, ...]], whole: tuple[int, ...] | None, equal: bool, spread: Spread | None
+) -> None:
+    form = form_by_shape(parts, whole, equal=equal)
+    assert (None if form is None else form.spread) is spread
+
+
+def test_dealt_rows_are_put_in_order_by_their_content() -> None:
+    whole = np.arange(12, dtype="f4").reshape(6, 2)
+    order = order_of(np.concatenate([whole[::2], whole[1::2]]), whole)
+    assert order is not None
+    # blocks of three rows of each sample, as when tokens are laid out row after row
+    tokens = np.arange(18, dtype="f4").reshape(18, 1)
+    dealt = np.concatenate([tokens.reshape(6, 3)[::2], tokens.reshape(6, 3)[1::2]]).reshape(18, 1)
+    assert np.array_equal(order.of(dealt, 0), tokens)
+    with pytest.raises(UnlikeDimsError, match="7 rows are no multiple of the batch of 6"):
+        order.of(np.zeros((7, 1)), 0)
+    assert order_of(whole + 1, whole) is None
+    assert order_of(whole, whole) == Order()
+
+
+def test_heads_before_the_batch_are_interleaved() -> None:
+    whole = np.arange(12, dtype="f4").reshape(2, 6)  # two heads of six samples
+    parts = [whole[:, :4].reshape(8), whole[:, 4:].reshape(4)]
+    plain, mixed = interleaved(Form(Spread.BATCH), [one.shape for one in parts], {0: 4, 1: 2})
+    assert np.array_equal(together(parts, mixed, "float32", Order()), whole.reshape(12))
+    assert not np.array_equal(together(parts, plain, "float32", Order()), whole.reshape(12))
+
+
+def test_sums_are_rounded_once() -> None:
+    tiny = np.float32(2**-24)
+    parts = [np.array([1.0], "f4"), np.array([tiny], "f4"), np.array([tiny], "f4")]
+    assert together(parts, Form(Spread.SUM), "float32", Order())[0] == np.float32(1 + 2**-23)
+    assert together(parts, Form(Spread.MEAN), "float32", Order())[0] == np.float32((1 + 2**-23) / 3)
+    assert together(parts, Form(Spread.SUM), "float32", Order(), divided_by=2)[0] == 0.5 + 2**-24
