@@ -40,6 +40,7 @@ _OTHER_JOBS = (
     ["migrate", "undo"],
     ["migrate", "rules"],
     *(["cache", word] for word in ("start", "stop", "session", "stat", "destroy")),
+    *(["remote", word] for word in ("add", "list", "test", "remove", "attach", "stop")),
 )
 ARCHITECTURE = Path(__file__).parent / "architecture.md"
 _GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import io
 import sys
@@ -79,6 +80,7 @@ def _calls() -> list[tuple[str, str, str]]:
         # On one thread: of several, which first does what all of them would is not the same twice.
         alone = mock.patch("lockstep.measure.prefetch.threads", return_value=1)
         with alone, contextlib.redirect_stdout(io.StringIO()):
+            gc.collect()  # what recording left is swept away now, and not by the comparison
             sys.setprofile(look)
             try:
                 main(["compare", *paths])

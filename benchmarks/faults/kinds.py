@@ -115,6 +115,8 @@ EXPLAINED_AS = {
     "output-fp16": "another precision",
     "one-element": "one element",
     "rows-rolled": "the right result elsewhere",
+    "output-shifted": "a constant offset",
+    "tail-unwritten": "part of an axis",
     "overflow-inf": "not finite",
     "not-a-number": "not finite",
     "inf-saturated": "not finite",

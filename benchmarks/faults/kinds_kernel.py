@@ -110,6 +110,21 @@ def _roll(amount: float) -> Alter:
     return lambda tensor: _assign(tensor, tensor.roll(1, dims=0))
 
 
+def _shift(amount: float) -> Alter:
+    """All elements off by `amount` times the root mean square of all."""
+    return lambda tensor: _assign(tensor, tensor + amount * tensor.square().mean().sqrt())
+
+
+def _leave_tail(amount: float) -> Alter:
+    """What a loop over vectors leaves unwritten: the last quarter of the last axis, zero."""
+
+    def alter(tensor: Tensor) -> None:
+        extent = tensor.shape[-1]
+        tensor[..., extent - max(1, extent // 4) :] = 0
+
+    return alter
+
+
 _forward("matmul-fp16", _no_change, kernels=_PRODUCTS, rounded_to=torch.float16)
 _forward("convolution-bf16", _no_change, kernels=_CONVOLUTIONS, rounded_to=torch.bfloat16)
 _forward("attention-bf16", _no_change, kernels=_ATTENTION, rounded_to=torch.bfloat16)
@@ -124,6 +139,8 @@ _forward("output-scaled-kernel", _scale, amount=Amount(-0.03, -0.005))
 _forward("output-fp16", _round(torch.float16))
 _forward("one-element", _bump, amount=Amount(0.5, 3.0))
 _forward("rows-rolled", _roll)
+_forward("output-shifted", _shift, amount=Amount(0.02, 0.1))
+_forward("tail-unwritten", _leave_tail)
 _forward("overflow-inf", _put(float("inf")), group="overflow")
 _forward("not-a-number", _put(float("nan")), group="overflow")
 _forward(

@@ -16,22 +16,26 @@ from torch.nn import functional as F
 class Planted:
     """A training with one thing wrong.
 
-    `fires` are the rules that have to fire, `may_fire` those that may beside them: what follows from the first.
+    `fires` are the rules that have to fire, `may_fire` those that may beside them: what follows from the first. `notes`
+    are the rules that have to give a note.
     """
 
     train: Training
     fires: frozenset[str]
     may_fire: frozenset[str]
+    notes: frozenset[str]
 
 
 PLANTED: dict[str, Planted] = {}
 
 
-def planted(*fires: str, may_fire: tuple[str, ...] = ()) -> Callable[[Training], Training]:
+def planted(
+    *fires: str, may_fire: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+) -> Callable[[Training], Training]:
     """List a training."""
 
     def listed(training: Training) -> Training:
-        PLANTED[training.__name__] = Planted(training, frozenset(fires), frozenset(may_fire))
+        PLANTED[training.__name__] = Planted(training, *map(frozenset, (fires, may_fire, notes)))
         return training
 
     return listed
@@ -69,7 +73,10 @@ def fp16_overflows_in_forward(steps: int) -> None:
         scaler.update()
 
 
-@planted("exploding-gradient", may_fire=("loss-spike", "gradient-norm-spike"))
+@planted(
+    "exploding-gradient",
+    may_fire=("loss-spike", "gradient-norm-spike", "gradient-clipped-away"),
+)
 def exploding_rnn(steps: int) -> None:
     """A recurrent net over long series, whose weights are above 1; clipping keeps it alive."""
     model = sound.Sequence(nn.RNN, nonlinearity="relu")
@@ -176,7 +183,7 @@ def rate_of_zero(steps: int) -> None:
     fit(model, regression(steps), F.mse_loss, optimizer, lambda step: max(0, 20 - step) // 20)
 
 
-@planted("weight-unchanged")
+@planted("weight-unchanged", may_fire=("parameter-without-optimizer",))
 def swallowed_by_bf16(steps: int) -> None:
     model = mlp().bfloat16()
     for one in model.parameters():

@@ -137,6 +137,45 @@ class SupportList:
     source: str = ""
 
 
+class Use(enum.Enum):
+    """What a verb does with a path that it is given."""
+
+    READS = enum.auto()
+    WRITES = enum.auto()
+    RECORDS = enum.auto()
+    """It makes a recording there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathWord:
+    """A word of a command line that is a path on this machine."""
+
+    path: Path
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A verb's command line that is to run on another machine (`--on NAME`).
+
+    Parameters
+    ----------
+    machine
+        Its name.
+    words
+        The verb and its options.
+    command
+        The training's command, as it stands after `--`.
+    force
+        Whether what lies where it writes is replaced.
+    """
+
+    machine: str
+    words: tuple[str | PathWord, ...]
+    command: tuple[str, ...]
+    force: bool = False
+
+
 @hookspec
 def lockstep_commands() -> list[Verb]:  # type: ignore[empty-body]
     """Verbs of the command line."""
@@ -155,6 +194,11 @@ def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
 @hookspec
 def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
     """What devices can run, and what they cannot."""
+
+
+@hookspec(firstresult=True)
+def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
+    """Run a verb on another machine, bring back what it writes, and return its exit code."""
 
 
 @hookspec(historic=True)

@@ -262,7 +262,10 @@ def main(directory: Path, wanted: list[str]) -> None:
     """Run the trainings that are asked for, as NAME:LEVEL:SAVE; write what each leaves, bare and recorded."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    # no port, which another process may take
+    meeting = f"file://{directory.absolute() / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
     found = {}
     for name in wanted:
         training, level, save = name.split(":")
@@ -279,7 +282,6 @@ def main(directory: Path, wanted: list[str]) -> None:
             except Exception as error:
                 results.append(f"{type(error).__name__}: {error}")
         found[name] = results
-    rank = dist.get_rank()
     (directory / f"left{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -117,7 +117,7 @@ def test_a_rate_that_changes_later_is_no_agreement(reference: Path, tmp_path: Pa
     assert " --steps 3:5 " in found.what_next.command
     assert found.what_next.command.count(" --exit-after ") == 2
     assert headline(found).startswith(
-        "DIVERGED behind the recorded steps: the runs part later: the loss of step 4"
+        "DIVERGED after the recorded steps: the runs part later: the loss of step 4"
     )
 
 

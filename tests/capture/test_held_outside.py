@@ -407,6 +407,22 @@ def test_files_that_nothing_of_the_training_leads_to_are_none_of_it(
     assert held("imported") == ["elsewhere.means[0]"]
 
 
+def test_what_a_fixture_leads_to_is_no_part_of_a_training(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    # given a training in a test that pytest has handed a fixture which leads to all tests of the process
+    def train() -> None:
+        asked, means = request, [torch.zeros(3)]
+        loop(lambda training: means[0].add_(1), is_changed=False)
+        assert asked.node.session.items
+
+    # then its own variables are looked at, and of pytest's nothing
+    rank = rank_of(tmp_path / "run", train)
+    assert "train.means[0]" in {one.name for one in rank.held}
+    assert rank.held_settings is not None
+    assert [one.path for one in rank.held_settings if "asked" in one.path] == []
+
+
 # --- what is no difference, and what is less than one -----------------------------------------------
 
 

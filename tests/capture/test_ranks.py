@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -76,14 +75,10 @@ UPDATE_ROLES = (Role.PARAM, Role.PARAM_GRAD, Role.PARAM_AFTER)
 def recorded(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All trainings, run by two processes one after the other: to start them takes longer than they do."""
     directory = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
             [programs / "python", str(SCRIPT), str(directory), *RECORDED],
-            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "WORLD_SIZE": "2", "RANK": str(rank), "OMP_NUM_THREADS": "1"},
         )
         for rank in (0, 1)
     ]

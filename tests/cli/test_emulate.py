@@ -94,7 +94,7 @@ def test_ranks_round_at_random_each_for_itself(workplace: Workplace) -> None:
         gc.collect()  # torch's own: a group that the model's cycle keeps may abort at the end
         """,
     )
-    train = ("torchrun", "--nproc_per_node", "2", "train.py")
+    train = ("torchrun", "--nproc_per_node", "2", "--standalone", "train.py")
 
     # When they are recorded for calibration
     ended = workplace.record("-o", "ref.cal", "--calibrate", "--", *train)

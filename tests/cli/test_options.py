@@ -146,12 +146,19 @@ WITHOUT_JSON = {
     "extract": "writes a file",
     "convert": "writes a recording or files",
     "tfdbg": "writes files",
+    "run-tuned": "runs the training, whose output it is",
     "cache": "a group of jobs",
     "cache start": "starts a daemon",
     "cache stop": "stops it",
     "cache session": "prints a name",
     "cache destroy": "drops a session",
     "migrate undo": "restores files",
+    "copy": "copies files",
+    "remote": "a group of jobs",
+    "remote add": "keeps a machine, and `remote list` tells it",
+    "remote remove": "forgets a machine",
+    "remote attach": "prints what a command prints",
+    "remote stop": "ends a command",
 }
 
 

@@ -50,6 +50,8 @@ NOT_RUN = {
     "gate": "needs a golden",
     "msaccucmp": "needs dumps of another tool",
     "msprobe": "needs dumps of another tool",
+    "remote": "needs another machine",
+    "copy": "needs object storage",
     "tfdbg": "needs TensorFlow 1",
     "codegen": "takes a C compiler and ten seconds",
     "export": "takes ten seconds",
@@ -58,6 +60,8 @@ NOT_RUN = {
     "quantize": "needs what export writes",
     "plot": "needs the extra plot",
     "profile": "takes ten seconds",
+    "tune": "takes a training for each trial",
+    "run-tuned": "needs what tune writes",
     "bisect": "takes a training for each trial",
     "doctor": "says what is wrong with the machine that runs it",
 }

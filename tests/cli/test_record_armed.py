@@ -115,12 +115,10 @@ def test_of_an_armed_training_nothing_is_told_while_it_runs(workplace: Workplace
         import os, time
         from tiny import train
         train(steps=2)
-        end = time.monotonic() + 2.0
         if not (child := os.fork()):
             os.execv("/bin/sh", ["sh", "-c", "read line < /proc/self/stat; exit 0"])
         os.waitpid(child, 0)
-        while time.monotonic() < end:
-            pass
+        time.sleep(2.0)  # the looks are half a second apart
         """,
     )
     ended = workplace.record("-o", "ref", "--", "python", "train.py")

@@ -152,7 +152,7 @@ def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) 
 
     # When torchrun starts it as a module
     ended = workplace.record(
-        "-o", "ref", "--", "torchrun", "--nproc_per_node", "2", "-m", "package",
+        "-o", "ref", "--", "torchrun", "--nproc_per_node", "2", "--standalone", "-m", "package",
         environment={"PYTHONPATH": str(workplace.path / "elsewhere")},
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def test_torchrun_records_both_ranks_and_not_the_launcher(workplace: Workplace) 
 def test_one_rank_of_two_is_recorded_and_both_end_after_it(workplace: Workplace) -> None:
     # Given a training on two ranks that would print at its end
     workplace.script("train.py", DDP + '\n    if __name__ == "__main__":\n        main()\n')
-    command = ("torchrun", "--nproc_per_node", "2", "train.py")
+    command = ("torchrun", "--nproc_per_node", "2", "--standalone", "train.py")
 
     # When one rank is chosen, and the command is to end after the first step
     ended = workplace.record(
@@ -453,7 +453,7 @@ def test_a_directory_stays_where_the_failed_command_left_a_process_behind(
     # When a command fails whose child waits, and may train later
     waits = "import sys; print('waits', flush=True); sys.stdin.read()"
     child = f"{shlex.join([sys.executable, '-c', waits])} <&3 3<&- >said.txt 2>&1 &"
-    until = "until grep -q waits said.txt 2>/dev/null; do :; done; exit 3"
+    until = "until grep -q waits said.txt 2>/dev/null; do sleep 0.05; done; exit 3"
     process = workplace.start(
         "lockstep", "record", "-o", "ref", "--", "sh", "-c", f"exec 3<&0; {child} {until}"
     )

@@ -40,7 +40,7 @@ def test_the_ranks_of_a_script_share_one_recording(workplace: Workplace) -> None
     )
 
     # When it runs
-    ended = workplace.run("torchrun", "--nproc_per_node", "2", "train.py")
+    ended = workplace.run("torchrun", "--nproc_per_node", "2", "--standalone", "train.py")
 
     # Then both ranks are in the new one, one rank may record alone, and neither joins the old one
     assert ended.code == 0, ended.err

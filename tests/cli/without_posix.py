@@ -1,4 +1,7 @@
-"""Runs `lockstep` where nothing is that only POSIX systems have: modules, signals, calls and flags of `os`.
+"""Runs commands of `lockstep`, one after the other, where nothing is that only POSIX systems have.
+
+These are modules, signals, calls and flags of `os`. The commands come as JSON, [] for the help of every verb, and so
+does what each ends with: its exit code and what it printed.
 
 What Python and other packages need of them is loaded before they are hidden; SIGKILL stays, since `subprocess` ends a
 child by it here.
@@ -6,11 +9,14 @@ child by it here.
 
 import importlib
 import importlib.abc
+import io
+import json
 import os
 import platform
 import signal
 import socket
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import click
 
@@ -53,12 +59,18 @@ for name in CALLS:
     delattr(os, name)
 del socket.AF_UNIX
 
+
+def ended(arguments):
+    """Exit code of a command, and what it prints."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(arguments)
+    return code, out.getvalue(), err.getvalue()
+
+
 if __name__ == "__main__":
     from lockstep.cli.main import cli, main
 
-    if sys.argv[1:] == ["every-help"]:
-        names = cli.list_commands(click.Context(cli))
-        failed = [name for name in names if main([name, "--help"])]
-        print(f"{len(names)} verbs, without help: {' '.join(failed)}")
-        sys.exit(bool(failed))
-    sys.exit(main(sys.argv[1:]))
+    commands = json.loads(sys.argv[1])
+    if not commands:
+        commands = [[name, "--help"] for name in cli.list_commands(click.Context(cli))]
+    print(json.dumps([ended(arguments) for arguments in commands]))

@@ -117,7 +117,7 @@ def test_ends_that_differ_as_the_steps_do_are_noise() -> None:
 def test_what_one_run_trains_on_and_the_other_leaves_parts_them(equal: bool) -> None:
     found = course_of(side(), side(LAST), equal=equal)
     assert (found.course, found.certain) == (Course.APART, True)
-    assert "weight does not change behind the recorded steps in the candidate" in found.words
+    assert "weight does not change after the recorded steps in the candidate" in found.words
 
 
 def test_what_neither_trains_on_parts_nothing() -> None:
@@ -139,7 +139,7 @@ def test_steps_that_were_counted_in_one_run_alone_are_told_by_their_losses() -> 
     found = course_of(side(), longer, equal=True)
     assert (found.course, found.words) == (
         Course.APART,
-        "the reference trained 3 backward passes behind the recorded steps and the candidate 4",
+        "the reference trained 3 backward passes after the recorded steps and the candidate 4",
     )
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from equal_forms import PARTS, STEPS, VIEWS, EqualForms, Form, train
+from spelled_forms import SPELLINGS
 from torch import nn
 
 import lockstep
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
 
-EACH = [(name, forms) for name, forms in (VIEWS | PARTS).items()]
+EACH = [(name, forms) for name, forms in (VIEWS | PARTS | SPELLINGS).items()]
 WEIGHTS = ("sketch", "tensors", "stats")
 
 
@@ -77,4 +78,18 @@ def test_equal_forms_agree_and_a_mistake_is_named(
         assert found.verdict is Verdict.DIVERGED
         first = found.origins[0]
         assert (first.step, first.phase) == (0, Phase.FORWARD)
-        assert "equal_forms.py" in first.source
+        assert "_forms.py" in first.source
+
+
+@pytest.mark.parametrize("name", ["softmax of a tensor", "a mask's diagonal by default"])
+def test_another_setting_is_told_whatever_the_spelling(name: str, tmp_path: Path) -> None:
+    # Given an operator that is called in another spelling, and that with another setting, in whole tensors
+    forms = SPELLINGS[name]
+    right, twin, wrong = (
+        recorded(tmp_path / part, getattr(forms, part), "tensors", in_script=False)
+        for part in ("one", "other", "mistake")
+    )
+    # When they are compared, then the other setting is the origin, and the other spelling agrees
+    found = lockstep.compare_recordings(right, wrong)
+    assert found.origins[0].kind is Kind.SETUP
+    assert lockstep.compare_recordings(right, twin).verdict is Verdict.AGREE

@@ -105,6 +105,31 @@ def test_the_second_half_of_an_axis_is_named(calls: dict[str, Call]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "end", "words"),
+    [
+        (18, 24, "right but for 18:24 of axis 1, which is zero"),
+        (5, 9, "right but for 5:9 of axis 1, which is zero"),
+        (7, 8, "right but for index 7 of axis 1, which is zero"),
+        (0, 24, "zero"),
+    ],
+)
+def test_what_a_kernel_leaves_unwritten_is_named_by_its_place(
+    calls: dict[str, Call], first: int, end: int, words: str
+) -> None:
+    array = _array(calls["linear"])
+    array[:, first:end] = 0
+    found = _said(calls["linear"], array)
+    assert found is not None
+    assert found.words == words
+
+
+def test_two_runs_of_an_axis_are_no_pattern(calls: dict[str, Call]) -> None:
+    array = _array(calls["linear"])
+    array[:, [2, 3, 11, 12, 13]] = 0
+    assert _said(calls["linear"], array) is None
+
+
+@pytest.mark.parametrize(
     ("name", "dtype"),
     [("fp16 or TF32: the same on these inputs", torch.float16), ("bf16", torch.bfloat16)],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,15 @@ def test_what_is_set_kept_or_not_known_is_left_out(tmp_path: Path, line: str) ->
     script = tmp_path / "train.py"
     script.write_text(f"import os\nname = 'MODE'\nsettings = {{}}\n{line}\n")
     assert variables_read([str(script), str(tmp_path / "gone.py")]) == []
+
+
+def test_a_script_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    # given a script that was asked about
+    script = tmp_path / "train.py"
+    script.write_text("import os\nx = os.environ['MODE']\n")
+    assert variables_read([str(script)]) == ["MODE"]
+    # when it reads another variable by now, of a name as long, then that one is told
+    script.write_text("import os\nx = os.environ['KIND']\n")
+    state = script.stat()
+    os.utime(script, ns=(state.st_atime_ns, state.st_mtime_ns + 1_000_000_000))
+    assert variables_read([str(script)]) == ["KIND"]

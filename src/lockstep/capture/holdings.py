@@ -340,18 +340,22 @@ def _is_scheduler(value: object) -> bool:
 
 
 def _is_walked(kind: type) -> bool:
-    """Whether the attributes of such objects are looked at: not of Python's own, torch's, NumPy's and ours."""
+    """Whether the attributes of such objects are looked at: not of Python's, torch's, NumPy's, pytest's and ours."""
     top = module_of(kind).partition(".")[0]
     if top in _WALKED_OF_STANDARD_LIBRARY:
         return top != "types" or kind in _PLAIN_OF_TYPES
     return top not in _NOT_WALKED
 
 
-_NOT_WALKED = (sys.stdlib_module_names | {"builtins", "lockstep", "numpy", "torch"}) - {"__main__"}
+_OF_LIBRARIES = frozenset({"_pytest", "builtins", "lockstep", "numpy", "torch"})
+"""Of pytest's: from `capsys` or `request` one gets to all tests of the process, and to no part of a training but by the
+variables of its test, which are looked at anyway."""
+
+_NOT_WALKED = (sys.stdlib_module_names | _OF_LIBRARIES) - {"__main__"}
 
 
 def _is_installed(value: Any) -> bool:
-    """Whether a function or class is Python's, torch's or ours."""
+    """Whether a function or class is Python's, torch's, NumPy's, pytest's or ours."""
     found: object = value.__module__ if type(value) is types.FunctionType else module_of(value)
     return type(found) is not str or found.partition(".")[0] in _NOT_WALKED
 

@@ -170,7 +170,11 @@ def note_seed(manifest: RankManifest) -> None:
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
-    return sorted(map(os.path.realpath, module_files()))
+    return sorted(map(_resolved, module_files()))
+
+
+_resolved = cache(os.path.realpath)
+"""Of files of modules that are loaded: where they lie is asked for once each."""
 
 
 def module_files() -> list[str]:

@@ -200,6 +200,9 @@ OPTIONS: dict[str, Meaning] = {
     "--optimize": Meaning("How much the runtime may rewrite the graph.",
                           click.Choice(["none", "basic", "extended", "layout", "all"]), "all"),
     "--rules": Meaning("Add the rules in this file.", PATH, metavar="FILE"),
+    "--env": Meaning("A variable of the environment.", str, metavar="NAME=VALUE"),
+    "--python": Meaning("The Python that runs it.", str, Default.OF_THE_VERB, metavar="PYTHON"),
+    "--on": Meaning("Run it on this machine, one that `lockstep remote add` named.", str, metavar="NAME"),
     # what it may cost
     "--memory": Meaning("Memory that it may take, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
     "--budget": Meaning("Share of the training's time that it may take, as in 20%.", Share()),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options as shared
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -22,6 +23,8 @@ from lockstep.devices.emulation.profiles import device_of, parse_profile, profil
 from lockstep.launch import Ended, is_left_running, launch
 from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
+from lockstep.store.storage import url_of
+from lockstep.store.uploading import uploaded
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -35,6 +38,7 @@ def _show_devices(context: click.Context, parameter: click.Parameter, value: str
 _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n" + profile_table()
 
 
+@runs_elsewhere(records=("--output",))
 @click.command(
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog=_DEVICES,
@@ -132,6 +136,8 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
+    if url := url_of(directory):
+        directory = click.get_current_context().with_resource(uploaded(url, force=force))
     was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording

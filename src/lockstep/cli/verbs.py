@@ -28,6 +28,10 @@ def lockstep_commands() -> list[Verb]:
             "show", "Show what is in a recording.", Task.LOOK, _loader("show"), 1,
             ("view", "list", "ls", "cat", "info", "inspect", "print", "summary", "tree"),
         ),
+        Verb(
+            "copy", "Copy a recording to object storage, or back.", Task.TRAIN, _loader("copy"), 60,
+            ("cp", "upload", "download", "push", "pull", "s3"),
+        ),
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 
 Axes = tuple[int, ...]
@@ -168,6 +168,19 @@ class Finding:
             return self.difference / self.tolerance
         return float("inf") if self.difference > 0 else 0.0
 
+    @property
+    def is_by_checksum_alone(self) -> bool:
+        """Whether only checksums that another tool took differ, which is not judged."""
+        left, right = self.pair.reference, self.pair.candidate
+        if (
+            left is None
+            or right is None
+            or self.outcome not in (Outcome.AGREE, Outcome.INCOMPARABLE)
+        ):
+            return False
+        measured = self.metrics.evidence in (Evidence.STATISTICS, Evidence.NONE)
+        return measured and is_other_checksum_alone(left.content, right.content)
+
 
 @dataclass(frozen=True, slots=True)
 class NamedSite:
@@ -197,7 +210,8 @@ class Origin(NamedSite):
     `library` is `file:line` of the library which the call in the user's code calls, or "".
     `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
     the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
-    or "candidate" where one of the two calls alone was shown to be wrong, or "".
+    or "candidate" where one of the two calls alone was shown to be wrong, or "". `between` says between which modules
+    it lies where operators were not recorded, or "".
     """
 
     finding: Finding
@@ -208,6 +222,7 @@ class Origin(NamedSite):
     explanation: Explanation | None = None
     beside: str = ""
     wrong_run: str = ""
+    between: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Options:
     max_steps: int | None = None
     optimizer_state: bool = True
     """Whether an optimizer's state is recorded beside its parameters."""
+    sketch_parameters: bool = False
+    """With `save` "stats", parameters have sketches all the same, so that the size of an update is known."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
     until_losses_part: bool = False
@@ -112,6 +114,9 @@ def was_asked_to_end(ended_by: str) -> bool:
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
+OPERATORS = "single operators"
+"""What is not seen where another tool tells modules alone; the reason begins with how that is said of a place."""
+
 ORDER = "the order of the calls"
 """What is not seen where another tool's names tell no time: nothing comes before anything then."""
 
@@ -127,6 +132,8 @@ APART = "parts of tensors"
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
+PART = "a part of the recording"
+"""What is not seen where not all files of a recording could be brought to this machine: it never agrees."""
 
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""

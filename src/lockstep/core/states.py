@@ -1,4 +1,4 @@
-"""What a training's parameters, buffers and optimizers hold at a moment, and its losses behind the recorded steps."""
+"""What a training's parameters, buffers and optimizers hold at a moment, and its losses after the recorded steps."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class HeldSetting:
 
 @dataclass(frozen=True, slots=True)
 class LaterLoss:
-    """A loss behind the recorded steps: what backward began from.
+    """A loss after the recorded steps: what backward began from.
 
     `step` is the step that it was of, `value` its number in double precision, `dtype` what it was kept in.
     """

@@ -9,8 +9,10 @@ arithmetic (the key bias of attention) consists of rounding alone.
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 from lockstep.core.operators import Family
+from lockstep.core.records import OF_LAST_FUNCTION
 from lockstep.core.site import Role
 from lockstep.judge.bounds import (
     Bound,
@@ -158,8 +160,22 @@ def _proportional(operation: Operation, output: Measured) -> Bound:
 
 
 def _bilinear(operation: Operation, output: Measured) -> Bound:
+    if not output.pair.present.name.startswith(OF_LAST_FUNCTION):
+        own = _input_of(operation, output)
+        return _bilinear_of(operation, output, own)
+    # The last function of a graph counts its own arguments: `addmm` has the bias first, and a weight transposed.
+    alike = [item for item in floats(operation.inputs) if item.numel == output.numel]
+    bounds = [_bilinear_of(operation, output, item) for item in alike]
+    return (
+        Bound(*(max(sizes) for sizes in zip(*map(astuple, bounds), strict=True)))
+        if bounds
+        else _unknown(operation, output)
+    )
+
+
+def _bilinear_of(operation: Operation, output: Measured, own: Measured | None) -> Bound:
+    """Bound of the gradient of one operand, or of what is added."""
     operands, addends = bilinear_operands(operation)
-    own = _input_of(operation, output)
     if len(operands) != 2 or own is None:
         return _unknown(operation, output)
     if any(own is item for item in addends):

@@ -13,6 +13,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import listed
+from lockstep.locate.between_modules import between_words
 from lockstep.locate.gradient_causes import GradientCauses, contents_of
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.model_setup import ModelSetup
@@ -41,13 +42,20 @@ class Causes:
         What is known and found so far in this rank; origins are replaced and withdrawn.
     unaligned
         Modules of other classes.
+    unseen
+        How it is told that operators were not recorded, "" where they were.
     """
 
     def __init__(
-        self, setup: ModelSetup, ledger: Ledger, origins: Origins, unaligned: Unaligned
+        self,
+        setup: ModelSetup,
+        ledger: Ledger,
+        origins: Origins,
+        unaligned: Unaligned,
+        unseen: str = "",
     ) -> None:
         self._rank = RankOrigins(setup, ledger, origins)
-        self._unaligned = unaligned
+        self._unaligned, self._unseen = unaligned, unseen
 
     def explain(self, step: AlignedStep, first: int) -> None:
         """Go through a step's origins; `first` is the number of the first of them."""
@@ -61,7 +69,9 @@ class Causes:
 
     def _described(self, origin: Origin, regions: Regions) -> Origin:
         beside = _beside_model(origin, regions.step)
-        origin = replace(origin, library=_library(origin, regions), beside=beside)
+        between = between_words(origin, regions.step, self._unseen)
+        library = _library(origin, regions)
+        origin = replace(origin, library=library, beside=beside, between=between)
         other = self._unaligned.class_around(origin.module)
         if origin.kind is Kind.RANDOM and other is not None:
             return replace(origin, reason=f"{other}; {origin.reason}")

@@ -19,11 +19,12 @@ from lockstep.core.finding import (
     SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, Event
-from lockstep.core.records import TensorRecord, would_differ
+from lockstep.core.manifest import APART, PART, Event
+from lockstep.core.records import FILE_MISSING, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
+from lockstep.locate.between_modules import operators_unseen
 from lockstep.locate.causes import Causes
 from lockstep.locate.choices import flipped_choices
 from lockstep.locate.circumstances import circumstances
@@ -80,7 +81,8 @@ class Gathered:
         self.ledgers[name], self.origins[name] = ledger, Origins()
         self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
         self.setups[name] = setup
-        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned)
+        unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
+        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)
         said = {str(one) for one in self.setup}
         told = setup.differences()
         if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran
@@ -109,9 +111,7 @@ class Gathered:
         for item in step.aligned:
             for paired in item.pairs:
                 if paired.reference is None or paired.candidate is None:
-                    self.lone.append(
-                        _missing(paired, "the other run did not record it at this call")
-                    )
+                    self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
 
 
 def _missing(pair: Pair, reason: str) -> Finding:
@@ -211,6 +211,9 @@ def _gaps(
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if not stopped and gathered.aligned == 0 and calls:
         yield "no call of one run could be aligned with a call of the other"
+    if pairing.is_of_another_tool:
+        yield from _missing_files(findings)
+        yield from _results_of_one_side(gathered.lone)
     yield from gathered.coverage.gaps(findings)
     yield from _known_by_numbers_alone(findings)
     if not gathered.judge.looks_at_set_up:
@@ -218,7 +221,7 @@ def _gaps(
     if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
         yield from _unjudged(findings)
     for recording in (pairing.reference, pairing.candidate):
-        gaps = (gap for gap in recording.manifest.not_seen if gap.what == APART)
+        gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
         yield from (f"{recording.path}: {gap.reason}" for gap in gaps)
 
 
@@ -323,6 +326,38 @@ def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
     if found:
         first = found[0].pair.present
         yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"
+
+
+def _missing_files(findings: Iterable[Finding]) -> Iterator[str]:
+    """Tensors whose file is not in the dump that names it."""
+    sides = (
+        record
+        for finding in findings
+        for record in (finding.pair.reference, finding.pair.candidate)
+        if record is not None and record.content.note.startswith(FILE_MISSING)
+    )
+    names = list(dict.fromkeys(one.content.note.removeprefix(FILE_MISSING) for one in sides))
+    if names:
+        files = "file is" if len(names) == 1 else "files are"
+        yield f"{len(names)} {files} not there that a dump names: {listed(names, 3)}"
+
+
+def _results_of_one_side(lone: Iterable[Finding]) -> Iterator[str]:
+    """Results that one dump alone has of a call that both have, as where a file is missing."""
+    found = [
+        one.pair
+        for one in lone
+        if one.reason == _NOT_AT_THIS_CALL and one.pair.present.role is Role.OUTPUT
+    ]
+    if found:
+        first = found[0]
+        side = "candidate" if first.candidate is None else "reference"
+        record = first.present
+        results = "result has" if len(found) == 1 else "results have"
+        yield f"{len(found)} {results} no partner, first {record.name} of {record.site}, missing in the {side}"
+
+
+_NOT_AT_THIS_CALL = "the other run did not record it at this call"
 
 
 def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:

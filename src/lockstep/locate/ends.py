@@ -102,7 +102,7 @@ def _lengths(sides: tuple[Side, Side]) -> tuple[int, int, str]:
     if sides[0].steps is not None and sides[1].steps is not None:
         return sides[0].steps, sides[1].steps, "steps"
     left, right = (len(side.losses) for side in sides)
-    return left, right, "backward passes behind the recorded steps"
+    return left, right, "backward passes after the recorded steps"
 
 
 def _not_comparable(sides: tuple[Side, Side]) -> str:
@@ -265,7 +265,7 @@ def _other_course(sides: tuple[Side, Side]) -> str:
         if names:
             verb = "do" if len(names) > 1 else "does"
             return (
-                f"{listed(names)} {verb} not change behind the recorded steps in the {SIDES[index]},"
+                f"{listed(names)} {verb} not change after the recorded steps in the {SIDES[index]},"
                 f" and {'do' if len(names) > 1 else 'does'} in the {SIDES[1 - index]}"
             )
     return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from lockstep.align.settings import Setting
 from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
-from lockstep.core.records import Content
+from lockstep.core.records import Content, is_other_checksum_alone
 from lockstep.judge.protocol import AGREES, OPEN, Judgement, word_for_evidence
 from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.buffers import Buffers
@@ -367,10 +367,19 @@ def _unknown_words(pair: Pair) -> str:
     return f"spread over ranks otherwise: {here} in the reference, {there} in the candidate"
 
 
+OTHER_CHECKSUM = (
+    "not judged: equal numbers, a different checksum; an operator that works in place can change a tensor before its"
+    " checksum is taken"
+)
+"""Why nothing is said of a pair of which only checksums of another tool differ."""
+
+
 def agreement_words(measured: Measured) -> str:
     """Why a pair counts as agreeing."""
     if measured.equal:
         return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
+    if is_other_checksum_alone(*_contents(measured.pair)):
+        return OTHER_CHECKSUM
     if math.isnan(measured.difference):
         return _unknown_words(measured.pair)
     if measured.shape_differs:

@@ -76,14 +76,7 @@ class Operations:
 
         Where its own calls are not seen in both runs, as inside of compiled code, the innermost module around it.
         """
-        where = path
-        while True:
-            items = self.around(where)
-            operations = [self.of(item, backward=True) for item in items]
-            where = items[0].reference.site.module if items else ""
-            if not where or any(one.gradients for one in operations):
-                break
-            where = where.rpartition(".")[0]  # under no_grad, as what a checkpoint runs again later
+        where, operations = self._owner(path)
         if not operations:
             return Operation(op="")
         return replace(
@@ -92,6 +85,34 @@ class Operations:
             gradients=tuple(item for one in operations for item in one.gradients),
             beside=() if where == path else self._gradients_below(where),
         )
+
+    def gradients_around(self, path: str, before: int) -> list[Measured]:
+        """Gradients that calls sent on inside of the module that `of_owner` gives, where that is a wider one.
+
+        A gradient that is judged against the wider module follows from these, too. `before` is the moment of it.
+        """
+        where, operations = self._owner(path)
+        if where == path or not operations:
+            return []
+        within = f"{where}." if where else ""
+        return [
+            self._ledger.measure(pair)
+            for item in self._step.of_kind(CallKind.MODULE, CallKind.OPERATOR)
+            if item.reference.site.module.startswith(within)
+            for pair in item.complete(Role.GRAD_INPUT)
+            if pair.present.sequence < before
+        ]
+
+    def _owner(self, path: str) -> tuple[str, list[Operation]]:
+        """The innermost module on the way to a path that gradients are seen to enter, and its calls."""
+        where = path
+        while True:
+            items = self.around(where)
+            operations = [self.of(item, backward=True) for item in items]
+            where = items[0].reference.site.module if items else ""
+            if not where or any(one.gradients for one in operations):
+                return where, operations
+            where = where.rpartition(".")[0]  # under no_grad, as what a checkpoint runs again later
 
     def around(self, path: str) -> Sequence[Aligned]:
         """Calls of the innermost module on the way to a path that is called in both runs."""

@@ -1,4 +1,4 @@
-"""The two runs of a rank behind the recorded steps: what each holds at which moment, and for how long it went.
+"""The two runs of a rank after the recorded steps: what each holds at which moment, and for how long it went.
 
 Of what is held beside the training some may be of no use at all, an unseeded helper: it never moves, is no copy of
 anything trained, and no optimizer holds it.

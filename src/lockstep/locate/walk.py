@@ -31,6 +31,7 @@ from lockstep.locate.boundary import Boundary, Tracer
 from lockstep.locate.buffers import region_inside
 from lockstep.locate.extents import Extents
 from lockstep.locate.judged_pair import JudgedPair
+from lockstep.locate.last_functions import OTHER_FUNCTION, is_of_other_function
 from lockstep.locate.ledger import (
     BufferUser,
     Key,
@@ -176,6 +177,13 @@ class StepWalk:
             if measured.equal:
                 self._ledger.precision.note_equal(measured)
             self._settle(item, agreeing(measured))
+            return
+        if is_of_other_function(item, pair):
+            self._ledger.report(
+                State(measured, AGREES, outcome=Outcome.INCOMPARABLE),
+                f"could not be judged: {OTHER_FUNCTION}",
+                inherited=False,
+            )
             return
         if item.calls.only_results:
             self._result_of_region(item, pair, measured, backward)
@@ -515,6 +523,12 @@ class StepWalk:
         if self._is_clear(item, measured):
             return
         entering, judgement = self._accumulations.judged(item, measured)
+        around: list[Measured] = []
+        if not self._sees_every_call and judgement.beyond_floor:
+            owner, moment = item.reference.site.module, pair.present.sequence
+            around = self._operations.gradients_around(owner, moment)
+            if any(map(self._ledger.tainted, around)):  # by a way that the other tool did not write
+                judgement = as_open(judgement)
         self._decide(
             JudgedPair(
                 item,
@@ -522,6 +536,7 @@ class StepWalk:
                 judgement,
                 entering,
                 partial(self._accumulations.place_of, item, pair),
+                background=around,
                 cause=self._accumulations.cause_of(item, pair),
             )
         )

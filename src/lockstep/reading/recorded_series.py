@@ -23,7 +23,7 @@ PARAMETER, GRADIENT = "parameter", "gradient"
 MOST_POINTS = 400_000
 """Steps of parameters and gradients that are kept together; beyond it the last parameters are left out."""
 
-BEHIND = ", behind the recorded steps"
+BEHIND = ", after the recorded steps"
 """End of the name of what goes on where nothing else was recorded."""
 
 _NUMBERS = ("norm", "mean", "minimum", "maximum", "zero_count")

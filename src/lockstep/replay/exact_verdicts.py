@@ -19,13 +19,15 @@ def decision(pairing: Pairing, reference: TensorRecord, candidate: TensorRecord)
     Raises
     ------
     CannotReplay
-        If running it again decides otherwise than either run.
+        If running it again decides otherwise than either run, or settings may have made the difference.
     """
     left, right = pairing.reference.rerun, pairing.candidate.rerun
     sound = decided(left, reference).valid, decided(right, candidate).valid
     words = decision_words(left, right, reference, candidate)
     wrong = wrong_of(sound, "running it again decides otherwise than either run")
     if wrong is None:
+        if pairing.is_set_otherwise():
+            return Judgement.wrong(Kind.SETUP, f"{words}; {FOLLOWS_OWN}")
         return Judgement.follows(kind=Kind.DECISION, words=words)
     own = pairing.as_called
     if wrong == 1 and own is not None and decided(own.rerun, candidate).valid:
@@ -40,6 +42,11 @@ def moved(
     """Data movement is exact: what comes out is, bit for bit, what the operator makes of its input.
 
     None where that tells nothing, as of an operator that converts too.
+
+    Raises
+    ------
+    CannotReplay
+        If settings may have made the difference.
     """
     exact = (
         pairing.reference.moves_exactly(reference),
@@ -48,6 +55,8 @@ def moved(
     if all(exact):
         if pairing.settings_replaced:
             return None
+        if pairing.is_set_otherwise():
+            return fault(output, math.inf, FOLLOWS_OWN, kind=Kind.SETUP)
         return Judgement.follows(differs=output.distance > 0)
     if not any(exact):
         return None

@@ -124,6 +124,9 @@ def _sound(
     """Both are sound by themselves; whether the operator is ill-conditioned besides."""
     scale = output.norm if output.norm > 0 else 1.0
     beyond = inherited > alone[0].tolerance + alone[1].tolerance
+    if beyond and pairing.is_set_otherwise():
+        excess = inherited / (alone[0].tolerance + alone[1].tolerance)
+        return fault(output, excess, FOLLOWS_OWN, kind=Kind.SETUP)
     kappa = _condition(inherited / scale, pairing) if beyond else 0.0
     if not kappa > AMPLIFIED:
         return explained(output, alone, inherited)

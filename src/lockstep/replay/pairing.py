@@ -27,16 +27,43 @@ class Pairing:
         The sides; where plain arguments differ the candidate's is run with the reference's.
     as_called
         The candidate's side with its own arguments, where they differ.
+    keeps_settings
+        The two were called otherwise, and the candidate's cannot be run with what the reference was called with.
     """
 
     reference: Side
     candidate: Side
     as_called: Side | None = None
+    keeps_settings: bool = False
 
     @property
     def settings_replaced(self) -> bool:
         """Whether the candidate was called with other settings."""
         return self.as_called is not None
+
+    def is_set_otherwise(self) -> bool:
+        """Whether settings alone can make two results differ that are each what its own call gives.
+
+        Raises
+        ------
+        CannotReplay
+            If settings and tensors may do so.
+        """
+        if not self.keeps_settings:
+            return False
+        if self._takes_the_same:
+            return True
+        raise CannotReplay("the two runs call it in another way, and with other tensors")
+
+    @property
+    def _takes_the_same(self) -> bool:
+        """Whether the same tensors enter both calls, bit by bit, in whatever order."""
+        roles = (Role.INPUT, Role.GRAD_OUTPUT) if self.reference.backward else (Role.INPUT,)
+        left, right = (
+            sorted((one.role, one.digest or "") for one in side.call.with_role(*roles))
+            for side in (self.reference, self.candidate)
+        )
+        return left == right and all(digest for _, digest in left)
 
 
 def calls_of(calls: CallPair | None, output: Measured) -> CallPair:
@@ -79,19 +106,20 @@ def paired(calls: CallPair, backward: bool, *, settings: bool = True) -> Pairing
         # Each is right by its own definition; whether they are the same is another question.
         raise CannotReplay("the two runs call other operators, or one with more tensors")
     one, two = rebuild(left), rebuild(right)
-    as_called = None
-    if (
-        settings
-        and left.site.op == right.site.op
-        and are_set_otherwise(left.arguments, right.arguments)
-    ):
+    as_called, keeps_settings = None, False
+    spelled_alike = left.site.op == right.site.op
+    if settings and not (spelled_alike and not are_set_otherwise(left.arguments, right.arguments)):
         own = Side(Rerun(right, two), backward=backward)
-        two, replaced = _with_settings(right, two, one, backward)
-        as_called = own if replaced else None
+        replaced = _with_settings(right, two, one, backward)
+        if replaced is None:
+            keeps_settings = True
+        elif replaced != two:
+            two, as_called = replaced, own
     return Pairing(
         Side(Rerun(left, one), backward=backward),
         Side(Rerun(right, two), backward=backward),
         as_called,
+        keeps_settings,
     )
 
 
@@ -100,18 +128,16 @@ def _makes_of(call: Call) -> tuple[str, int]:
     return canonical_name(call.site.op), len(call.with_role(Role.INPUT))
 
 
-def _with_settings(
-    call: Call, own: Rebuilt, other: Rebuilt, backward: bool
-) -> tuple[Rebuilt, bool]:
-    """The candidate's call with the reference's settings, where it can be made with them.
+def _with_settings(call: Call, own: Rebuilt, other: Rebuilt, backward: bool) -> Rebuilt | None:
+    """The candidate's call with the reference's settings; None where it cannot be made with them.
 
     Where the value makes no difference, the two give the same, and nothing is said.
     """
     try:
         replaced = own.with_settings(other)
         if replaced == own:
-            return own, False
+            return own
         Side(Rerun(call, replaced), backward=backward).check()
     except CannotReplay:
-        return own, False
-    return replaced, True
+        return None
+    return replaced

@@ -226,7 +226,9 @@ def _form(value: Any) -> Any:
         return value.index
     if isinstance(value, (tuple, list)):
         found = [_form(item) for item in value]
-        return tuple(found) if any(item is not None for item in found) else None
+        while found and found[-1] is None:  # one call may leave out what the other one gives
+            found.pop()
+        return tuple(found) or None
     if isinstance(value, dict):
         return {key: form for key, item in value.items() if (form := _form(item)) is not None}
     return None

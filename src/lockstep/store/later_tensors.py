@@ -47,11 +47,16 @@ class LaterTensor:
 
     @property
     def known_by(self) -> str | None:
-        """What tells two tensors of one run to be the same: the digest, else all four numbers; None without either."""
+        """What tells two tensors of one run to be the same: the digest, else all four numbers; None without either.
+
+        A digest that merely stands in a dump may be one of a later moment, so it counts with the numbers beside it.
+        """
         numbers = self.statistics
-        if self.digest is not None or numbers is None:
+        if numbers is None or (self.digest is not None and self.load is not None):
             return self.digest
         four = (numbers.minimum, numbers.maximum, numbers.mean, numbers.norm)
+        if self.digest is not None:
+            return f"{self.digest} with {four}"
         return None if self.note or any(map(math.isnan, four)) else f"numbers:{four}"
 
 

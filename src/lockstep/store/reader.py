@@ -6,6 +6,7 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 from __future__ import annotations
 
 import html
+import itertools
 import os
 import re
 import sys
@@ -18,7 +19,13 @@ import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
-from lockstep.core.manifest import OTHER_TRAININGS, RankManifest, RunManifest, manifest_from_json
+from lockstep.core.manifest import (
+    OTHER_TRAININGS,
+    PART,
+    RankManifest,
+    RunManifest,
+    manifest_from_json,
+)
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
@@ -32,6 +39,7 @@ from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
+from lockstep.store.storage import cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -46,7 +54,7 @@ def open_recording(
     Parameters
     ----------
     path
-        The directory, or that tool's file.
+        The directory, or that tool's file; or a URL of object storage, from which it is fetched into a cache.
     read_sketches
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
@@ -64,6 +72,8 @@ def open_recording(
         If a newer Lockstep wrote it.
     CorruptError
         If a file is damaged.
+    StorageError
+        If object storage cannot be read.
 
     Examples
     --------
@@ -71,6 +81,10 @@ def open_recording(
     >>> recording.ranks["rank0"].calls(step=0)[0].site                                  # doctest: +SKIP
     """
     given = path_of("path", path)
+    if url := url_of(given):
+        recording = Recording(cached(url), read_sketches=read_sketches)
+        recording.path = recording.new_beside = given
+        return recording
     try:
         return Recording(given, read_sketches=read_sketches)
     except NotARecordingError:
@@ -122,7 +136,9 @@ class Recording:
     def missing(self) -> tuple[str, ...]:
         """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
         if not self.ranks:
-            return ("no process of the command reached a training step, so nothing was recorded",)
+            part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
+            nothing = "no process of the command reached a training step, so nothing was recorded"
+            return (f"{PART}: {part[0]}",) if part else (nothing,)
         sentences = [sentence for rank in self.ranks.values() for sentence in rank.missing]
         sentences.extend(f"{gap.what}: {gap.reason}" for gap in self.manifest.not_seen)
         if not self.manifest.options.ranks:
@@ -334,7 +350,7 @@ class RankRecording:
 
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:
-        """The losses behind the recorded steps, in order of time."""
+        """The losses after the recorded steps, in order of time."""
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 
@@ -382,6 +398,17 @@ class RankRecording:
             If a row points at something that is not there.
         """
         return record_rows(self._chunks, self.index(), calls, columns)
+
+    def check_files(self) -> None:
+        """Compare every listed file with its digest.
+
+        Raises
+        ------
+        CorruptError
+            If one was changed after it was written.
+        """
+        for name in self._files.unchecked:
+            self._files.check(self.path / name)
 
     def check_tensors(self) -> None:
         """Hold the files of whole tensors of the steps that were read against their digests, each once.
@@ -615,12 +642,22 @@ _TENSOR_FILES = (".pt", ".pth", ".npy", ".npz", ".safetensors", ".h5", ".hdf5")
 
 def _advice_of_folder(path: Path) -> str:
     """What to give in place of a folder that holds no recording: how names are built, if it holds tensors by name."""
-    names = sorted(one.name for one in path.iterdir() if one.suffix.lower() in _TENSOR_FILES)
-    if not names:
+    files = (one for one in sorted(path.iterdir()) if one.suffix.lower() in _TENSOR_FILES)
+    below = (one for one in path.rglob("*") if one.suffix.lower() in _TENSOR_FILES)
+    first = next(itertools.chain(files, itertools.islice(below, 1)), None)
+    if first is None:
         return "give the directory of `lockstep record -o`"
-    suffix = Path(names[0]).suffix
-    inside = "" if suffix.lower() in (".npz", ".safetensors", ".h5", ".hdf5") else suffix
-    return f"for tensors of your own say how names are built: --format 'tensors:{{module}}{inside}'"
+    inside = "" if first.suffix.lower() in _MANY_INSIDE else first.suffix
+    where = "{any}/" if first.parent != path else ""
+    names = f"{where}{{module}}.{{op}}.{{role}}.{{index}}{inside}"
+    return (
+        f"for tensors of your own say how names are built: --format 'tensors:{names}', or {{module}}{inside} where that"
+        " is all they tell"
+    )
+
+
+_MANY_INSIDE = (".npz", ".safetensors", ".h5", ".hdf5")
+"""Files that hold many tensors, each by a name of its own."""
 
 
 def _read_run_manifest(path: Path) -> RunManifest:

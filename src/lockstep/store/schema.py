@@ -12,7 +12,7 @@ ref/
     stacks.parquet  modules.parquet
     states.parquet              parameters, buffers, optimizer state behind the first and last recorded step
     held.parquet held_settings.parquet  what variables of the script lead to at the end
-    end.parquet losses.parquet  the same at the end of the training, and the losses behind the recorded steps
+    end.parquet losses.parquet  the same at the end of the training, and the losses after the recorded steps
     sources.parquet             lines of source around those that stacks name
 ```
 """

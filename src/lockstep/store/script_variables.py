@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
 
 from lockstep.core.variables import VARIABLES
 
@@ -24,17 +26,28 @@ def variables_read(files: Iterable[str]) -> list[str]:
     """
     read, written = set[str](), set[str]()
     for file in files:
-        tree = _parsed(file)
-        for name, sets in _named_in(tree) if tree is not None else ():
+        try:
+            state = Path(file).stat()
+        except (OSError, ValueError):
+            continue
+        for name, sets in _named_in_file(file, state.st_mtime_ns, state.st_size):
             (written if sets else read).add(name)
     return sorted(read - written - _KEPT - _OF_LAUNCHERS)
+
+
+@lru_cache(maxsize=4096)
+def _named_in_file(file: str, modified_ns: int, size_bytes: int) -> tuple[tuple[str, bool], ...]:
+    """The same of a file, which is read again where it was written again: each report of a comparison asks."""
+    tree = _parsed(file)
+    return () if tree is None else tuple(_named_in(tree))
 
 
 def _parsed(file: str) -> ast.Module | None:
     try:
         with tokenize.open(file) as stream:
             text = stream.read(_LARGEST_BYTES + 1)
-        return ast.parse(text) if len(text) <= _LARGEST_BYTES and "env" in text else None
+        asks = "environ" in text or "getenv" in text
+        return ast.parse(text) if asks and len(text) <= _LARGEST_BYTES else None
     except (OSError, SyntaxError, ValueError):
         return None
 

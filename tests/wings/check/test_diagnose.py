@@ -23,7 +23,12 @@ from lockstep.wings.check.logs.ranking import in_order
 from lockstep.wings.check.logs.scan import Findings, Scanner
 
 HEALTHY = Path(__file__).parent / "healthy"
-FAILED = rows_of(Path(__file__).parent / "logs_that_failed.yaml")
+FAILED = [
+    row
+    for name in ("logs_that_failed.yaml", "logs_of_strangers.yaml")
+    for row in rows_of(Path(__file__).parent / name)
+]
+WENT_WELL = rows_of(Path(__file__).parent / "logs_that_went_well.yaml")
 MESSAGES = known_messages()
 SCANNER = Scanner(MESSAGES)
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -98,6 +103,12 @@ def test_the_guides_own_words_are_known(question: str) -> None:
 @pytest.mark.parametrize("log", sorted(HEALTHY.glob("*.log")), ids=lambda log: log.name)
 def test_nothing_is_wrong_with_the_logs_of_real_runs_that_ended_well(log: Path) -> None:
     found = look_through(log.read_bytes()).found.values()
+    assert all(one.severity is Severity.HARMLESS for one in found)
+
+
+@pytest.mark.parametrize("case", WENT_WELL, ids=[str(one) for one in range(len(WENT_WELL))])
+def test_what_only_looks_like_an_error_asks_for_nothing(case: dict[str, str]) -> None:
+    found = look_through(case["log"].encode()).found.values()
     assert all(one.severity is Severity.HARMLESS for one in found)
 
 

@@ -1,5 +1,6 @@
 """`lockstep quantize`: a model in fewer bits, with each layer's error held against its width."""
 
+import itertools
 import json
 
 import numpy as np
@@ -347,6 +348,133 @@ def test_a_mask_that_takes_the_whole_range_is_said_to_flush_the_scores(tmp_path)
     _, alone = run(path, tmp_path / "int4.onnx", "--bits", 5, "--weight-only", "--inputs", data)
     assert alone["not_quantised"] == {"mask": 16 * 16 * 4}
     assert {one["standing"] for one in alone["layers"]} == {"noise"}
+
+
+def test_a_mask_of_infinities_stays_in_float32_and_is_no_fault(tmp_path):
+    draw = np.random.default_rng(0)
+    held = [
+        numpy_helper.from_array(draw.standard_normal((16, 16)).astype("f4"), "weight"),
+        numpy_helper.from_array(np.triu(np.full((16, 16), -np.inf, "f4"), 1), "mask"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["scores"], "scores"),
+        helper.make_node("Add", ["scores", "mask"], ["masked"], "mask"),
+        helper.make_node("Softmax", ["masked"], ["shares"], "shares", axis=-1),
+    ]
+    shape = ["batch", 16, 16]
+    model = onnx_models.made(nodes, [("x", shape)], [("shares", shape)], held)
+    path = onnx_models.written(model, tmp_path / "attention.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 16, 16)).astype("f4"))
+    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data)
+    assert code == 0
+    assert {one["standing"] for one in found["layers"]} <= {"noise", ""}
+
+
+def test_a_vector_that_nodes_share_takes_no_name_of_another_value(tmp_path):
+    """onnxruntime would call its copy of `bias` `bias0`, and the value of that name would be lost."""
+    draw = np.random.default_rng(0)
+    held = [
+        numpy_helper.from_array(draw.standard_normal(shape).astype("f4"), name)
+        for name, shape in (("first", (8, 8, 1, 1)), ("second", (8, 8, 1, 1)), ("bias", (8,)))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "first", "bias"], ["a"], "a"),
+        helper.make_node("Conv", ["a", "second", "bias"], ["b"], "b"),
+        helper.make_node("Sigmoid", ["b"], ["bias0"], "gate"),
+        helper.make_node("Mul", ["b", "bias0"], ["y"], "silu"),
+    ]
+    shape = ["batch", 8, 4, 4]
+    model = onnx_models.made(nodes, [("x", shape)], [("y", shape)], held)
+    path = onnx_models.written(model, tmp_path / "shared.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 8, 4, 4)).astype("f4"))
+    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data)
+    made = open_model(tmp_path / "int8.onnx").proto
+    assert code == 0
+    assert "Sigmoid" in {node.op_type for node in made.graph.node}
+    assert found["outcome"]["worst_error"]
+
+
+def test_a_weight_that_layers_share_is_kept_once(tmp_path):
+    draw = np.random.default_rng(0)
+    held = [numpy_helper.from_array(draw.standard_normal((64, 64)).astype("f4"), "w")]
+    names = ["x", *(f"y{at}" for at in range(6))]
+    nodes = [
+        helper.make_node("MatMul", [one, "w"], [other], other)
+        for one, other in itertools.pairwise(names)
+    ]
+    model = onnx_models.made(nodes, [("x", ["b", 64])], [(names[-1], ["b", 64])], held)
+    path = onnx_models.written(model, tmp_path / "tied.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 64)).astype("f4"))
+    _, found = run(path, tmp_path / "q.onnx", "--bits", 5, "--weight-only", "--inputs", data)
+    assert len(found["layers"]) == 6
+    assert {one["standing"] for one in found["layers"]} == {"noise"}
+    packed = [one for one in open_model(tmp_path / "q.onnx").proto.graph.initializer
+              if one.name.endswith(".planes")]  # fmt: skip
+    assert len(packed) == 1
+
+
+def test_a_transposed_convolution_of_groups_with_a_bias_is_quantised(tmp_path):
+    draw = np.random.default_rng(0)
+    held = [
+        numpy_helper.from_array(draw.standard_normal(shape).astype("f4"), name)
+        for name, shape in (("w", (8, 4, 2, 2)), ("b", (16,)))
+    ]
+    nodes = [helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], "up", group=4)]
+    shape = ["n", 8, 4, 4]
+    model = onnx_models.made(nodes, [("x", shape)], [("y", ["n", 16, 5, 5])], held)
+    convolved = helper.make_node("Conv", ["y", "c"], ["z"], "conv")
+    model.graph.node.append(convolved)
+    model.graph.initializer.append(
+        numpy_helper.from_array(draw.standard_normal((2, 16, 1, 1)).astype("f4"), "c")
+    )
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("z", 1, ["n", 2, 5, 5]))
+    path = onnx_models.written(model, tmp_path / "up.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 8, 4, 4)).astype("f4"))
+    code, found = run(path, tmp_path / "q.onnx", "--ranges-from", data)
+    assert code == 0
+    assert [one["bits"] for one in found["layers"] if one["name"] == "up"] == [8]
+
+
+def test_nodes_and_edges_of_a_graph_are_one_call(tmp_path):
+    draw = np.random.default_rng(0)
+    held = [numpy_helper.from_array(draw.standard_normal((6, 8)).astype("f4"), "w")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "h"),
+        helper.make_node("Gather", ["h", "edges"], ["y"], "sent", axis=0),
+    ]
+    inputs = [("x", [10, 6]), ("edges", [2, 30])]
+    model = onnx_models.made(nodes, inputs, [("y", [2, 30, 8])], held)
+    model.graph.input[1].type.tensor_type.elem_type = 7
+    path = onnx_models.written(model, tmp_path / "graph.onnx")
+    x = draw.standard_normal((10, 6)).astype("f4")
+    data = samples_of(tmp_path, x=x, edges=draw.integers(0, 10, (2, 30)))
+    code, found = run(path, tmp_path / "q.onnx", "--ranges-from", data)
+    assert code == 0
+    assert "1 sample" in found["measured_on"]
+    refused = samples_of(tmp_path, x=x[:9], edges=draw.integers(0, 9, (2, 30)))
+    with pytest.raises(UsageError, match="give as many of each"):
+        run(path, tmp_path / "q2.onnx", "--ranges-from", refused)
+
+
+def test_a_model_that_draws_is_measured_with_the_same_numbers_in_both(tmp_path):
+    draw = np.random.default_rng(0)
+    held = [numpy_helper.from_array(draw.standard_normal((16, 16)).astype("f4"), "w")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["mean"], "mean"),
+        helper.make_node("RandomNormalLike", ["mean"], ["noise"], "noise"),
+        helper.make_node("Add", ["mean", "noise"], ["y"], "sample"),
+    ]
+    model = onnx_models.made(nodes, [("x", ["n", 16])], [("y", ["n", 16])], held)
+    path = onnx_models.written(model, tmp_path / "drawing.onnx")
+    data = samples_of(tmp_path, x=draw.standard_normal((8, 16)).astype("f4"))
+    for how in (["--ranges-from", data], ["--dynamic-ranges", "--inputs", data]):
+        code, found = run(path, tmp_path / "q.onnx", "--force", *how)
+        assert code == 0
+        assert found["outcome"]["sqnr_db"] > 30
+        made = open_model(tmp_path / "q.onnx").proto
+        noise = next(node for node in made.graph.node if node.op_type == "RandomNormalLike")
+        assert "seed" not in {one.name for one in noise.attribute}
 
 
 def every_form():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +117,36 @@ def ptdbg_dump(recording: Recording, folder: Path, *, mark: str = "_", whole: bo
                         np.save(place / "dump" / f"{name}.npy", record.load())
         (place / "dump.pkl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def probe_leaf(value: np.ndarray, late: np.ndarray | None = None) -> dict[str, Any]:
+    """What mindstudio-probe says of a tensor by `md5`: numbers at once, and the checksum of what it was later."""
+    whole, summed = value.dtype.kind in "iu", value if late is None else late
+    return {
+        "type": "torch.Tensor", "dtype": f"torch.{value.dtype}", "shape": list(value.shape),
+        "Max": value.max().item(), "Min": value.min().item(), "Mean": None if whole else float(value.mean()),
+        "Norm": None if whole else float(np.linalg.norm(value)), "requires_grad": False,
+        "md5": f"{zlib.crc32(np.ascontiguousarray(summed).tobytes()):08x}",
+    }  # fmt: skip
+
+
+def probe_records(
+    folder: Path,
+    data: Mapping[str, Mapping[str, Any]],
+    *,
+    level: str = "L1",
+    parents: Mapping[str, str | None] | None = None,
+) -> Path:
+    """A dump of mindstudio-probe by `md5` of one step, of records as they stand in its dump.json."""
+    place = folder / "step0" / "rank0"
+    place.mkdir(parents=True)
+    told = {"task": "statistics", "level": level, "framework": "pytorch", "data": data}
+    (place / "dump.json").write_text(json.dumps(told))
+    (place / "construct.json").write_text(json.dumps(parents or {}))
+    (place / "stack.json").write_text("{}")
+    return folder
+
+
+def probe_call(entering: list[Any], leaving: Any) -> dict[str, Any]:
+    """A record of a forward call."""
+    return {"input_args": entering, "input_kwargs": {}, "output": [leaving]}

@@ -374,10 +374,31 @@ def test_the_table_has_the_columns_of_that_tool(
     told = {"stat": ("MaxRelativeErr", "89.80314309346568%"), "md5_L1": ("NPU MD5", "46fb00c5")}
     key, value = told.get(kind, ("Data_name", str(["Functional.gelu.1.forward.output.0.pt"] * 2)))
     assert (wrong[key], wrong["Result"]) == (value, "error")
+    assert wrong["Err_message"].startswith("origin: ")
+    assert [row for row in rows if row["Result"] == "error"] == [wrong]
+    # a plain argument has a row, with its value in place of numbers
+    eps = next(row for row in rows if row["NPU Name"] == "Functional.layer_norm.0.forward.input.4")
+    assert (eps["NPU Dtype"], eps["Result"]) == ("<class 'float'>", "pass")
+    assert eps["NPU MD5" if kind == "md5_L1" else "NPU max"] in ("effb4679", "1e-05")
     # where a call was made stands in its first row alone
     called = [
         row["NPU_Stack_Info"]
         for row in rows
         if row["NPU Name"].startswith("Functional.gelu.1.forward")
     ]
-    assert ["File " in one for one in called] == [True, False]
+    assert ["File " in one for one in called] == [True, False, False]
+
+
+def test_a_plain_argument_that_differs_is_told_in_its_row(
+    probe_dumps: Path, tmp_path: Path
+) -> None:
+    golden = probe_dumps / "golden_md5_L1"
+
+    def other_eps(data: dict[str, Any]) -> None:
+        data["Functional.layer_norm.0.forward"]["input_args"][4]["value"] = 1e-3
+
+    target = altered(golden, other_eps, tmp_path / "target")
+    main(["msprobe", "compare", "-tp", str(target), "-gp", str(golden), "-o", str(tmp_path)])
+    rows = list(csv.DictReader(next(tmp_path.glob("*.csv")).read_text().splitlines()))
+    other = [row["NPU Name"] for row in rows if row["Result"] != "pass"]
+    assert other == ["Functional.layer_norm.0.forward.input.4"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path, PurePosixPath
 
+from migrating import plan_of_code
 from migrations import BROKEN, SCRIPT, file_of, listed, plan, rewritten, script
 
 from lockstep.core.version import VERSION
@@ -84,3 +85,16 @@ def test_what_the_head_gains_is_not_repeated_beside_a_site_that_it_borders_on() 
     lines = list(log_lines(plan(file)))
     assert [line.strip() for line in lines if "import d" in line] == ["+ import d"]
     assert lines[-2:] == ["    - from a import b", "    + from c import b"]
+
+
+def test_of_a_very_long_line_only_what_is_around_a_site_is_written() -> None:
+    # given one line of 400 statements, of which each moves a tensor
+    code = "import torch\n" + "; ".join(["x = y.cuda()"] * 400)
+
+    # when it is written down
+    lines = list(log_lines(plan(plan_of_code(code, "npu"))))
+
+    # then each site is told, with what is beside it
+    assert sum("rewritten [" in line for line in lines) == 400
+    assert max(map(len, lines)) < 80
+    assert sum(line.startswith("    + ") and "y.npu(); x" in line for line in lines) > 390

@@ -274,8 +274,8 @@ def test_without_a_list_operators_are_listed(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give either a recording, or a training's command behind --"),
-        (["run", "--", "true"], "give either a recording, or a training's command behind --"),
+        ([], "give either a recording, or a training's command after --"),
+        (["run", "--", "true"], "give either a recording, or a training's command after --"),
         (["nothing"], "nothing"),
         (["--", "{python}", "-c", "import torch"], "no operators: "),
         (["--", "no-such-command"], "cannot be started"),

@@ -84,7 +84,7 @@ def test_losses_and_learning_rates_are_those_of_the_training(
     # given a training that has said what they were
     assert values(data, "loss") == pytest.approx(watched["loss"][:STEPS])
     assert values(data, "lr of SGD") == pytest.approx(watched["lr"][:STEPS])
-    # and behind the recorded steps the loss goes on
+    # and after the recorded steps the loss goes on
     later = next(one for one in data.losses if one.name != "loss")
     assert set(later.steps.tolist()) <= {STEPS, STEPS + 1}
     for step, value in zip(later.steps, later.values, strict=True):

@@ -14,6 +14,7 @@ import serve_models
 from onnx import TensorProto, helper
 from serve_asgi import ECHO, python_model, repository_of
 
+from lockstep.wings.serve import in_place as in_place_module
 from lockstep.wings.serve.failures import ModelFailedError, TooSlowError
 from lockstep.wings.serve.in_place import INSTANT_S, QUICK_ALONE_S, QUICK_S, InPlace
 
@@ -54,15 +55,26 @@ def runner_of(repository: Any) -> Any:
     return repository.get("counting").batcher._runners[0]
 
 
+async def answered_in_time(infer: Any, inputs: dict[str, Any]) -> Any:
+    """What one is answered that asks again while the model is opened anew, or the machine is busy."""
+    while True:
+        with contextlib.suppress(TooSlowError):
+            return await infer(inputs)
+
+
 def test_a_run_seen_to_be_quick_is_made_in_place_and_one_that_is_not_is_stopped(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # on a busy machine a quick run may wait for its turn
+    monkeypatch.setattr(in_place_module, "_STOPPED_AFTER_S", 0.3)
+
     async def go() -> None:
         # Given a model whose time depends on its numbers, seen to be quick on such shapes
         counting(tmp_path / "counting" / "1" / "model.onnx")
-        repository = await repository_of(tmp_path, timeout_s=0.3)
-        infer, in_place = repository.get("counting").batcher.infer, runner_of(repository).in_place
-        assert (await infer(given(5, 3)))["y"].tolist() == [8]
+        repository = await repository_of(tmp_path, timeout_s=0.8)
+        infer = repository.get("counting").batcher.infer
+        assert (await answered_in_time(infer, given(5, 3)))["y"].tolist() == [8]
+        in_place = runner_of(repository).in_place
         assert in_place.runs == 0
         in_place.took(given(5, 3), 0.0)
         assert (await infer(given(6, 3)))["y"].tolist() == [9]
@@ -76,11 +88,7 @@ def test_a_run_seen_to_be_quick_is_made_in_place_and_one_that_is_not_is_stopped(
         in_place.took(given(5, 3), QUICK_S)
         assert not in_place.within(QUICK_S, given(5, 3))
         # And the next is answered as ever
-        answer = None
-        while answer is None:
-            with contextlib.suppress(TooSlowError):
-                answer = await infer(given(6, 3))
-        assert answer["y"].tolist() == [9]
+        assert (await answered_in_time(infer, given(6, 3)))["y"].tolist() == [9]
         await repository.close()
 
     asyncio.run(go())

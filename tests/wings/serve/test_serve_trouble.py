@@ -170,7 +170,7 @@ def test_a_model_that_cannot_be_opened_anew_says_so_until_it_can(tmp_path: Path)
         with pytest.raises(ModelFailedError, match=r"cannot be opened anew: .*locked"):
             await answered_in_time(infer, 8)
         lock.unlink()
-        assert (await infer(x(8)))["y"].tolist() == [[16]]
+        assert (await answered_in_time(infer, 8))["y"].tolist() == [[16]]
         await repository.close()
 
     asyncio.run(go())

@@ -61,6 +61,9 @@ def test_checks_come_in_the_order_of_the_method(symptom: Symptom) -> None:
         ([], "dead-relu"),
         (["runs-away"], "the loss runs away, or is NaN: check in this order\\n1. settings: "),
         (["frozen"], "weights do not change: check in this order"),
+        (["nan"], "the loss runs away, or is NaN: check"),
+        (["not learning"], "the loss does not fall, or falls slowly: check"),
+        (["loss spike"], "the loss runs away, or is NaN: check"),
         (["loss differs upgrade"], "the loss differs after an upgrade or a port: check"),
     ],
 )
@@ -71,6 +74,14 @@ def test_a_symptom_is_found_by_its_name_or_words(words: list[str], says: str) ->
     # Then it is told, or all are listed
     assert shown.exit_code == 0
     assert says.replace("\\n", "\n") in shown.output
+
+
+def test_no_two_symptoms_are_called_the_same() -> None:
+    # Given what people call symptoms
+    called = [name for one in symptoms() for name in (one.name, *one.also)]
+    # Then each leads to one page, and is spelled as it is looked up
+    assert len(called) == len(set(called))
+    assert all(name == name.lower() for name in called)
 
 
 def test_an_unknown_symptom_is_told_with_the_nearest() -> None:

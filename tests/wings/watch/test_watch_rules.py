@@ -39,6 +39,7 @@ def trainings_of(file: str, name: str) -> dict[str, Any]:
     """The trainings of a file of the benchmark."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TRAININGS)
+        importlib.import_module(f"{file}_unseen")  # adds its trainings
         found: dict[str, Any] = vars(importlib.import_module(file))[name]
     return {name: one for name, one in found.items() if name not in RANKS}
 
@@ -51,8 +52,9 @@ def hits_in(
     train: Callable[[int], None],
     steps: int,
     rules: list[ChosenRule] | None = None,
+    notes: list[Hit] | None = None,
 ) -> list[Hit]:
-    """What is told of a training that is recorded and looked at step by step."""
+    """What is told of a training that is recorded and looked at step by step; `notes` gets what may be meant."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # trainings of the benchmark may warn
@@ -60,11 +62,14 @@ def hits_in(
             train(steps)
     rank = lockstep.open(path).ranks["rank0"]
     watcher = Watcher(choose([]) if rules is None else rules, lambda event: None)
-    return [
+    found = [
         hit
         for number in rank.steps
         for hit in watcher.look(WrittenStep(rank, "rank0", number, None))
     ]
+    if notes is not None:
+        notes += watcher.watched.notes.values()
+    return found
 
 
 @pytest.mark.sampled(16)
@@ -83,9 +88,11 @@ def test_what_is_wrong_fires_its_rules_alone(name: str, tmp_path: Path) -> None:
     # Given a training with one thing wrong
     planted = PLANTED[name]
     # When it is watched for 50 steps
-    found = {hit.rule for hit in hits_in(tmp_path / "rec", planted.train, 50)}
+    notes: list[Hit] = []
+    found = {hit.rule for hit in hits_in(tmp_path / "rec", planted.train, 50, notes=notes)}
     # Then its rules fire, and none but what follows from them
     assert planted.fires <= found <= planted.fires | planted.may_fire
+    assert planted.notes <= {hit.rule for hit in notes}
 
 
 class Half(nn.Module):

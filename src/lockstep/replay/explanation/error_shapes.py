@@ -141,7 +141,7 @@ def _not_finite(actual: torch.Tensor, truth: torch.Tensor, lost: torch.Tensor) -
 
 
 def _slices(mismatch: Mismatch, off: torch.Tensor, values: torch.Tensor) -> Iterator[Prediction]:
-    """One index of an axis, or its first or second half, with most of its elements off."""
+    """One index of an axis, a run of them or every so many, with most of its elements off."""
     for axis, extent in enumerate(off.shape):
         if extent < 2:
             continue
@@ -150,7 +150,10 @@ def _slices(mismatch: Mismatch, off: torch.Tensor, values: torch.Tensor) -> Iter
         part = _part(hit, extent)
         if part is None or float(rows[hit].double().mean()) < 0.5:
             continue
-        yield Prediction(Instead.SLICE, f"right but for {part} of axis {axis}", values, placed=True)
+        words = f"right but for {part} of axis {axis}"
+        if not bool(mismatch.actual[off].any()):
+            words += ", which is zero"
+        yield Prediction(Instead.SLICE, words, values, placed=True)
 
 
 def _part(hit: list[int], extent: int) -> str | None:
@@ -164,7 +167,8 @@ def _part(hit: list[int], extent: int) -> str | None:
     if len(hit) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
         whole = hit[0] < step and hit[-1] + step >= extent
         return f"every {step}th index from {hit[0]} on" if whole else None
-    return None
+    together = hit[-1] - hit[0] + 1 == len(hit) < extent
+    return f"{hit[0]}:{hit[-1] + 1}" if together else None
 
 
 def _place(index: tuple[int, ...]) -> str:

@@ -48,7 +48,7 @@ def kind_of(finding: Finding, origin: Origin | None, comparison: Comparison) -> 
         return _OF_KIND.get(kind, ORIGIN)
     if finding.outcome is Outcome.MISSING:
         return NO_PARTNER
-    if finding.outcome is Outcome.INCOMPARABLE:
+    if finding.outcome is Outcome.INCOMPARABLE or finding.is_by_checksum_alone:
         return NOT_JUDGED
     if finding.metrics.evidence is Evidence.DIGEST:
         return EQUAL

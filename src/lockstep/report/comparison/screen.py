@@ -23,6 +23,7 @@ from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
 from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.comparison.verdict_words import (
+    OTHER_CHECKSUMS,
     figure,
     first_word,
     headline_words,
@@ -201,7 +202,8 @@ def _add_counts(text: Text, comparison: Comparison, tally: Tally, *, show_all: b
         (tally.equal, "equal bit by bit"),
         (tally.inside, "inside their tolerance"),
         (tally.beyond, f"beyond it ({places})" if tally.inside else f"beyond tolerance ({places})"),
-        (tally.unjudged, "could not be judged"),
+        (tally.unjudged - tally.checksums, "could not be judged"),
+        (tally.checksums, OTHER_CHECKSUMS),
         (comparison.missing, "missing on one side"),
         (comparison.unaligned_reference + comparison.unaligned_candidate, "unaligned"),
     )
@@ -230,7 +232,8 @@ def _add_every_count(text: Text, comparison: Comparison, tally: Tally) -> None:
             "of these amplified: ill-conditioned there, small differences grow far",
         ),
         (tally.flipped, "choices flipped inside the noise (see Events)"),
-        (tally.unjudged, "could not be judged"),
+        (tally.unjudged - tally.checksums, "could not be judged"),
+        (tally.checksums, OTHER_CHECKSUMS),
         (comparison.missing, "missing on one side"),
         (
             sum(unaligned),

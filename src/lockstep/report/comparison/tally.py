@@ -28,7 +28,10 @@ class Tally:
     beyond
         Those that differ beyond it.
     unjudged
-        Those of which nothing could be said.
+        Those of which nothing could be said, `checksums` among them.
+    checksums
+        Those whose numbers are equal, and of which another tool noted two checksums that are not: these may be of a
+        later moment.
     amplified, flipped
         Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
     overruled
@@ -47,6 +50,7 @@ class Tally:
     inside: int = 0
     beyond: int = 0
     unjudged: int = 0
+    checksums: int = 0
     amplified: int = 0
     flipped: int = 0
     overruled: int = 0
@@ -61,8 +65,9 @@ class Tally:
         self.ranks.add(finding.pair.present.rank)
         if outcome is Outcome.MISSING:
             pass
-        elif outcome is Outcome.INCOMPARABLE:
+        elif outcome is Outcome.INCOMPARABLE or finding.is_by_checksum_alone:
             self.unjudged += 1
+            self.checksums += finding.is_by_checksum_alone
         elif source is Evidence.DIGEST:  # also where a setting is told of equal tensors
             self.equal += 1
         elif outcome is Outcome.DIFFER:
@@ -74,7 +79,8 @@ class Tally:
         else:
             self.inside += 1
         self.overruled += finding.overrules
-        if outcome is Outcome.AGREE and source is Evidence.STATISTICS:
+        judged = outcome is Outcome.AGREE and not finding.is_by_checksum_alone
+        if judged and source is Evidence.STATISTICS:
             sides = (finding.pair.reference, finding.pair.candidate)
             digests = [None if one is None else one.digest for one in sides]
             self.by_statistics += would_differ(*digests)

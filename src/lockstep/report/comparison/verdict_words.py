@@ -56,7 +56,7 @@ def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
         return f": {words}: {uniform_words(comparison.uniform[0])}", ""
     if comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
-        return f" behind the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
+        return f" after the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
     if comparison.verdict is Verdict.DIVERGED:
         words = f"{comparison.inherited} tensors differ, but none can be named the first"
         return f": {words}", ""
@@ -105,6 +105,8 @@ def place_words(origin: Origin, tally: Tally) -> str:
         )
     if origin.op == _ADDED_UP and origin.tensor:
         return f"{when}{origin.phase.value} of {origin.tensor} (its gradient, added up)"
+    if origin.between:
+        return f"{when}{origin.phase.value} {origin.between}"
     call = f", call {origin.call + 1}" if origin.call else ""
     if not origin.op:  # another tool tells a name alone
         return f"{when}{origin.phase.value} of {_module(origin)}{call}"
@@ -162,6 +164,10 @@ def _no_culprit(comparison: Comparison) -> str:
     return f"{where}, no operator at fault"
 
 
+OTHER_CHECKSUMS = "not judged (equal numbers, different checksums)"
+"""How pairs are told of which only checksums of another tool differ."""
+
+
 def agreement_words(comparison: Comparison, tally: Tally) -> str:
     """What was compared and how it came out; what was not judged, where there is any."""
     steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
@@ -173,7 +179,8 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
         (tally.equal, "equal bit by bit"),
         (tally.alike, "equal in every number"),
         (tally.inside, "inside their tolerance"),
-        (tally.unjudged, "could not be judged"),
+        (tally.unjudged - tally.checksums, "could not be judged"),
+        (tally.checksums, OTHER_CHECKSUMS),
         (comparison.missing, "without partner"),
         (unaligned, _unaligned_words(comparison, unaligned)),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -29,6 +30,7 @@ class _Command(TrainingBehind):
     usage = "{RECORDING | -- COMMAND...}"
 
 
+@runs_elsewhere()
 @click.command(cls=_Command)
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
@@ -75,7 +77,7 @@ def audit(
     parse_ranks(ranks) if training_command() else RankSelection.parse(ranks)
     command = training_command()
     if bool(command) == (recording is not None):
-        raise UsageError("give either a recording, or a training's command behind --")
+        raise UsageError("give either a recording, or a training's command after --")
     auditor = Auditor(SiteChoice(only), memory_bytes=memory_bytes)
     if recording is not None and budget is not None:
         raise UsageError(

@@ -104,16 +104,16 @@ def check(
         return _scripts(scripts, limit=limit, as_json=as_json)
     if patience_s is not None:
         if times is not None or not command or recordings or against is not None:
-            raise UsageError("give --hang SECONDS and a training's command behind --")
+            raise UsageError("give --hang SECONDS and a training's command after --")
         return _hang(command, patience_s, as_json=as_json)
     if against is not None:
         if times is not None or not command or recordings:
-            raise UsageError("give --against REFERENCE and a training's command behind --")
+            raise UsageError("give --against REFERENCE and a training's command after --")
         return _beforehand(command, against, mapping, keep, limit=limit, as_json=as_json)
     if times is not None or command:
         if times is None or not command or recordings:
             raise UsageError(
-                "give a training's command behind -- with --against, --repeat or --hang, and no recordings"
+                "give a training's command after -- with --against, --repeat or --hang, and no recordings"
             )
         return _repeat(command, times, steps, keep, as_json=as_json)
     if len(recordings) == 1:

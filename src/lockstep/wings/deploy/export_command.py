@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @options.inputs
 @click.option(
-    "--factory", metavar="PKG.MOD:FUNCTION", help="For a checkpoint: what makes its module."
+    "--factory",
+    metavar="PKG.MOD:FUNCTION",
+    help="For a checkpoint or a recording: what makes its module.",
 )
 @click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
               help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
@@ -88,9 +90,9 @@ def export(
     """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
 
     MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function, file.py:function); a
-    checkpoint with its --factory; or a .pt2 of torch.export. First nothing is optimised, then all of it, as the runtime
-    will run it. Exit code 0 if both agree with the original, 1 if one differs, 2 if that cannot be said; the file is
-    written in each case, and its metadata says which it was.
+    checkpoint or a recording with its --factory; a folder of Hugging Face; or a .pt2 of torch.export. First
+    nothing is optimised, then all of it, as the runtime will run it. Exit code 0 if both agree with the original, 1 if
+    one differs, 2 if that cannot be said; the file is written in each case, and its metadata says which it was.
 
     \b
     lockstep export nets:resnet -o resnet.onnx
@@ -260,6 +262,8 @@ def _more_sets(
     """The inputs besides the first that a model is proven on."""
     from lockstep.wings.deploy.inputs import input_sets
 
+    if not given:
+        return tuple(source.more)
     sets = input_sets(given, seed=seed)[1:]
     return tuple(source.bound({name: one[name] for name in first if name in one}) for one in sets)
 

@@ -160,9 +160,9 @@ def to_onnx(
             raise UsageError(_conversion_sentence(error, program)) from error
         if made is None or made.exported_program is None:
             raise UsageError("the exporter returned no model; another version of torch may")
-        plain = _copied(made.model_proto)
+        plain = made.model_proto  # made anew each time
         made.optimize()
-        optimized = _copied(made.model_proto)
+        optimized = made.model_proto
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
     return Exported(made.exported_program, plain, optimized)
@@ -178,13 +178,6 @@ def _check_opset(model: Any, asked: int, said: str) -> None:
             f"--opset {asked}: the exporter wrote opset {found} instead, and would have said nothing{because}; give"
             f" --opset {found}, or one from 18 to {OPSET + 3}"
         )
-
-
-def _copied(proto: Any) -> Any:
-    """The model in onnx's own type, apart from what the exporter goes on to change."""
-    found = engine("onnx").ModelProto()
-    found.ParseFromString(proto.SerializeToString())
-    return found
 
 
 @contextlib.contextmanager

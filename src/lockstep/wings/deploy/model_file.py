@@ -14,12 +14,16 @@ from typing import Any
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
 from lockstep.wings.deploy.engines import engine, first_line
+from lockstep.wings.deploy.large_models import (
+    MOST_IN_ONE,
+    graph_alone,
+    inferred_shapes,
+    is_large,
+    write_large,
+)
 
 MOST_BYTES = 8 << 30
 """What one tensor of a file may take by default: a bound on what a hostile file makes others allocate."""
-
-_PROTOBUF_BYTES = (1 << 31) - 1
-"""The most that one protobuf message may be (protobuf's own limit)."""
 
 _MOST_NESTED = 16
 """How deep graphs may lie in attributes of nodes of graphs."""
@@ -120,7 +124,7 @@ def open_model(path: Path, *, most_bytes: int = MOST_BYTES) -> ModelFile:
     """
     onnx = engine("onnx")
     try:
-        if path.stat().st_size > _PROTOBUF_BYTES:
+        if path.stat().st_size > MOST_IN_ONE:
             raise UsageError(
                 f"{path}: over 2 GB, which no ONNX file is; keep its weights beside it as external data"
             )
@@ -149,7 +153,7 @@ def write_model(proto: Any, path: Path, facts: Mapping[str, Any]) -> ModelFile:
     proto
         An `onnx.ModelProto` with its weights in it.
     path
-        The file to write, weights inside.
+        The file to write, weights inside; those of a model of over 2 GB lie in a file beside it.
     facts
         JSON values by name; they stand in the file under `lockstep.NAME`.
 
@@ -157,19 +161,16 @@ def write_model(proto: Any, path: Path, facts: Mapping[str, Any]) -> ModelFile:
     ------
     OutputExistsError
         If it cannot be written.
-    UsageError
-        If it is over the 2 GB that one file may be.
     """
     ours = {f"{PREFIX}{name}": json.dumps(value, sort_keys=True) for name, value in facts.items()}
     _set_metadata(proto, ours, without=_DIGEST)
     _set_metadata(proto, {_DIGEST: json.dumps(digest_of(proto))})
-    if proto.ByteSize() > _PROTOBUF_BYTES:
-        raise UsageError(
-            f"{path}: the model is over 2 GB, which one ONNX file cannot hold; export a smaller one"
-        )
     try:
-        with replacing(path) as aside:
-            aside.write_bytes(proto.SerializeToString(deterministic=True))
+        if is_large(proto):
+            write_large(proto, path)
+        else:
+            with replacing(path) as aside:
+                aside.write_bytes(proto.SerializeToString(deterministic=True))
     except OSError as error:
         raise OutputExistsError(
             f"{path}: cannot be written ({error.strerror or error}); give another place with -o"
@@ -185,10 +186,12 @@ def opset_of(proto: Any) -> int:
 
 def digest_of(proto: Any) -> str:
     """SHA-256 of a model, as hex digits, without the entry of its metadata that states it."""
-    bare = type(proto)()
-    bare.CopyFrom(proto)
+    bare, weights = graph_alone(proto)
     _set_metadata(bare, {}, without=_DIGEST)
-    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256(bare.SerializeToString(deterministic=True))
+    for one in weights:
+        digest.update(one.raw_data)
+    return digest.hexdigest()
 
 
 def _set_metadata(proto: Any, entries: Mapping[str, str], without: str = "") -> None:
@@ -359,9 +362,8 @@ def check_between(proto: Any, path: Path, most_bytes: int = MOST_BYTES) -> None:
     UsageError
         If a value whose shape can be followed is over the bound, in bytes.
     """
-    onnx = engine("onnx")
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = inferred_shapes(proto)
     except Exception as error:
         raise UsageError(
             f"{path}: its shapes cannot be followed ({first_line(error)}); export it again"

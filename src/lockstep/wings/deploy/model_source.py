@@ -1,4 +1,4 @@
-"""The MODEL of an export: a function that makes a module, a checkpoint with its factory, or an exported program."""
+"""The MODEL of an export: a function, a checkpoint with its factory, a folder, a recording, or an exported program."""
 
 from __future__ import annotations
 
@@ -17,20 +17,12 @@ from torch.export import ExportedProgram
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import tensor_of
-from lockstep.wings.deploy.engines import engine, first_line
+from lockstep.wings.deploy.checkpoints import SUFFIXES, load_checkpoint
+from lockstep.wings.deploy.engines import first_line
 from lockstep.wings.deploy.free_axes import Axes
+from lockstep.wings.deploy.pretrained import pretrained
 from lockstep.wings.deploy.program_run import given_to
-
-_CHECKPOINTS = (".pth", ".pt", ".tar", ".bin", ".ckpt", ".safetensors")
-_EMA_KEYS = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
-_STATE_KEYS = ("state_dict", "model_state_dict", "model", "net")
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "ema_model.", "ema.")
-"""What wrappers put in front of names: DataParallel, torch.compile, the attribute that Lightning modules keep a model
-in, averaged copies. One is taken off where all names have it and the module has none with it."""
-
-_BESIDE_WEIGHTS = ("n_averaged", "initted", "step")
-"""What averaged copies count beside their weights."""
-_SHOWN = 5
+from lockstep.wings.deploy.recorded_model import RecordedModel
 
 
 @dataclass
@@ -53,6 +45,8 @@ class ModelSource:
         What was done to it, in a sentence each.
     axes
         Free axes as its program has them.
+    more
+        Inputs besides, that it is proven on too.
     """
 
     name: str
@@ -62,6 +56,7 @@ class ModelSource:
     facts: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     axes: Axes = field(default_factory=dict)
+    more: list[dict[str, torch.Tensor]] = field(default_factory=list)
 
     def to_half(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Make the module one of float16; returns the inputs as it takes them then.
@@ -113,9 +108,10 @@ def model_source(
     Parameters
     ----------
     given
-        `pkg.mod:function` or `file.py:function`, a checkpoint (.pth, .pth.tar, .pt), or a .pt2.
+        `pkg.mod:function` or `file.py:function`, a checkpoint (.pth, .pth.tar, .pt), a folder with weights and their
+        `config.json`, a recording, or a .pt2.
     factory
-        For a checkpoint: the function that makes its module.
+        For a checkpoint, a recording, or a folder: the function that makes its module.
     weights
         Which weights of a checkpoint that has two sorts: "auto" (averaged ones where there are some), "ema" or "plain".
     trusted
@@ -129,21 +125,55 @@ def model_source(
     path = Path(given)
     if path.suffix == ".pt2":
         return _program_file(path)
-    if path.suffix in _CHECKPOINTS:
+    if path.is_dir():
+        source = _of_folder(path, factory, weights, trusted)
+    elif path.suffix in SUFFIXES:
         if factory is None:
             raise UsageError(
                 f"{given}: a checkpoint holds weights alone; give what makes its module with --factory pkg.mod:function"
             )
-        source = _made(factory)
-        _load(source, path, weights, trusted)
-        source.name = given
+        source = _loaded(path, factory, weights, trusted)
     elif ":" in given:
-        source = _made(given)
+        source = made_by(given)
     else:
         raise UsageError(
-            f"{given}: give pkg.mod:function, file.py:function, a checkpoint (.pth) with --factory, or a .pt2"
+            f"{given}: give pkg.mod:function, file.py:function, a checkpoint (.pth) with --factory, a folder of Hugging"
+            " Face, a recording, or a .pt2"
         )
     _to_evaluation(source)
+    return source
+
+
+def _of_folder(path: Path, factory: str | None, weights: str, trusted: bool) -> ModelSource:
+    """The model of a recording, or of a folder with weights and what makes their module."""
+    if (path / "manifest.json").is_file():
+        recorded = RecordedModel(path)
+        if factory is None:
+            raise UsageError(
+                f"{path}: a recording holds what a model computed, and not its code; give what makes its module, as in"
+                f" --factory {recorded.suggested_factory}"
+            )
+        source = made_by(factory)
+        assert source.module is not None
+        found = recorded.fill(source.module, source.said)
+        batches = [bound(source.module, one) for one in found]
+        source.name = str(path)
+        source.inputs, source.more = (batches[0], batches[1:]) if batches else (source.inputs, [])
+        return source
+    if factory is not None:
+        return _loaded(path, factory, weights, trusted)
+    source = ModelSource(str(path))
+    source.module, inputs = pretrained(path, trusted, source.said)
+    source.inputs = bound(source.module, inputs) if inputs else {}
+    source.facts.update(_class_names(source.module))
+    return source
+
+
+def _loaded(path: Path, factory: str, weights: str, trusted: bool) -> ModelSource:
+    source = made_by(factory)
+    assert source.module is not None
+    load_checkpoint(source.module, path, weights, trusted, source.said)
+    source.name = str(path)
     return source
 
 
@@ -180,7 +210,14 @@ def _tuple(inputs: Any) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
 
 
-def _made(given: str) -> ModelSource:
+def made_by(given: str) -> ModelSource:
+    """The module that a function makes, with the inputs that it gives.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be imported, fails, or makes no module.
+    """
     function = _function(given)
     try:
         made = function()
@@ -196,11 +233,15 @@ def _made(given: str) -> ModelSource:
     source = ModelSource(given, module)
     if inputs is not None:
         source.inputs = bound(module, inputs)
-    labels = getattr(getattr(module, "config", None), "id2label", None)
-    if isinstance(labels, Mapping) and labels:
-        source.facts["class_names"] = [str(labels[key]) for key in sorted(labels)]
-    source.facts.update(facts or {})
+    source.facts.update(_class_names(module) | (facts or {}))
     return source
+
+
+def _class_names(module: torch.nn.Module) -> dict[str, Any]:
+    labels = getattr(getattr(module, "config", None), "id2label", None)
+    if not isinstance(labels, Mapping) or not labels:
+        return {}
+    return {"class_names": [str(labels[key]) for key in sorted(labels)]}
 
 
 def _function(given: str) -> Any:
@@ -238,107 +279,6 @@ def _to_evaluation(source: ModelSource) -> None:
     elif left:
         source.said.append(f"set to evaluation: {listed([one or 'the model' for one in left])}")
     module.eval()
-
-
-# ------------------------------------------------------------------------------------- checkpoints
-
-
-def _load(source: ModelSource, path: Path, weights: str, trusted: bool) -> None:
-    assert source.module is not None
-    loaded = _safetensors(path) if path.suffix == ".safetensors" else _unpickled(path, trusted)
-    own = source.module.state_dict()
-    state = _without_prefixes(_state_in(loaded, path, weights, source.said), own, path, source.said)
-    _check_names(own, state, path)
-    source.module.load_state_dict(state)
-
-
-def _without_prefixes(
-    state: dict[str, torch.Tensor], own: Mapping[str, Any], path: Path, said: list[str]
-) -> dict[str, torch.Tensor]:
-    """Weights by the module's names: without what wrappers put in front, or count beside."""
-    for name in _BESIDE_WEIGHTS:
-        if name in state and name not in own:
-            state = {key: value for key, value in state.items() if key != name}
-    while prefix := next(
-        (
-            one
-            for one in _PREFIXES
-            if state and all(key.startswith(one) for key in state)
-            and not any(key.startswith(one) for key in own)
-        ),
-        "",
-    ):  # fmt: skip
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
-        said.append(f"took {prefix!r} off the names of {path.name}")
-    return state
-
-
-def _safetensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        return dict(engine("safetensors.torch").load_file(str(path)))
-    except Exception as error:
-        said = getattr(error, "strerror", None) or first_line(error, 120)
-        raise UsageError(f"{path}: cannot be read as .safetensors ({said})") from error
-
-
-def _unpickled(path: Path, trusted: bool) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=not trusted)
-    except Exception as error:
-        said = getattr(error, "strerror", None) or first_line(error, 120)
-        advice = "save its state_dict() again" + (
-            ""
-            if trusted
-            else ", or give --trust if you know who made it: reading it then runs its code"
-        )
-        raise UsageError(
-            f"{path}: cannot be read as a checkpoint of weights alone ({said}); {advice}"
-        ) from error
-
-
-def _state_in(loaded: Any, path: Path, weights: str, said: list[str]) -> dict[str, torch.Tensor]:
-    found = loaded
-    if isinstance(loaded, Mapping):
-        averaged = [key for key in _EMA_KEYS if isinstance(loaded.get(key), Mapping)]
-        plain = [key for key in _STATE_KEYS if isinstance(loaded.get(key), Mapping)]
-        if weights == "ema" and not averaged:
-            raise UsageError(
-                f"{path}: has no averaged weights ({', '.join(_EMA_KEYS)}); leave out --weights ema"
-            )
-        keys = plain if weights == "plain" else [*averaged, *plain]
-        if keys:
-            found = loaded[keys[0]]
-            other = [key for key in (*averaged, *plain) if key != keys[0]]
-            beside = (
-                f"; it holds {listed(other)} too (--weights plain or ema chooses)" if other else ""
-            )
-            said.append(f"weights under {keys[0]!r} of {path.name}{beside}")
-    if (
-        not isinstance(found, Mapping)
-        or not all(isinstance(one, torch.Tensor) for one in found.values())
-        or not found
-    ):
-        raise UsageError(f"{path}: holds no weights by name; save the module's state_dict()")
-    return dict(found)
-
-
-def _check_names(own: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> None:
-    lacks = [name for name in own if name not in state]
-    more = [name for name in state if name not in own]
-    shapes = [
-        f"{name} {list(state[name].shape)} for {list(own[name].shape)}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
-    ]
-    parts = [
-        f"{what} {listed(names, _SHOWN)}"
-        for what, names in (("lacks", lacks), ("has beside", more), ("has other shapes at", shapes))
-        if names
-    ]
-    if parts:
-        raise UsageError(
-            f"{path}: is of another model than the factory makes: it {'; it '.join(parts)}"
-        )
 
 
 def _program_file(path: Path) -> ModelSource:

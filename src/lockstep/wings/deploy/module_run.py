@@ -160,7 +160,7 @@ def _off_next_time(
         again = _called(module, {name: one.clone() for name, one in inputs.items()})
     except Exception as error:
         return f"it fails: {first_line(error, 120)}"
-    return _furthest(outputs, again)
+    return furthest(outputs, again)
 
 
 def _called(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -271,7 +271,7 @@ def _place(node: fx.Node) -> str:
     )
 
 
-def _furthest(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> str | None:
+def furthest(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> str | None:
     """How far outputs are off others, in words; None where they are equal but for rounding."""
     if [_type(one) for one in some] != [_type(one) for one in others]:
         return "of other shapes"

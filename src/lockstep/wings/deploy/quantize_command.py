@@ -21,6 +21,7 @@ from lockstep.report.paragraphs import counted
 from lockstep.wings.deploy.model_file import ModelFile, open_model, write_model
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
+from lockstep.wings.deploy.quantize.draws import seed_draws, unseed_draws
 from lockstep.wings.deploy.quantize.dynamic import dynamic_errors, dynamic_model
 from lockstep.wings.deploy.quantize.errors import layer_errors
 from lockstep.wings.deploy.quantize.layers import Layer, layers_of, left_in_float32
@@ -139,12 +140,14 @@ def quantize(
     check_bits(bits)
     check_output_file(output, force=force)
     file = open_model(model)
+    facts_of = {"of": file.digest}
+    draws = seed_draws(file.proto)
     if dynamic_ranges:
         _check_dynamic(bits, activations, weight_only, mixed)
         measured, measured_on = _measured(file, inputs, calibrate, None)
         quantised = dynamic_model(file.proto, per_channel=per_channel, reduce_range=reduce_range)
         errors, search = dynamic_errors(file.proto, quantised, measured), None
-        facts = {"of": file.digest, "activations": "dynamic", "per_channel": per_channel}
+        facts = {"activations": "dynamic", "per_channel": per_channel}
     else:
         layers = _layers_of(model, file)
         calibration = _calibration(
@@ -164,15 +167,17 @@ def quantize(
             plan = replace(plan, bits=search.chosen.bits)
         quantised = quantized_model(file.proto, layers, plan)
         errors = layer_errors(file.proto, quantised, layers, plan, measured)
-        facts = _facts(file, plan, layers)
+        facts = _facts(plan, layers)
     result = outcome(file.proto, quantised, measured)
     if not (inputs or calibrate):
         result = replace(result, worst_error={}, samples=0)
     answer = Answer(
         errors, result, measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
+        draws,
     )  # fmt: skip
-    facts |= _measured_facts(answer)
+    facts |= facts_of | _measured_facts(answer)
+    unseed_draws(quantised, draws)
     write_model(quantised, output, file.facts | {"quantized": facts})
     if as_json:
         click.echo(json_text(enveloped(as_values(answer))))
@@ -271,11 +276,10 @@ def _measured(
     )
 
 
-def _facts(file: ModelFile, plan: Plan, layers: tuple[Layer, ...]) -> dict[str, Any]:
+def _facts(plan: Plan, layers: tuple[Layer, ...]) -> dict[str, Any]:
     """What the file says about how it was made."""
     calibration = plan.calibration
     return {
-        "of": file.digest,
         "bits": {layer.name: plan.bits[layer.name] for layer in layers},
         "activations": None if calibration is None else calibration.bits,
         "method": None if calibration is None else calibration.method.value,

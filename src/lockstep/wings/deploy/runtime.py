@@ -17,6 +17,12 @@ import numpy.typing as npt
 
 from lockstep.wings.deploy import optimizers
 from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.large_models import (
+    graph_alone,
+    inferred_shapes,
+    is_large,
+    message_for,
+)
 from lockstep.wings.deploy.model_file import ModelFile, check_between, value_bytes
 from lockstep.wings.deploy.optimizers import Optimizer
 
@@ -24,6 +30,9 @@ Array = npt.NDArray[Any]
 
 BATCH_BYTES = 256 << 20
 """What the values of one pass over a graph may take, where every node's output is asked for."""
+
+
+_WEIGHTS_ASIDE = "session.optimized_model_external_initializers_file_name"
 
 
 class Level(str, Enum):
@@ -143,6 +152,8 @@ def optimized_graph(model: Any, settings: Settings, *, name: str = "the model") 
 
         def dump(options: Any) -> None:
             options.optimized_model_filepath = str(path)
+            if is_large(model):
+                options.add_session_config_entry(_WEIGHTS_ASIDE, "optimized.data")
 
         _opened(model, settings, name, dump)
         return engine("onnx").load(str(path))
@@ -265,10 +276,13 @@ def _opened(
     if more is not None:
         more(options)
     with as_sentence(f"{name}: the runtime does not take it"):
-        return runtime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"],
+        message, weights = message_for(model, options)
+        session = runtime.InferenceSession(
+            message, options, providers=["CPUExecutionProvider"],
             disabled_optimizers=list(settings.disabled),
         )  # fmt: skip
+    session.kept = weights
+    return session
 
 
 def _log_everything(options: Any) -> None:
@@ -276,9 +290,8 @@ def _log_everything(options: Any) -> None:
 
 
 def _with_shapes(model: Any, inputs: Mapping[str, Array]) -> Any:
-    """A copy of a model whose inputs have the extents that they are given."""
-    fixed = type(model)()
-    fixed.CopyFrom(model)
+    """A copy of a model whose inputs have the extents that they are given; of a large one, without its weights."""
+    fixed, _ = graph_alone(model)
     for value in fixed.graph.input:
         if value.name in inputs:
             shape = value.type.tensor_type.shape
@@ -308,7 +321,7 @@ def _batches(
 
 def _sizes(model: Any) -> dict[str, int]:
     """Bytes of each value whose shape is known."""
-    inferred = engine("onnx").shape_inference.infer_shapes(model, data_prop=True)
+    inferred = inferred_shapes(model)
     found = {
         one.name: value_bytes(one) for one in (*inferred.graph.value_info, *inferred.graph.output)
     }

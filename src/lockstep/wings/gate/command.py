@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
@@ -29,6 +30,7 @@ class _Command(TrainingBehind):
     usage = "GOLDEN -- COMMAND..."
 
 
+@runs_elsewhere(writes=("--output", "--junit", "--markdown"), stays=("--update",))
 @click.command(cls=_Command)
 @click.argument("golden", type=click.Path(path_type=Path))
 @options.option(
@@ -78,7 +80,7 @@ def gate(
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     if steps:
         StepSelection.parse(steps)
     change = _update(

@@ -19,6 +19,7 @@ from lockstep.store.tensors import Shard
 from lockstep.wings.interop.hdf5_file import data_sets
 from lockstep.wings.interop.probe_leaves import narrowed, npy_in
 from lockstep.wings.interop.torch_file import tensors_in
+from lockstep.wings.interop.zip_member import opened_member
 
 Named = Iterator[tuple[str, LaterTensor]]
 _DAMAGED = (
@@ -58,7 +59,7 @@ def _of_npz(path: Path) -> Named:
 
 
 def _of_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> LaterTensor:
-    with archive.open(info) as file:
+    with opened_member(archive, info) as file:
         version = np.lib.format.read_magic(file)
         read = (
             np.lib.format.read_array_header_1_0
@@ -77,7 +78,10 @@ def _of_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> L
 
 def _bytes_of_member(path: Path, name: str) -> Bytes:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        with (
+            zipfile.ZipFile(path) as archive,
+            opened_member(archive, archive.getinfo(name)) as file,
+        ):
             values = np.lib.format.read_array(file, allow_pickle=False)
     except _DAMAGED as error:
         raise CorruptError(path, f"cannot be read ({error})") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.manifest import MODULES, NotSeen
+from lockstep.core.manifest import MODULES, OPERATORS, NotSeen
 from lockstep.core.records import Frame
 from lockstep.wings.interop.places import is_library, json_in
 
@@ -26,7 +26,7 @@ def missing_in(task: str, level: str, names: Collection[str]) -> Iterator[NotSee
     if level == "L1":
         yield NotSeen(MODULES, "the dump's level was L1: every operator is told outside of them")
     if level == "L0":
-        yield NotSeen("single operators", "the dump's level was L0: modules alone")
+        yield NotSeen(OPERATORS, "not recorded at L0: that level has modules alone")
     if not any(".backward" in name or GRADIENTS.fullmatch(name) for name in names):
         yield NotSeen("gradients", "the dump holds no backward")
     elif not any(map(GRADIENTS.fullmatch, names)):

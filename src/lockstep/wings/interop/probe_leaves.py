@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import UNCOUNTED, Statistics
+from lockstep.core.records import FILE_MISSING, UNCOUNTED, Statistics
 from lockstep.core.site import Role
 from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
 from lockstep.store.limits import MOST_ELEMENTS
@@ -167,7 +167,7 @@ def with_file(path: Path, known: LaterTensor) -> LaterTensor:
         If the file holds another tensor than the dump says, or none.
     """
     if not path.exists():
-        return replace(known, note=known.note or f"its file {path.name} is not there")
+        return replace(known, note=known.note or f"{FILE_MISSING}{path.name}")
     found = (
         npy_in(path) if path.suffix == ".npy" else next((one for _, one in tensors_in(path)), None)
     )

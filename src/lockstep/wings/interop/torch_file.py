@@ -140,7 +140,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) ->
         most_bytes, path.stat().st_size
     ):
         raise CorruptError(path, f"its {name} is compressed or too large")
-    return archive.read(info)
+    return member_bytes(path, info).tobytes()
 
 
 class _Followed(pickle.Unpickler):
@@ -258,8 +258,9 @@ def _later(
         raise ValueError(f"a tensor of shape {tensor.shape} is made of {info.file_size} bytes")
     digest = None
     if tensor.is_row_after_row and not tensor.offset and count * item == info.file_size and little:
-        member_bytes(path, info)  # which refuses bytes that have another one
-        digest = f"crc32:{info.CRC:08x}:{tensor.dtype}{list(tensor.shape)}"
+        data = member_bytes(path, info)  # which refuses bytes that have another one
+        checksum = info.CRC or zlib.crc32(data.data)
+        digest = f"crc32:{checksum:08x}:{tensor.dtype}{list(tensor.shape)}"
     load = partial(_bytes_of, path, name, tensor, little=little)
     return LaterTensor(tensor.dtype, tensor.shape, digest=digest, load=load, place=str(path))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -22,6 +24,8 @@ _SOUND: set[tuple[str, int, int, int]] = set()
 
 def member_bytes(path: Path, info: zipfile.ZipInfo) -> Bytes:
     """The bytes of a member that is stored as it is, where they lie in the file.
+
+    A checksum of 0 is none: `torch.save` writes it under `set_crc32_options(False)`.
 
     Raises
     ------
@@ -43,10 +47,18 @@ def member_bytes(path: Path, info: zipfile.ZipInfo) -> Bytes:
     data = np.frombuffer(held, np.uint8, info.file_size, start)
     known = (str(path), when, start, info.CRC)
     if known not in _SOUND:
-        if zlib.crc32(data.data) != info.CRC:
+        if info.CRC and zlib.crc32(data.data) != info.CRC:
             raise ValueError(f"{info.filename} is not what was written")
         _SOUND.add(known)
     return data
 
 
-__all__ = ["member_bytes"]
+def opened_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    """A member to read, compressed or not, held against its checksum where it has one."""
+    if not info.CRC:
+        info = copy.copy(info)
+        del info.CRC  # without which `zipfile` reads as it is
+    return archive.open(info)
+
+
+__all__ = ["member_bytes", "opened_member"]

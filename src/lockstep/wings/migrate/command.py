@@ -305,7 +305,7 @@ def _command(context: click.Context, request: _Request, *, verify: bool) -> tupl
     command: tuple[str, ...] = context.meta.get("lockstep.command", ())
     if verify and not command:
         raise UsageError(
-            "verify needs a command behind --, as in: migrate verify project -- python train.py"
+            "verify needs a command after --, as in: migrate verify project -- python train.py"
         )
     if command:
         from lockstep.wings.migrate.verify.verification import (

@@ -85,7 +85,7 @@ def ops(
     """
     command = training_command()
     if bool(command) == (recording is not None):
-        raise UsageError("give either a recording, or a training's command behind --")
+        raise UsageError("give either a recording, or a training's command after --")
     if output is not None:
         check_output_file(output, force=force)
     support = None if device is None else _list(device)

@@ -232,7 +232,7 @@ def heat_map_figure(detail: Detail, title: str) -> Figure | None:
 
 
 def series_figure(name: str, series: Sequence[Series]) -> Figure:
-    """One number over steps, a curve per rank; what lies behind the recorded steps is dashed."""
+    """One number over steps, a curve per rank; what lies after the recorded steps is dashed."""
     figure, axes = _figure(6, 3.4)
     for one in series:
         behind = BEHIND if one.name.endswith(BEHIND) else ""

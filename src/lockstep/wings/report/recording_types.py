@@ -79,7 +79,7 @@ class RecordingData:
     facts, missing
         The set-up; what a reader should know is not there, in sentences.
     losses, scalars
-        The loss, also behind the recorded steps; learning rates, and the norms of all gradients and parameters.
+        The loss, also after the recorded steps; learning rates, and the norms of all gradients and parameters.
     tensors
         Parameters and gradients over steps, in the order of the model.
     values

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -35,21 +36,20 @@ class _Command(TrainingBehind):
     usage = "REFERENCE -- COMMAND..."
 
 
+@runs_elsewhere(writes=("--output", "--keep"), stays=("--commits",))
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.option(
     "--switch", "switches", multiple=True, type=click.Choice([*SWITCHES, FUSION]),
     help="Search only this switch; may be repeated.  [default: all but fusion, which is part of compile]",
 )  # fmt: skip
-@click.option(
-    "--env",
-    "variable",
-    metavar="NAME=A,B",
-    help="Search the values of a variable, the one that agrees first.",
-)
-@click.option(
-    "--python", "pythons", multiple=True, metavar="PYTHON",
-    help="Search interpreters, with the packages that each has; give it twice or more, the one that agrees first.",
+@options.option(
+    "--env", "variable",
+    words="Several values, separated by commas, are searched; the one that agrees comes first.",
+)  # fmt: skip
+@options.option(
+    "--python", "pythons", multiple=True,
+    words="Several, with the packages that each has, are searched: give it twice or more, the one that agrees first.",
 )  # fmt: skip
 @click.option(
     "--commits", metavar="GOOD..BAD", help="Search the commits of the script's repository."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from lockstep.core.errors import CorruptError, OutputExistsError
+from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.switches import Ladder, State
 
 
@@ -75,15 +75,14 @@ class TrialLog:
         judge: Judge,
         told: Callable[[Trial, bool], None] = lambda trial, known: None,
     ) -> None:
-        self._file, self._judge, self._told = file, judge, told
-        self._known: dict[str, Trial] = {}
+        self._judge, self._told = judge, told
+        self._journal = Journal(file, subject, "bisect")
+        try:
+            known = [_trial(one) for one in self._journal.entries]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._journal.damaged(error) from error
+        self._known: dict[str, Trial] = {one.state: one for one in known}
         self.trials: list[Trial] = []
-        if file is None:
-            return
-        if file.exists():
-            self._read(file, list(subject))
-        else:
-            _append(file, {"subject": list(subject)})
 
     def run(self, state: State) -> Trial:
         """The outcome of a state: known, or by a run."""
@@ -91,8 +90,7 @@ class TrialLog:
         if known is None:
             known = Trial(state.name, *self._judge(state))
             self._known[state.name] = known
-            if self._file is not None:
-                _append(self._file, _values(known))
+            self._journal.add(_values(known))
             self._told(known, False)
         elif known not in self.trials:
             self._told(known, True)
@@ -100,41 +98,9 @@ class TrialLog:
             self.trials.append(known)
         return known
 
-    def _read(self, file: Path, subject: list[str]) -> None:
-        try:
-            first, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
-            kept = json.loads(first)["subject"]
-            # The last line may be cut, where the search was interrupted while it was written.
-            whole = [line for line in lines if line.endswith("}")]
-            trials = [json.loads(line) for line in whole]
-            found = [
-                Trial(
-                    one["state"],
-                    Outcome(one["outcome"]),
-                    one["words"],
-                    tuple(one["notes"]),
-                )
-                for one in trials
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(
-                file, "no log of lockstep bisect", advice="give another name"
-            ) from error
-        if kept != subject:
-            raise OutputExistsError(
-                f"{file} is the log of another search ({' '.join(map(str, kept))[:120]}); give another name"
-            )
-        self._known = {one.state: one for one in found}
 
-
-def _append(file: Path, values: dict[str, object]) -> None:
-    try:
-        with file.open("a", encoding="utf-8") as opened:
-            opened.write(f"{json.dumps(values)}\n")
-    except OSError as error:
-        raise OutputExistsError(
-            f"{file}: cannot be written ({error.strerror or error}); give another name"
-        ) from error
+def _trial(entry: dict[str, Any]) -> Trial:
+    return Trial(entry["state"], Outcome(entry["outcome"]), entry["words"], tuple(entry["notes"]))
 
 
 def _values(trial: Trial) -> dict[str, object]:

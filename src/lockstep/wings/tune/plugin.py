@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `profile` and `bisect`."""
+    """The verbs `profile`, `bisect`, `tune` and `run-tuned`."""
     return [
         Verb(
             "profile",
@@ -30,6 +30,21 @@ def lockstep_commands() -> list[Verb]:
             30,
             ("blame",),
         ),
+        Verb(
+            "tune",
+            "Find settings that make a training faster and leave its numbers.",
+            Task.FASTER,
+            _tune,
+            6,
+            ("optimize", "autotune", "speedup", "faster"),
+        ),
+        Verb(
+            "run-tuned",
+            "Run a training with the settings that tune found.",
+            Task.FASTER,
+            _run_tuned,
+            7,
+        ),
     ]
 
 
@@ -43,3 +58,15 @@ def _bisect() -> click.Command:
     from lockstep.wings.tune.bisect_command import bisect
 
     return bisect
+
+
+def _tune() -> click.Command:
+    from lockstep.wings.tune.tune_command import tune
+
+    return tune
+
+
+def _run_tuned() -> click.Command:
+    from lockstep.wings.tune.run_tuned_command import run_tuned_command
+
+    return run_tuned_command

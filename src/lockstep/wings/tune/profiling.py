@@ -128,8 +128,8 @@ class Profiling:
         noted = before or {
             "plain_step_s": statistics.median(plain) if plain else None,
             "threads": torch.get_num_threads(),
-            "cores": _cores(),
-            "device": _device(),
+            "cores": cores(),
+            "device": device_type(),
             "compiles": list(_compiles_in(_metrics())),
             "compiled_before": self._compiled,
             "problem": self._problem,
@@ -158,7 +158,7 @@ def _marked(owner: Any, name: str) -> Iterator[None]:
 
     @functools.wraps(function)
     def marked(*arguments: Any, **keywords: Any) -> Any:
-        with _Fast(f"{LINE}{_line_of_the_user()}"):
+        with _Fast(f"{LINE}{line_of_the_user()}"):
             return function(*arguments, **keywords)
 
     setattr(owner, name, marked)
@@ -188,7 +188,7 @@ class _Lines(TorchFunctionMode):
         self, function: Any, types: Any, arguments: Any = (), keywords: Any = None
     ) -> Any:
         """Run the call within a mark."""
-        with _Fast(f"{LINE}{_line_of_the_user()}"):
+        with _Fast(f"{LINE}{line_of_the_user()}"):
             return function(*arguments, **(keywords or {}))
 
 
@@ -214,7 +214,8 @@ class _Modules:
             self._open.pop().__exit__(None, None, None)
 
 
-def _line_of_the_user() -> str:
+def line_of_the_user() -> str:
+    """Return `line:file` of the innermost call that the user's code makes."""
     frame = sys._getframe(2)
     while frame.f_back is not None and not _is_of_the_user(frame.f_code.co_filename):
         frame = frame.f_back
@@ -244,7 +245,7 @@ def module_paths() -> dict[int, str]:
 # -------------------------------------------------------------------------------------- the machine
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may compute on: one for all threads of a core, shared with the ranks of this machine."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
@@ -259,7 +260,8 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def _device() -> str:
+def device_type() -> str:
+    """Return the type of the accelerator, "cpu" where there is none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return "cpu" if device is None else device.type
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.core.errors import UsageError
+from lockstep.wings.tune.settings import Settings
 
 VARIABLE = "LOCKSTEP_SWITCHES"
 """The environment variable that tells the process what is switched off in it, as JSON; see `switching`."""
@@ -32,6 +33,8 @@ class State:
         The interpreter that takes the place of the command's first word, "" for none.
     commit
         The commit of which the files are run, "" for those that are there.
+    settings
+        Knobs that are set.
     """
 
     name: str
@@ -40,6 +43,7 @@ class State:
     float32: tuple[str, ...] = ()
     python: str = ""
     commit: str = ""
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A trial of `lockstep bisect`: the command run in one state, recorded as the reference was, and compared with it."""
+"""A trial: the command run in one state, recorded as the reference was, and compared with it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from lockstep.cli.notices import tell
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import LockstepError
 from lockstep.core.exit_codes import SIGNALLED, ExitCode
-from lockstep.core.finding import Comparison
+from lockstep.core.finding import Comparison, Finding
 from lockstep.core.finding import Outcome as PairOutcome
 from lockstep.core.manifest import Options
 from lockstep.core.site import Role
 from lockstep.launch import launch
 from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.tune import settings
 from lockstep.wings.tune.bisecting import Outcome
 from lockstep.wings.tune.commits import Repository
+from lockstep.wings.tune.rewrites import rewritten
+from lockstep.wings.tune.settings import Settings
 from lockstep.wings.tune.switches import INSIDE, VARIABLE, State
 
-_INTERRUPTED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
+INTERRUPTED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 """Codes of a command that somebody has ended: that says nothing of a state, and the search goes on another time."""
 
 
@@ -72,16 +75,24 @@ class Trials:
 
     def run(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
         """What comparing says of a state, in a sentence, and what the run told for a finer search."""
+        compared, notes = self.compared(state)
+        if isinstance(compared, str):
+            return Outcome.UNTOLD, compared, ()
+        return (*self._judged(compared, state), notes)
+
+    def compared(self, state: State) -> tuple[Comparison | str, tuple[str, ...]]:
+        """Run a state and compare it with the reference, or say why nothing can be told; and what the run told."""
         folder = self._place / f"trial{self._count}"
         self._count += 1
         notes = folder.with_suffix(".json")
         try:
             why = self._record(state, folder, notes)
             if why:
-                return Outcome.UNTOLD, why, ()
+                return why, ()
             candidate = open_recording(folder)
             told = json.loads(notes.read_text("utf-8")) if notes.exists() else None
-            return (*self._judged(candidate, state), tuple(told or _innermost_modules(candidate)))
+            found = compare_recordings(self._reference, candidate)
+            return found, tuple(told or _innermost_modules(candidate))
         finally:
             notes.unlink(missing_ok=True)
             if not self._keeps:
@@ -95,9 +106,13 @@ class Trials:
         )
         request = {"without": inside, "float32": state.float32, "notes": str(notes)}
         variables = {**state.environment, VARIABLE: json.dumps(request)}
+        command, where = [state.python or self._command[0], *self._command[1:]], dict(self._streams)
+        if state.settings != Settings():
+            loads.append(settings.INSIDE)
+            variables |= state.settings.variables()
+            command = state.settings.command(command)
         if "compile" in state.without:
             variables["TORCHDYNAMO_DISABLE"] = "1"
-        command, where = [state.python or self._command[0], *self._command[1:]], dict(self._streams)
         if state.commit and self._repository is not None:
             copy = self._place / f"files{self._count}"
             self._repository.copy(state.commit, copy)
@@ -105,24 +120,24 @@ class Trials:
             where["cwd"] = self._repository.folder_in(copy)
             variables["PYTHONDONTWRITEBYTECODE"] = "1"
         try:
-            ended = launch(
-                command, folder, dataclasses.replace(self._options, loads=loads), force=True, hear=tell,
-                adjust=lambda environment: environment | variables, **where,
-            )  # fmt: skip
+            with rewritten(command, state.settings.rewrites, where) as (words, streams):
+                ended = launch(
+                    words, folder, dataclasses.replace(self._options, loads=loads), force=True, hear=tell,
+                    adjust=lambda environment: environment | variables, **streams,
+                )  # fmt: skip
         except LockstepError as error:
             return str(error)
         finally:
             if state.commit:
                 shutil.rmtree(copy, ignore_errors=True)
-        if ended.code in _INTERRUPTED:
+        if ended.code in INTERRUPTED:
             raise click.Abort
         if ended.code:
             return f"the command ended with exit code {ended.code}"
         return f"nothing was recorded: {ended.why_nothing}" if ended.why_nothing else ""
 
-    def _judged(self, candidate: Recording, state: State) -> tuple[Outcome, str]:
-        compared = compare_recordings(self._reference, candidate)
-        words = ": ".join([headline(compared), *lines_below(compared)[:1]])
+    def _judged(self, compared: Comparison, state: State) -> tuple[Outcome, str]:
+        words = in_short(compared)
         if state.float32:
             return _judged_by_results(compared)
         if compared.other_precision_alone and self._count == 1:
@@ -133,11 +148,20 @@ class Trials:
         return (Outcome.DIFFERS if code == ExitCode.DIFFERS else Outcome.AGREES), words
 
 
+def in_short(compared: Comparison) -> str:
+    """The verdict, and what stands first below it."""
+    return ": ".join([headline(compared), *lines_below(compared)[:1]])
+
+
+def results_of(compared: Comparison) -> list[Finding]:
+    """What is said of losses and of parameters' gradients."""
+    wanted = (Role.LOSS, Role.PARAM_GRAD)
+    return [one for one in compared.findings if one.pair.present.role in wanted]
+
+
 def _judged_by_results(compared: Comparison) -> tuple[Outcome, str]:
     """Judge by losses and gradients alone: that part of the model is of another dtype is what was asked for."""
-    found = [
-        one for one in compared.findings if one.pair.present.role in (Role.LOSS, Role.PARAM_GRAD)
-    ]
+    found = results_of(compared)
     apart = [one for one in found if one.outcome is PairOutcome.DIFFER]
     if apart:
         first = apart[0].pair.present

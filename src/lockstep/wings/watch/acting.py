@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lockstep.core.errors import LockstepError, OutputExistsError
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import shell_line
 from lockstep.launch import WrittenStep
 from lockstep.wings.watch.chosen_rules import check_name
 from lockstep.wings.watch.observed import Hit
-from lockstep.wings.watch.running import end_soon
+from lockstep.wings.watch.running import end_words
 
 ANY = "any"
 
@@ -48,14 +50,15 @@ class Acting:
 
     def act(self, step: WrittenStep, hits: Sequence[Hit]) -> Iterator[str]:
         """Do what a step's hits ask for, and say it."""
-        if self._asks(self._save_on, hits) and self._kept is None:
+        asking = self._asking(self._save_on, hits)
+        if asking and self._kept is None:
             self._kept = step.number
-            yield from self._keep(step, hits)
+            yield from self._keep(step, asking)
         elif self._kept == step.number:  # another rank of the same step
             yield from self._keep(step, [])
-        if self._asks(self._stop_on, hits) and not self._stopped:
+        if self._asking(self._stop_on, hits) and not self._stopped:
             self._stopped = True
-            yield f"the training is asked to end behind step {end_soon(step)} (--stop-on)"
+            yield f"{end_words(step)} (--stop-on)"
 
     def _keep(self, step: WrittenStep, hits: Sequence[Hit]) -> Iterator[str]:
         try:
@@ -63,11 +66,42 @@ class Acting:
         except LockstepError as error:
             yield f"step {step.number} of {step.name} is not kept: {error}"
             return
-        site = next((str(hit.site) for hit in hits if hit.site is not None), None)
-        chosen = () if site is None else ("--only", site)
-        command = shell_line(["lockstep", "replay", str(self._output), *chosen])
-        yield f"kept step {step.number} of {step.name}: {command}"
+        words = next_command(step.rank.calls(step.number), hits, str(self._output))
+        yield f"kept step {step.number} of {step.name}: {shell_line(words)}"
 
     @staticmethod
-    def _asks(names: Sequence[str], hits: Sequence[Hit]) -> bool:
-        return any(hit.rule in names or ANY in names for hit in hits)
+    def _asking(names: Sequence[str], hits: Sequence[Hit]) -> list[Hit]:
+        """The hits of these rules; notes are none of `any`."""
+        return [hit for hit in hits if hit.rule in names or (ANY in names and not hit.is_note)]
+
+
+def next_command(calls: Sequence[Call], hits: Sequence[Hit], kept: str) -> list[str]:
+    """Return the command that looks further into a kept step: runs again the operator that a rule has fired on.
+
+    For a gradient that is the operator that sent it. Where the rule is of no operator, all are run again; where none
+    was recorded, as at level `module`, the place is shown.
+    """
+    operators = {call.site for call in calls if call.kind is CallKind.OPERATOR}
+    again = operators | {call.site for call in calls if call.kind is CallKind.OPTIMIZER}
+    site = next((hit.site for hit in hits if hit.site is not None), None)
+    if site is None:
+        return ["lockstep", "replay", kept, "--whole"] if operators else ["lockstep", "show", kept]
+    if site not in again:
+        names = {hit.subject for hit in hits if hit.site == site}
+        site = _sender(calls, names) or site
+    verb = "replay" if site in again else "show"
+    chosen = ["--only", str(site)] if verb == "replay" else [str(site)]
+    return ["lockstep", verb, kept, *chosen]
+
+
+def _sender(calls: Sequence[Call], names: Collection[str]) -> Site | None:
+    """The operator that sent a gradient to one of these parameters."""
+    return next(
+        (
+            call.site
+            for call in calls
+            if call.kind is CallKind.OPERATOR
+            and any(record.name in names for record in call.with_role(Role.PARAM_GRAD))
+        ),
+        None,
+    )

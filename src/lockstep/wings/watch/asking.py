@@ -123,7 +123,7 @@ class Asking:
             self._go_on(until="any")
         elif verb in ("stop", "quit"):
             self._closed = self._leave = True
-            yield f"the training is asked to end behind step {end_soon(written)}"
+            yield f"the training is asked to end after step {end_soon(written)}"
         elif verb == "help":
             yield HELP
         elif verb == "rules":

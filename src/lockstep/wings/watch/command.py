@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -29,12 +30,14 @@ from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
 from lockstep.wings.watch.rule_texts import listing, rule_values
+from lockstep.wings.watch.rules import needs_sketches
 from lockstep.wings.watch.running import watch_training, what_is_missing
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
 
 _WIDTH = 100
 
 
+@runs_elsewhere(writes=("--output", "--tensorboard", "--events"), stays=("--interactive",))
 @click.command(cls=TrainingBehind)
 @options.option("--every")
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
@@ -125,12 +128,13 @@ def watch(
         return 0
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     StepSelection.parse(steps)
     whole = bool(save_on) or interactive
     recorded = Options(
         steps=options.thinned(steps, every), level=level, only=list(only),
-        save="tensors" if whole else "sketch", optimizer_state=whole,
+        save="tensors" if whole else "stats", optimizer_state=whole,
+        sketch_parameters=needs_sketches(rule.function for rule in rules),
     )  # fmt: skip
     plan = _Plan(
         rules,
@@ -191,7 +195,7 @@ def _run(
         if asking is not None:
             asking.before(watcher.memory_of(step.name))
         hits = watcher.look(step)
-        for sentence in plan.acting.act(step, hits):
+        for sentence in plan.acting.act(step, [*hits, *watcher.new_notes]):
             shown.say(sentence)
         if asking is not None:
             asking.after(step, hits)
@@ -215,7 +219,9 @@ def _conclude(watched: Watched, ended: Ended, *, as_json: bool) -> int:
         }
         values = {
             "steps": dict(watched.steps), "skipped": watched.skipped, "left_out": ended.left_out,
-            "fired": hits, "exit_code": ended.code, "not_written": ended.unwritten,
+            "left_out_by_script": watched.by_hand, "fired": hits,
+            "notes": [hit_values(hit) for hit in watched.notes.values()],
+            "exit_code": ended.code, "not_written": ended.unwritten,
         }  # fmt: skip
         click.echo(json_text(enveloped(values)))
     else:

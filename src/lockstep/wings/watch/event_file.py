@@ -15,7 +15,7 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.launch import Event, event_line
 from lockstep.report.paragraphs import counted
 from lockstep.wings.watch.observed import Hit
-from lockstep.wings.watch.watcher import RuleFired, StepWatched, WatchEvent, plain
+from lockstep.wings.watch.watcher import Noted, RuleFired, StepWatched, WatchEvent, plain
 
 _MOST_WAITING = 100_000
 _KEEPS_NOTHING = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -103,6 +103,8 @@ def lines_of(event: WatchEvent | Event) -> list[str]:
     """An event as lines of JSON: one, but one for each hit of a rule."""
     if isinstance(event, RuleFired):
         return [json.dumps({"event": "hit", **hit_values(hit)}) for hit in event.hits]
+    if isinstance(event, Noted):
+        return [json.dumps({"event": "note", **hit_values(hit)}) for hit in event.notes]
     if isinstance(event, StepWatched):
         values: dict[str, Any] = {"event": "step", "rank": event.rank, "step": event.step}
         for name in ("loss", "gradient_norm", "loss_scale", "learning_rate"):

@@ -94,17 +94,33 @@ def sources_of(step: ObservedStep) -> list[Source]:
     In a step that a gradient scaler skipped, nothing behind the unscaled loss is at fault: to try a factor that is
     too large, and to leave that step out, is how a scaler works. A factor of 1 or less is too large for nothing.
     """
-    units = sorted(_units(step.calls), key=lambda unit: unit.time)
-    if not any(unit.bad_outputs for unit in units):
-        return []
-    reaching = _reaching(step, units)
-    found = [unit for unit in _first_of(units) if _matters(unit, reaching)]
+    units, found = _found(step)
     if step.is_skipped and (step.loss_scale or 1.0) > 1.0:
         found = [
             unit
             for unit in found
             if unit.part in (Part.BATCH, Part.FORWARD) and not _scales_the_loss(step, unit)
         ]
+    return _sources(step, units, found)
+
+
+def first_overflow(step: ObservedStep) -> Source | None:
+    """Return the first part that a NaN or an inf came out of in a skipped step, behind the scaled loss too."""
+    units, found = _found(step)
+    return next(iter(_sources(step, units, found)), None)
+
+
+def _found(step: ObservedStep) -> tuple[list[_Unit], list[_Unit]]:
+    """All parts in order of time, and those that a NaN or an inf came out of first and that do harm."""
+    units = sorted(_units(step.calls), key=lambda unit: unit.time)
+    units = [unit for unit in units if unit.time > step.thrown_away]
+    if not any(unit.bad_outputs for unit in units):
+        return units, []
+    reaching = _reaching(step, units)
+    return units, [unit for unit in _first_of(units) if _matters(unit, reaching)]
+
+
+def _sources(step: ObservedStep, units: list[_Unit], found: list[_Unit]) -> list[Source]:
     return [
         Source(unit.call, unit.part, unit.bad_outputs[0], unit.taken, unit.reads)
         for unit in _innermost(found, units, step.calls)

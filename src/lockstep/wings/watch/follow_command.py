@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
@@ -38,6 +39,7 @@ class _Command(TrainingBehind):
     usage = "REFERENCE -- COMMAND..."
 
 
+@runs_elsewhere(writes=("--output",))
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
 @options.option("--output", default=Path("followed"), words="The recording of the candidate.")
@@ -84,7 +86,7 @@ def follow(
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     ways = _Ways(
         open_recording(reference, form=form),
         output,
@@ -183,7 +185,7 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
             click.echo(f"steps were not compared as they came: {followed.why_not}")
         if followed.stopped_at is not None:
             click.echo(
-                f"the training was asked to end behind step {followed.stopped_at}{_for_nothing(found)}"
+                f"the training was asked to end after step {followed.stopped_at}{_for_nothing(found)}"
             )
     if followed.stopped_at is not None:
         click.echo(_kept(followed.origin_kept), err=ways.as_json)

@@ -14,6 +14,7 @@ from lockstep.report.paragraphs import counted
 from lockstep.report.table import Column, table_text
 from lockstep.wings.watch.observed import Hit
 from lockstep.wings.watch.watcher import (
+    Noted,
     RuleFired,
     RuleSwitchedOff,
     StepWatched,
@@ -65,6 +66,8 @@ def line_of(event: WatchEvent) -> str | None:
     """One line, or None where there is nothing to say."""
     if isinstance(event, RuleFired):
         return fired_line(event.hits)
+    if isinstance(event, Noted):
+        return fired_line(event.notes)
     if isinstance(event, RuleSwitchedOff):
         return printable(f"rule {event.rule} raised {event.reason}; it is off from here on")
     return None
@@ -74,8 +77,9 @@ def fired_line(hits: Sequence[Hit]) -> str:
     """What a rule found in a step, the first with all that is known, the others counted."""
     first = hits[0]
     more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
+    note = "note: " if first.is_note else ""
     return printable(
-        f"step {first.step}, {first.rank}: {first.rule}: {first.words}{_place(first)}{more}"
+        f"{note}step {first.step}, {first.rank}: {first.rule}: {first.words}{_place(first)}{more}"
     )
 
 
@@ -96,9 +100,11 @@ def conclusion(watched: Watched, *, left_out: int) -> str:
     ranks = f" of each of {len(watched.steps)} ranks" if len(watched.steps) > 1 else ""
     beside = [f"{left_out} left out"] if left_out else []
     beside += [f"{watched.skipped} skipped by the gradient scaler"] if watched.skipped else []
+    beside += [f"{watched.by_hand} more left out by the script"] if watched.by_hand else []
     tail = f" ({', '.join(beside)})" if beside else ""
+    notes = "".join(f"\nnote: {printable(hit.words)}" for hit in watched.notes.values())
     if not watched.first:
-        return f"no rule fired in {steps}{ranks}{tail}"
+        return f"no rule fired in {steps}{ranks}{tail}{notes}"
     rows = [
         [hit.rule, watched.fired[rule], hit.step, hit.subject, hit.source]
         for rule, hit in sorted(watched.first.items(), key=lambda item: item[1].step)
@@ -106,9 +112,7 @@ def conclusion(watched: Watched, *, left_out: int) -> str:
     columns = [
         Column("rule"), Column("steps", right=True), Column("first", right=True), Column("on"), Column("line"),
     ]  # fmt: skip
-    return (
-        f"{counted(len(rows), 'rule')} fired in {steps}{ranks}{tail}\n{table_text(columns, rows)}"
-    )
+    return f"{counted(len(rows), 'rule')} fired in {steps}{ranks}{tail}\n{table_text(columns, rows)}{notes}"
 
 
 def _place(hit: Hit) -> str:

@@ -16,9 +16,14 @@ from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store.reader import RankRecording
+from lockstep.wings.watch.hand_scale import hand_scale
+from lockstep.wings.watch.thrown_away import last_thrown_away
 
 Key = tuple[str, str]
 """What a number is remembered under: of what kind it is, and of which tensor."""
+
+ALL_RANKS = "all ranks"
+"""The rank of a hit that is of all ranks together."""
 
 _AT_START = 10
 _LEARNED = 1e-3
@@ -48,6 +53,8 @@ class Hit:
     history
         What the tensor's numbers were in the latest watched steps, this one last, each with its step; empty where it is
         of no one tensor.
+    is_note
+        Whether it may be meant: it is told once, and is no reason for an exit code.
     """
 
     rule: str
@@ -60,6 +67,7 @@ class Hit:
     site: Site | None = None
     source: str = ""
     history: tuple[tuple[int, Statistics], ...] = ()
+    is_note: bool = False
 
 
 @dataclass(slots=True)
@@ -186,12 +194,18 @@ class ObservedStep:
         Which step.
     memory
         What is known of the steps before.
+
+    Attributes
+    ----------
+    thrown_away
+        The time up to which the script threw away what the step computed, -1 where it did not; see `thrown_away`.
     """
 
     def __init__(self, rank: RankRecording, name: str, number: int, memory: Memory) -> None:
         self.rank, self.number, self.memory = name, number, memory
         self.manifest: RankManifest = rank.manifest
         self.calls: list[Call] = rank.calls(number)
+        self.thrown_away = last_thrown_away(self.calls)
         memory.note(self.loss, max(self.learning_rates, default=None))
 
     @property
@@ -212,13 +226,43 @@ class ObservedStep:
     @cached_property
     def losses(self) -> list[TensorRecord]:
         """What backward began from, in order; several where gradients are accumulated."""
+        return [one for one in self._all_losses if one.sequence > self.thrown_away]
+
+    @property
+    def left_out_by_hand(self) -> int:
+        """How many backwards the script has thrown away before the one that it updates from."""
+        return len(self._all_losses) - len(self.losses)
+
+    @cached_property
+    def _all_losses(self) -> list[TensorRecord]:
         return [one for call in self.calls_of(CallKind.LOSS) for one in call.with_role(Role.LOSS)]
+
+    @cached_property
+    def hand_scale(self) -> float:
+        """The factor that a script scales the loss by and takes out of the gradients itself; 1 where it does not."""
+        if self.loss_scale is not None:
+            return 1.0
+        left = {
+            record.name: norm_of(record)
+            for call in self.calls_of(CallKind.GRADIENT)
+            for record in call.with_role(Role.PARAM_GRAD)
+        }
+        taken = {
+            one.name: norm_of(one.gradient) for one in self.updates if one.gradient is not None
+        }
+        ratios = [
+            norm / taken_norm
+            for name, norm in left.items()
+            if norm and (taken_norm := taken.get(name))
+        ]
+        return hand_scale(self.calls, ratios, self.losses, knows=bool(self.operators))
 
     @cached_property
     def loss(self) -> float | None:
         """Mean of what backward began from, without a scaler's factor; NaN or inf where one of them was."""
         values = [value for one in self.losses if (value := number_of(one)) is not None]
-        return sum(values) / len(values) / (self.loss_scale or 1.0) if values else None
+        scale = self.loss_scale or self.hand_scale
+        return sum(values) / len(values) / scale if values else None
 
     @cached_property
     def learning_rates(self) -> list[float]:
@@ -278,7 +322,7 @@ class ObservedStep:
     def gradient_scale(self) -> float:
         """The factor that is in the gradients that backward left."""
         scaled = any(call.kind is CallKind.GRADIENT for call, _ in self.gradients.values())
-        return (self.loss_scale or 1.0) if scaled else 1.0
+        return (self.loss_scale or self.hand_scale) if scaled else 1.0
 
     @cached_property
     def gradient_norm(self) -> float | None:
@@ -328,10 +372,13 @@ class ObservedStep:
         value: float = math.nan,
         limit: float = math.nan,
         call: Call | None = None,
+        is_note: bool = False,
     ) -> Hit:
         """A rule fires; its name is put in by who runs it."""
         site, source = (None, "") if call is None else (call.site, call.source)
-        return Hit("", self.number, self.rank, subject, value, limit, words, site, source)
+        return Hit(
+            "", self.number, self.rank, subject, value, limit, words, site, source, is_note=is_note
+        )
 
     def calls_of(self, kind: CallKind) -> list[Call]:
         """Its calls of one kind, in order of time."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
@@ -36,6 +37,7 @@ class _Found:
     stopped: bool = False
 
 
+@runs_elsewhere()
 @click.command(cls=TrainingBehind)
 @click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
 @options.only
@@ -58,7 +60,7 @@ def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int
     """
     command = training_command()
     if not command:
-        raise UsageError("give the training's command behind --")
+        raise UsageError("give the training's command after --")
     found = _Found()
 
     def look(written: WrittenStep) -> None:
@@ -73,7 +75,7 @@ def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int
                 say(_first_line(written.name, written.number, source))
         if stop and len(found.sources) >= hits and not found.stopped:
             found.stopped = True
-            say(f"the training is asked to end behind step {end_soon(written)} (--stop)")
+            say(f"the training is asked to end after step {end_soon(written)} (--stop)")
 
     recorded = Options(steps="0:", save="stats", only=list(only))
     ended = watch_training(

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.wings.watch.lines import fired_line, number_text
-from lockstep.wings.watch.watcher import RuleFired, StepWatched, WatchEvent
+from lockstep.wings.watch.watcher import Noted, RuleFired, StepWatched, WatchEvent
 
 _READ_BYTES = 1 << 16
 _MOST_RULES = 6
@@ -84,6 +84,8 @@ class Panel:
             self._count += 1
         elif isinstance(event, RuleFired):
             self._rules.setdefault(event.hits[0].rule, fired_line(event.hits))
+        elif isinstance(event, Noted):
+            self.say(fired_line(event.notes))
         self._draw()
 
     def say(self, sentence: str) -> None:

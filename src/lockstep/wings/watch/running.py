@@ -83,3 +83,15 @@ def end_soon(step: WrittenStep) -> int:
     last = step.number + (WAITING_STEPS + 1 if step.rank.manifest.world_size > 1 else 0)
     step.end_training_behind(last)
     return last
+
+
+def end_words(step: WrittenStep) -> str:
+    """Ask the training to end, and say when it does."""
+    last = end_soon(step)
+    if last > step.number:
+        lag = f"{last - step.number} after the one that was looked at, as all ranks have to end together"
+        return f"the training is asked to end after step {last}, {lag}"
+    return (
+        f"the training is asked to end after step {last}, or after the step it is in: it may be up to"
+        f" {WAITING_STEPS + 1} ahead, as steps are looked at while it goes on"
+    )

@@ -37,24 +37,32 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What is seen of a training, with what to check in order."""
+    """What is seen of a training, with what to check in order; `also` is what else people call it."""
 
     name: str
     title: str
     checks: tuple[Check, ...]
+    also: tuple[str, ...] = ()
 
 
 def symptoms() -> list[Symptom]:
     """All that there are."""
     rows: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return [
-        Symptom(row["name"], row["title"], tuple(Check(**one) for one in row["checks"]))
+        Symptom(
+            row["name"],
+            row["title"],
+            tuple(Check(**one) for one in row["checks"]),
+            tuple(row["also"]),
+        )
         for row in rows
     ]
 
 
 def symptom_called(text: str) -> Symptom:
-    """The one of that name, or the only one that has these words in its name or title.
+    """The one of that name, that is also called so, or the only one that has these words in its name, title or `also`.
+
+    Several that have them are not told apart, but where their title alone has them all.
 
     Raises
     ------
@@ -63,8 +71,9 @@ def symptom_called(text: str) -> Symptom:
     """
     known = symptoms()
     words = text.lower().replace("-", " ").split()
-    found = [one for one in known if one.name == text.lower()]
-    found = found or [one for one in known if words and all(word in _words(one) for word in words)]
+    found = [one for one in known if one.name == text.lower() or " ".join(words) in one.also]
+    for has in (_words, _all_words):
+        found = found or [one for one in known if words and all(word in has(one) for word in words)]
     if len(found) == 1:
         return found[0]
     names = [one.name for one in found or known]
@@ -75,6 +84,10 @@ def symptom_called(text: str) -> Symptom:
 
 def _words(symptom: Symptom) -> str:
     return f"{symptom.name.replace('-', ' ')} {symptom.title}".lower()
+
+
+def _all_words(symptom: Symptom) -> str:
+    return " ".join([_words(symptom), *symptom.also])
 
 
 def overview(all_symptoms: Sequence[Symptom]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.launch import WrittenStep
 from lockstep.wings.watch.chosen_rules import ChosenRule
 from lockstep.wings.watch.history import History
-from lockstep.wings.watch.observed import Hit, Key, Memory, ObservedStep
+from lockstep.wings.watch.observed import ALL_RANKS, Hit, Key, Memory, ObservedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,13 @@ class RuleFired:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Rules have seen something that may be meant: of one rule in one step of one rank, at least one."""
+
+    notes: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RuleSwitchedOff:
     """A rule raised, and is not asked any more."""
 
@@ -48,7 +55,7 @@ class RuleSwitchedOff:
     reason: str
 
 
-WatchEvent = StepWatched | RuleFired | RuleSwitchedOff
+WatchEvent = StepWatched | RuleFired | Noted | RuleSwitchedOff
 
 
 @dataclass(slots=True)
@@ -61,16 +68,22 @@ class Watched:
         How many were looked at, by rank.
     skipped
         How many of them a gradient scaler skipped.
+    by_hand
+        How many more the script left out itself, after their backward.
     fired
         In how many steps each rule held, over all ranks.
     first
         Each rule's first hit.
+    notes
+        What may be meant, each thing once, over all ranks.
     """
 
     steps: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
+    by_hand: int = 0
     fired: Counter[str] = field(default_factory=Counter)
     first: dict[str, Hit] = field(default_factory=dict)
+    notes: dict[tuple[str, str], Hit] = field(default_factory=dict)
 
 
 class Watcher:
@@ -82,10 +95,16 @@ class Watcher:
         What they are held against.
     tell
         Is given each event.
+
+    Attributes
+    ----------
+    new_notes
+        What the last step gave that may be meant and was not told before.
     """
 
     def __init__(self, rules: Sequence[ChosenRule], tell: Callable[[WatchEvent], None]) -> None:
         self.watched = Watched()
+        self.new_notes: list[Hit] = []
         self._rules, self._tell = rules, tell
         self._memories: dict[str, Memory] = {}
         self._histories: dict[str, History] = {}
@@ -97,7 +116,7 @@ class Watcher:
         return self._memories.setdefault(rank, Memory(shared=self._shared))
 
     def look(self, written: WrittenStep) -> list[Hit]:
-        """Hold a step against all rules; gives what is new."""
+        """Hold a step against all rules; gives what is new, notes left out."""
         memory = self.memory_of(written.name)
         step = ObservedStep(written.rank, written.name, written.number, memory)
         self._count(step)
@@ -105,21 +124,37 @@ class Watcher:
         history = self._histories.setdefault(written.name, History())
         history.add(step)
         new: list[Hit] = []
+        self.new_notes = []
         for rule in self._rules:
             was_on = not rule.off_because
             hits = rule.hits(step)
             if was_on and rule.off_because:
                 self._tell(RuleSwitchedOff(rule.name, rule.off_because))
             hits = [replace(hit, history=history.of(hit, step)) for hit in hits]
-            new += self._fired(rule.name, written.name, hits)
+            self._note(rule.name, [hit for hit in hits if hit.is_note])
+            new += self._fired(rule.name, written.name, [hit for hit in hits if not hit.is_note])
         return new
 
     def _count(self, step: ObservedStep) -> None:
         self.watched.steps[step.rank] += 1
         self.watched.skipped += step.is_skipped
+        self.watched.by_hand += step.left_out_by_hand
+
+    def _note(self, rule: str, notes: Sequence[Hit]) -> None:
+        """Tell what was not told before, by any rank."""
+        new = [hit for hit in notes if (rule, hit.subject) not in self.watched.notes]
+        if new:
+            self.watched.notes.update({(rule, hit.subject): hit for hit in new})
+            self.new_notes += new
+            self._tell(Noted(tuple(new)))
 
     def _fired(self, rule: str, rank: str, hits: Sequence[Hit]) -> list[Hit]:
-        """Hits on what the rule has not held of in the step before; those are told."""
+        """Hits on what the rule has not held of in the step before; those are told.
+
+        What holds of all ranks together is seen by whichever is looked at last, and is told once.
+        """
+        if any(hit.rank == ALL_RANKS for hit in hits):
+            rank = ALL_RANKS
         before = self._holding.get((rule, rank), set())
         self._holding[rule, rank] = {hit.subject for hit in hits}
         self.watched.fired[rule] += bool(hits)

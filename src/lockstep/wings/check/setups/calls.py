@@ -21,6 +21,9 @@ _SCALER = "torch._amp_"
 _FULL = "torch.full"
 _LOSSES = ("loss", "cross_entropy", "binary_cross_entropy", "kl_div", "nll")
 _NORMS = ("clip_grad", "foreach_norm", "vector_norm", "foreach_mul", "clamp", "get_total_norm")
+_AXES_OF_IMAGES = 4
+_WEIGHS = {"mul", "multiply", "div", "divide", "add", "sub", "subtract"}
+"""What weighs a loss, where it makes one number at the level of the script."""
 _FROM_AN_ITEM = "__rtruediv__"
 """How `torch.nn.utils.clip_grad_norm_` divides its bound by the norm."""
 
@@ -107,7 +110,12 @@ def look_at_calls(step: AlignedStep, setup: ModelSetup, names: NameMap, answers:
             where = f"call at {item.reference.site.module or 'the script'}"
             sides = words_of(item.reference), words_of(item.candidate)
             answers.differ("flow", SetupDifference(where, *sides))
+        elif taken := _taken_otherwise(item):
+            answers.differ(
+                "flow", SetupDifference(f"tensors that {words_of(item.reference)} takes", *taken)
+            )
     _look_at_autocast(step, answers)
+    _look_at_memory_formats(step, answers)
 
 
 def _is_another(item: Aligned, names: NameMap) -> bool:
@@ -115,6 +123,42 @@ def _is_another(item: Aligned, names: NameMap) -> bool:
     ours, theirs = item.reference.site.op, names.operator(item.candidate.site.op)
     is_operator = item.reference.kind is CallKind.OPERATOR
     return is_operator and canonical_name(ours) != canonical_name(theirs)
+
+
+def _taken_otherwise(item: Aligned) -> tuple[str, str] | None:
+    """The arguments that are tensors, where one run gives a number or nothing for one of them."""
+    if item.reference.kind is not CallKind.OPERATOR or item.reference.site.module:
+        return None
+    ours, theirs = (
+        [record.name for record in one.with_role(Role.INPUT)]
+        for one in (item.reference, item.candidate)
+    )
+    return (listed(ours), listed(theirs)) if len(ours) != len(theirs) else None
+
+
+def _look_at_memory_formats(step: AlignedStep, answers: Answers) -> None:
+    """Parameters of four axes or more that lie otherwise in memory, as with `channels_last`."""
+    names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for item in step.of_kind(CallKind.OPERATOR):
+        for pair in item.complete(Role.INPUT):
+            left, right = pair.reference, pair.candidate
+            if left is None or right is None or len(left.shape) < _AXES_OF_IMAGES:
+                continue
+            sides = _format_of(left), _format_of(right)
+            if sides[0] != sides[1] and left.shape == right.shape:
+                names[sides][left.name or words_of(item.reference)] = None
+    for sides, found in names.items():
+        answers.differ(
+            "kernels", SetupDifference(f"memory format of {listed(list(found))}", *sides)
+        )
+
+
+def _format_of(record: TensorRecord) -> str:
+    """`contiguous`, `channels last`, or the strides."""
+    if record.layout is None:
+        return "contiguous"
+    strides = record.layout.strides
+    return "channels last" if strides[1] == 1 and strides[-1] != 1 else f"strides {list(strides)}"
 
 
 def _look_at_losses(step: AlignedStep, answers: Answers) -> None:
@@ -215,6 +259,11 @@ def _sides(words: str) -> tuple[str, str]:
 
 def _aspect_of_argument(call: Call, name: str) -> str:
     op = call.site.op
+    made = call.with_role(Role.OUTPUT)
+    is_number = bool(made) and all(one.content.numel == 1 for one in made)
+    at_script = call.site.phase is Phase.FORWARD and not call.site.module
+    if is_number and at_script and canonical_name(op) in _WEIGHS:
+        return "loss"
     if name == "training":
         return "modes"
     if _SCALER in op or (op == _FULL and not call.site.module):

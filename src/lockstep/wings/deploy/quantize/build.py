@@ -11,7 +11,7 @@ from lockstep.wings.deploy.engines import as_sentence, engine
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.quantize.allowed import BLOCK
 from lockstep.wings.deploy.quantize.layers import Layer, weights_of
-from lockstep.wings.deploy.quantize.packing import stored, stored_as_codes
+from lockstep.wings.deploy.quantize.packing import StoredWeight, stored, stored_as_codes
 from lockstep.wings.deploy.quantize.static import Calibration, quantize_static
 from lockstep.wings.deploy.quantize.uniform import quantized
 
@@ -86,20 +86,24 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
         widths = set(plan.bits.values())
         base = 16 if 16 in widths and 8 not in widths else 8
         left = [name for name, bits in plan.bits.items() if bits == FLOAT_BITS]
+        left += [layer.name for layer in layers if _shares_channels(layer)]
         found = quantize_static(proto, plan.calibration, weight_bits=base, left_out=left)
-        ours = [layer for layer in layers if plan.bits[layer.name] not in (FLOAT_BITS, base)]
+        ours = [
+            layer
+            for layer in layers
+            if plan.bits[layer.name] not in (FLOAT_BITS, base)
+            or (_shares_channels(layer) and plan.bits[layer.name] != FLOAT_BITS)
+        ]
     keep = stored if plan.calibration is None else stored_as_codes
+    kept: dict[tuple[str, int], StoredWeight] = {}
     for at, layer in enumerate(ours):
-        axis = layer.channel_axis if plan.per_channel else None
-        _replace(
-            found,
-            layer,
-            keep(
-                f"q{at}",
-                quantized(weights[layer.weight], plan.bits[layer.name], axis),
-                opset_of(found),
-            ),
-        )
+        key = layer.weight, plan.bits[layer.name]
+        is_new = key not in kept  # a weight that several layers read is kept once
+        if is_new:
+            axis = layer.channel_axis if plan.per_channel else None
+            codes = quantized(weights[layer.weight], plan.bits[layer.name], axis)
+            kept[key] = keep(f"q{at}", codes, opset_of(found))
+        _replace(found, layer, kept[key], is_new)
     _drop_unread(found)
     _add_domain(found)
     return found
@@ -109,11 +113,16 @@ def engine_of(layer: Layer, bits: int, *, static: bool) -> str:
     """Who quantises a layer, as reports say it."""
     if bits == FLOAT_BITS:
         return "float32"
-    if static and bits in STATIC_BITS:
+    if static and bits in STATIC_BITS and not _shares_channels(layer):
         return "static"
     if not static and _in_blocks(layer, bits):
         return "blocks"
     return "integers" if bits in STATIC_BITS else "packed"
+
+
+def _shares_channels(layer: Layer) -> bool:
+    """Whether several groups of outputs have a weight's channels in common, for which onnxruntime has no steps."""
+    return layer.op == "ConvTranspose" and layer.channel_axis is None
 
 
 def _in_blocks(layer: Layer, bits: int) -> bool:
@@ -125,10 +134,12 @@ def _in_blocks(layer: Layer, bits: int) -> bool:
     )
 
 
-def _replace(proto: Any, layer: Layer, weight: Any) -> None:
+def _replace(proto: Any, layer: Layer, weight: StoredWeight, is_new: bool) -> None:
     """Let a layer read its weight from what is stored, in front of all nodes so that their order holds."""
     (node,) = [one for one in proto.graph.node if one.name == layer.name]
     node.input[layer.weight_at] = weight.output
+    if not is_new:
+        return
     there = {one.name for one in proto.graph.initializer}
     proto.graph.initializer.extend(one for one in weight.initializers if one.name not in there)
     rest = list(proto.graph.node)

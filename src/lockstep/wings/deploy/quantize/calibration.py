@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
-from lockstep.wings.deploy.inputs import read_inputs
+from lockstep.wings.deploy.inputs import checked, read_inputs
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -45,14 +45,22 @@ class Samples:
     @property
     def count(self) -> int:
         """Samples that are run; what would not fill a model's fixed batch is left out."""
+        if self.is_one_call:
+            return 1
         given = len(next(iter(self.arrays.values())))
         return given - given % self.batch if self.is_fixed else given
 
     is_fixed: bool = False
     """Whether the model takes batches of this size only."""
 
+    is_one_call: bool = False
+    """Whether the inputs have no axis in common, such as nodes and edges of a graph: they are given as they are."""
+
     def batches(self) -> Iterator[dict[str, Array]]:
         """The inputs of each run."""
+        if self.is_one_call:
+            yield self.arrays
+            return
         for start in range(0, self.count, self.batch):
             yield {
                 name: array[start : min(start + self.batch, self.count)]
@@ -105,6 +113,8 @@ def read_samples(given: Sequence[str], signature: Sequence[TensorSpec], *, optio
     for spec in signature:
         _check(arrays[spec.name], spec, option)
     counts = {len(arrays[spec.name]) for spec in signature}
+    if len(counts) > 1 and labels is None and _is_one_call(arrays, signature):
+        return Samples(checked(arrays, signature), None, 1, is_fixed=True, is_one_call=True)
     if len(counts) > 1:
         raise UsageError(
             f"{option} has {listed([str(one) for one in sorted(counts)])} samples by input; give as many of each"
@@ -156,6 +166,14 @@ def _check(array: Array, spec: TensorSpec, option: str) -> None:
         )
 
 
+def _is_one_call(arrays: dict[str, Array], signature: Sequence[TensorSpec]) -> bool:
+    """Whether arrays are what a model takes at once, as they are."""
+    try:
+        return bool(checked(arrays, signature))
+    except UsageError:
+        return False
+
+
 def drawn_samples(signature: Sequence[TensorSpec]) -> Samples:
     """Samples drawn from the normal distribution, where nobody gave any.
 
@@ -172,4 +190,6 @@ def drawn_samples(signature: Sequence[TensorSpec]) -> Samples:
     }
     arrays = read_inputs((), signature, free=free)
     fixed = any(isinstance(spec.shape[0], int) for spec in signature if spec.shape)
-    return Samples(arrays, None, len(next(iter(arrays.values()))), is_fixed=fixed)
+    several = len({len(one) for one in arrays.values()}) > 1
+    count = 1 if several else len(next(iter(arrays.values())))
+    return Samples(arrays, None, count, is_fixed=fixed or several, is_one_call=several)

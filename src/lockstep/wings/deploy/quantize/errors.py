@@ -224,7 +224,8 @@ def _run_twins(graph: TwinGraph, samples: Samples, sums: dict[str, _Sums]) -> Sa
     written = Session(with_outputs(model, wanted), Settings(Level.NONE), name=_BESIDE)
     fused = Session(with_outputs(model, results), Settings(Level.ALL), name=_BESIDE)
     if not samples.is_fixed:
-        single = written.run(next(replace(samples, batch=1).batches()))
+        first = next(replace(samples, batch=1).batches())
+        single, _ = written.run(first), fused.run(first)  # both, as each run draws other numbers
         most = _BATCH_BYTES // max(sum(np.asarray(one).nbytes for one in single.values()), 1)
         samples = replace(samples, batch=max(1, min(samples.batch, most)))
     for batch in samples.batches():
@@ -241,10 +242,10 @@ def _add_twin(sums: _Sums, twin: Twin, values: dict[str, Array], others: dict[st
     fused = _restored(twin, others[twin.result])
     sums.count += exact.size
     sums.low, sums.high = min(sums.low, float(exact.min())), max(sums.high, float(exact.max()))
-    sums.signal += float(np.sum(exact**2))
-    sums.own += float(np.sum((own - exact) ** 2))
-    sums.fused += float(np.sum((fused - exact) ** 2))
-    sums.between += float(np.sum((fused - own) ** 2))
+    sums.signal += energy(exact[~np.isinf(exact)])
+    sums.own += energy(apart(own, exact))
+    sums.fused += energy(apart(fused, exact))
+    sums.between += energy(apart(fused, own))
     for known, value in ((entry, twin.reads), (grid, twin.value)):
         if known is not None and value:
             clips = known.clips(doubles(values[value]))
@@ -280,6 +281,17 @@ def doubles(array: Array) -> Doubles:
     return np.asarray(array, dtype=np.float64)
 
 
+def apart(some: Doubles, others: Doubles) -> Doubles:
+    """Differences; none where both are the same infinity, as behind a mask."""
+    same = some == others
+    return np.asarray(np.where(same, 0.0, some) - np.where(same, 0.0, others))
+
+
+def energy(values: Doubles) -> float:
+    """The sum of squares."""
+    return float(np.sum(np.square(values)))
+
+
 def _is_merged(twin: Twin, exact: Array) -> bool:
     return (
         twin.compared.grid is not None
@@ -304,9 +316,7 @@ def _run_carried(
         references, candidates = exact.run(batch), whole.run(batch)
         for twin in twins:
             found = _restored(twin, candidates[names[twin.value]])
-            sums[twin.value].carried += float(
-                np.sum((found - doubles(references[twin.value])) ** 2)
-            )
+            sums[twin.value].carried += energy(apart(found, doubles(references[twin.value])))
 
 
 def _error(twin: Twin, sums: _Sums, plan: Plan, before: Graph) -> LayerError:

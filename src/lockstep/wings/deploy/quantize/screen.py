@@ -82,6 +82,8 @@ class Answer:
         What the whole model must still be.
     per_channel
         Whether weights have a step for each output channel.
+    draws
+        Values that the model draws at random; the same numbers were drawn before and after.
     """
 
     layers: Sequence[LayerError]
@@ -94,6 +96,7 @@ class Answer:
     left: Mapping[str, int] = field(default_factory=dict)
     floor: Floor = Floor()
     per_channel: bool = True
+    draws: Sequence[str] = ()
 
     @property
     def beyond(self) -> list[LayerError]:
@@ -236,6 +239,11 @@ def render(answer: Answer, *, limit: int) -> Page:
         total = f"{sum(answer.left.values()):,} bytes"
         add_paragraph(
             text, f"not quantised: {total} of weights in float32, {listed(list(answer.left))}"
+        )
+    if answer.draws:
+        add_paragraph(
+            text,
+            f"the model draws random numbers ({listed(list(answer.draws))}): the same ones in both, here alone",
         )
     for cost in sorted({cost_of(one.bits) for one in answer.layers if one.bits} - {""}):
         add_paragraph(text, cost)

@@ -6,11 +6,14 @@ import contextlib
 import io
 import logging
 import tempfile
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.engines import as_sentence, engine
@@ -79,11 +82,36 @@ def quantize_static(
     UsageError
         If onnxruntime cannot.
     """
+    found = _quantized_once(proto, calibration, weight_bits, left_out)
+    infinite = _of_infinite_range(found)
+    if infinite:  # a mask of -inf, whose step would be infinite too
+        beside = [node.name for node in proto.graph.node if infinite & {*node.input, *node.output}]
+        return quantize_static(
+            proto, calibration, weight_bits=weight_bits, left_out=[*left_out, *beside]
+        )
+    if not any(node.op_type == "QuantizeLinear" for node in found.graph.node):
+        raise UsageError("onnxruntime found nothing to quantise in this model; try --weight-only")
+    return found
+
+
+def _of_infinite_range(quantised: Any) -> set[str]:
+    """Names of the values whose step is no number."""
+    to_array = engine("onnx").numpy_helper.to_array
+    end = "_scale"
+    return {
+        one.name.removesuffix(end)
+        for one in quantised.graph.initializer
+        if one.name.endswith(end) and not np.isfinite(to_array(one)).all()
+    }
+
+
+def _quantized_once(
+    proto: Any, calibration: Calibration, weight_bits: int, left_out: Collection[str]
+) -> Any:
     onnx, quantization = engine("onnx"), engine("onnxruntime.quantization")
     kinds = quantization.QuantType
     methods = quantization.CalibrationMethod
-    bare = onnx.ModelProto()
-    bare.CopyFrom(proto)
+    bare = _with_own_biases(proto)
     with (
         tempfile.TemporaryDirectory(prefix="lockstep-quantize-") as folder,
         as_sentence("the model cannot be quantised by onnxruntime", "try --weight-only"),
@@ -102,9 +130,26 @@ def quantize_static(
                 Method.MINMAX: methods.MinMax, Method.ENTROPY: methods.Entropy, Method.PERCENTILE: methods.Percentile
             }[calibration.method],
         )  # fmt: skip
-        found = onnx.load(str(written))
-    if not any(node.op_type == "QuantizeLinear" for node in found.graph.node):
-        raise UsageError("onnxruntime found nothing to quantise in this model; try --weight-only")
+        return onnx.load(str(written))
+
+
+def _with_own_biases(proto: Any) -> Any:
+    """A copy of a model in which no two nodes read one vector.
+
+    onnxruntime makes such copies itself, and calls them what other values of the graph may be called already: those
+    are then lost without a word.
+    """
+    found = type(proto)()
+    found.CopyFrom(proto)
+    vectors = {one.name: one for one in proto.graph.initializer if len(one.dims) == 1}
+    read: set[str] = set()
+    for node in found.graph.node:
+        for at, name in enumerate(node.input):
+            if name in vectors and name in read:
+                copied = found.graph.initializer.add()
+                copied.CopyFrom(vectors[name])
+                copied.name = node.input[at] = f"{name}/{node.name}/{at}/own"
+            read.add(name)
     return found
 
 
@@ -123,11 +168,12 @@ def _reader(samples: Samples) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what onnxruntime prints and logs about its progress off the user's streams."""
+    """Keep what onnxruntime prints, logs and warns of off the user's streams."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import click
 
+from lockstep.align.step import Aligned
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.records import Statistics, TensorRecord
+from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
-from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.reading import paired_records
+from lockstep.reading import paired_steps
 from lockstep.report.csv_tables import Cell
 from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import Recording, open_recording
+from lockstep.wings.interop.faces.pair_results import PairResults
 from lockstep.wings.interop.faces.pair_table import measured, write_table
 from lockstep.wings.interop.faces.probe_records import ProbeRecords, stack_lines
 from lockstep.wings.interop.faces.verdict import said_of
@@ -41,7 +44,6 @@ _NUMBERS = (
 _OF_CHECKSUMS = ("NPU MD5", "BENCH MD5")
 _LAST = ("Requires_grad Consistent", "Result", "Err_message", "NPU_Stack_Info")
 _UNKNOWN = "N/A"
-_RESULTS = {True: "pass", False: "error", None: _UNKNOWN}
 _ENTERING = (Role.INPUT, Role.GRAD_OUTPUT)
 _OF_CALLS = ("args", "kwargs", "result", "grad_fn")
 _CHECKSUM = re.compile(r"crc32:([0-9a-f]{8}):")
@@ -84,14 +86,15 @@ def compare_probes(target: Path, golden: Path, folder: Path) -> ExitCode:
         If the table cannot be written.
     """
     candidate, reference = open_recording(target), open_recording(golden)
-    pairs = list(paired_records(reference, candidate))
-    kind = _kind_of((candidate, reference), pairs)
-    names = _names_in(candidate), _names_in(reference)
-    told: set[Place] = set()
-    rows = [_row(pair, names, kind, told) for pair in pairs]
+    items = [item for step in paired_steps(reference, candidate) for item in step.calls.aligned]
+    kind = _kind_of((candidate, reference), [pair for item in items for pair in item.whole])
+    said = said_of(golden, target)
+    table = _Table(
+        (_names_in(candidate), _names_in(reference)), kind, PairResults.of(said.comparison)
+    )
+    rows = [row for item in items for row in table.rows(item)]
     write_table(folder, "compare_result", kind.value, rows)
     click.echo(f"{len(rows)} rows")
-    said = said_of(golden, target)
     click.echo(said.sentence)
     return said.code
 
@@ -148,60 +151,125 @@ def _name(record: TensorRecord | None, names: Mapping[Place, _Named]) -> str:
     return f"{call.format(phase.value)}.{what}.{rest or '0' if start in _OF_CALLS else record.name}"
 
 
-def _row(
-    pair: Pair,
-    names: tuple[Mapping[Place, _Named], Mapping[Place, _Named]],
-    kind: _Kind,
-    told: set[Place],
-) -> list[Cell]:
-    sides = pair.candidate, pair.reference
-    metrics, reason = measured(pair)
-    texts: list[Cell] = [_name(one, side) for one, side in zip(sides, names, strict=True)]
-    texts += [_UNKNOWN if one is None else f"torch.{one.dtype}" for one in sides]
-    texts += [_UNKNOWN if one is None else str(list(one.shape)) for one in sides]
-    texts += [_UNKNOWN, _UNKNOWN]  # whether a gradient is asked for is not kept
-    if kind is _Kind.CHECKSUMS:
-        sums = [_checksum(one) for one in sides]
-        between, reached = list[Cell](sums), None if _UNKNOWN in sums else sums[0] == sums[1]
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Makes the rows: `names` of the calls of both sides, the one under test first."""
+
+    names: tuple[Mapping[Place, _Named], Mapping[Place, _Named]]
+    kind: _Kind
+    results: PairResults
+    told: set[Place] = field(default_factory=set)
+
+    def rows(self, item: Aligned) -> Iterator[list[Cell]]:
+        """The rows of one call: what goes in, plain arguments among it, and the rest."""
+        entering = [pair for pair in item.whole if pair.present.role is Role.INPUT]
+        yield from map(self._row, entering)
+        yield from self._arguments(item)
+        yield from (self._row(pair) for pair in item.whole if pair.present.role is not Role.INPUT)
+
+    def _row(self, pair: Pair) -> list[Cell]:
+        sides = pair.candidate, pair.reference
+        metrics, missing = measured(pair)
+        texts: list[Cell] = [_name(one, side) for one, side in zip(sides, self.names, strict=True)]
+        texts += [_UNKNOWN if one is None else f"torch.{one.dtype}" for one in sides]
+        texts += [_UNKNOWN if one is None else str(list(one.shape)) for one in sides]
+        texts += [_UNKNOWN, _UNKNOWN]  # whether a gradient is asked for is not kept
+        between: list[Cell] = [_checksum(one) for one in sides]
+        if self.kind is not _Kind.CHECKSUMS:
+            numbers = [_numbers(None if one is None else one.statistics) for one in sides]
+            found = (_of_tensors if self.kind is _Kind.TENSORS else _of_numbers)(metrics, *numbers)
+            between = [*found, *(_cell(one) for side in numbers for one in side)]
+        result, reason = self.results.of_pair(pair)
+        stack = _stack(pair.candidate, self.names[0], self.told)
+        cells = [*texts, *between, _UNKNOWN, result, reason or missing, stack]
+        files = str([_file(one) for one in sides])
+        return [*cells, files] if self.kind is _Kind.TENSORS else cells
+
+    def _arguments(self, item: Aligned) -> Iterator[list[Cell]]:
+        """Rows of plain arguments, by position and name; a list has one for each element."""
+        calls = item.candidate, item.reference
+        names = [
+            side.get((call.rank, call.step, *_place(call.site)))
+            for call, side in zip(calls, self.names, strict=True)
+        ]
+        own, other = (dict(_leaves_of(call.arguments)) for call in calls)
+        for key in dict.fromkeys((*other, *own)):
+            values = own.get(key, _ABSENT), other.get(key, _ABSENT)
+            titles = [
+                _UNKNOWN
+                if name is None or value is _ABSENT
+                else f"{name.name.format('forward')}.input.{key}"
+                for name, value in zip(names, values, strict=True)
+            ]
+            if titles != [_UNKNOWN] * 2:
+                yield self._argument_row(item.reference, titles, values)
+
+    def _argument_row(
+        self, call: Call, titles: Sequence[str], values: tuple[object, object]
+    ) -> list[Cell]:
+        plain = [one is not None and one is not _ABSENT for one in values]
+        kinds = [
+            str(type(one)) if is_plain else _UNKNOWN
+            for one, is_plain in zip(values, plain, strict=True)
+        ]
+        shapes = ["[]" if is_plain else _UNKNOWN for is_plain in plain]
+        result, reason = self.results.of_argument(call, equal=values[0] == values[1])
+        texts = [
+            str(one) if is_plain else _UNKNOWN for one, is_plain in zip(values, plain, strict=True)
+        ]
+        if self.kind is _Kind.CHECKSUMS:
+            between = [
+                one if one == _UNKNOWN else f"{zlib.crc32(one.encode()):08x}" for one in texts
+            ]
+        else:
+            measures = len(_OF_TENSORS if self.kind is _Kind.TENSORS else _OF_NUMBERS)
+            empty = "unsupported" if self.kind is _Kind.TENSORS else _UNKNOWN
+            between = [empty] * measures + [texts[0]] * 4 + [texts[1]] * 4
+        cells: list[Cell] = [
+            *titles, *kinds, *shapes, _UNKNOWN, _UNKNOWN, *between, _UNKNOWN, result, reason, _UNKNOWN,
+        ]  # fmt: skip
+        return [*cells, str(["-1", "-1"])] if self.kind is _Kind.TENSORS else cells
+
+
+_ABSENT = object()
+"""The value of an argument that one call alone was given."""
+
+
+def _leaves_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Plain arguments as the tool numbers them: `1.0` for the first element of the second, a name for one by name."""
+    for name, value in arguments.items():
+        start, _, rest = name.partition(".")
+        yield from _flat(rest if start in _OF_CALLS else name, value)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from _flat(f"{name}.{number}", one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _flat(f"{name}.{key}", one)
     else:
-        numbers = [_numbers(None if one is None else one.statistics) for one in sides]
-        found, reached = (_of_tensors if kind is _Kind.TENSORS else _of_numbers)(metrics, *numbers)
-        between = [*found, *(_cell(one) for side in numbers for one in side)]
-    cells = [
-        *texts,
-        *between,
-        _UNKNOWN,
-        _RESULTS[reached],
-        reason,
-        _stack(pair.candidate, names[0], told),
-    ]
-    return [*cells, str([_file(one) for one in sides])] if kind is _Kind.TENSORS else cells
+        yield name, value
 
 
 def _cell(value: float) -> Cell:
     return _UNKNOWN if math.isnan(value) else value
 
 
-def _of_tensors(
-    metrics: Metrics, npu: list[float], bench: list[float]
-) -> tuple[list[Cell], bool | None]:
+def _of_tensors(metrics: Metrics, npu: list[float], bench: list[float]) -> list[Cell]:
     distance = 0.0 if metrics.evidence is Evidence.DIGEST else metrics.rel_l2 * bench[3]
     found = (
         metrics.cosine, distance, metrics.max_abs, metrics.max_relative, metrics.within_1e_3, metrics.within_5e_3,
     )  # fmt: skip
-    return list(map(_cell, found)), accuracy_reached(metrics)
+    return list(map(_cell, found))
 
 
-def _of_numbers(
-    metrics: Metrics, npu: list[float], bench: list[float]
-) -> tuple[list[Cell], bool | None]:
-    """Differences, and how large these are of the trusted number; equal numbers prove no equality, so nothing is said
-    of them but where digests are equal."""
+def _of_numbers(metrics: Metrics, npu: list[float], bench: list[float]) -> list[Cell]:
+    """Differences, and how large these are of the trusted number."""
     apart = [one - other for one, other in zip(npu, bench, strict=True)]
     shares = [_share(one, other) for one, other in zip(apart, bench, strict=True)]
-    differs = any(value for value in apart if not math.isnan(value))
-    reached = True if metrics.evidence is Evidence.DIGEST else False if differs else None
-    return [*map(_cell, apart), *shares], reached
+    return [*map(_cell, apart), *shares]
 
 
 def _share(apart: float, of: float) -> Cell:
@@ -267,7 +335,8 @@ def msprobe() -> None:
 def compare(target_path: Path, golden_path: Path, output_path: Path) -> int:
     """Write compare_result_TIME.csv, a row for each pair of tensors, and say the verdict.
 
-    Exit code as `lockstep compare`, whatever "Result" says of a pair.
+    Exit code as `lockstep compare`. "Result" says of a pair what the verdict says: an origin is an error, what follows
+    from it a warning, N/A what was not judged.
 
     \b
     lockstep msprobe compare -tp npu_dump -gp gpu_dump -o out

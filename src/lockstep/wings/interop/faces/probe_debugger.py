@@ -103,7 +103,7 @@ class Debugger:
         )
         if self._found >= config.overflow_nums > 0:
             warn(
-                f"the training ends behind {self._found} overflows, as overflow_nums={config.overflow_nums} asks"
+                f"the training ends after {self._found} overflows, as overflow_nums={config.overflow_nums} asks"
             )
             raise SystemExit(0)
 

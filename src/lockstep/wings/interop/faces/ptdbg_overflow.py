@@ -98,6 +98,6 @@ class OverflowCheck:
             warn(f"{overflow_words(one, step.number)}; its tensors are in {files.pkl}")
         if self.found == self._most:
             warn(
-                f"the training ends behind {self.found} overflows, as overflow_nums={self._most} asks"
+                f"the training ends after {self.found} overflows, as overflow_nums={self._most} asks"
             )
             step.end_training_behind(step.number)

@@ -8,16 +8,18 @@ from pathlib import Path
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import LockstepError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.finding import Comparison
 from lockstep.report.comparison.screen import headline, render_comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The verdict in one sentence, all that `lockstep compare` prints, and its exit code."""
+    """The verdict in one sentence, all that `lockstep compare` prints, its exit code, and the comparison."""
 
     sentence: str
     whole: str
     code: ExitCode
+    comparison: Comparison | None = None
 
 
 def said_of(reference: Path, candidate: Path) -> Said:
@@ -28,4 +30,4 @@ def said_of(reference: Path, candidate: Path) -> Said:
         sentence = f"Lockstep cannot say which operator is at fault: {error}"
         return Said(sentence, sentence, ExitCode.FAILED)
     whole = render_comparison(comparison).plain
-    return Said(headline(comparison), whole, comparison.exit_code())
+    return Said(headline(comparison), whole, comparison.exit_code(), comparison)

@@ -35,14 +35,30 @@ def recognises(path: Path) -> bool:
             return _OWN.fullmatch(_place_of(path, file)) is not None
         checkpoint = file.suffix in _CHECKPOINTS and path in (file, file.parent)
         try:
-            name = next((name for name, _ in named_tensors(file)), "")
+            names = [name for name, _ in named_tensors(file)]
         except LockstepError:
             return checkpoint and path == file  # and reading it says what is wrong
         # A name that tells keys and values is one of a dump's files.
-        return _OWN.fullmatch(name) is not None or (
-            checkpoint and bool(name) and "=" not in file.stem
+        return any(map(_OWN.fullmatch, names[:1])) or (
+            checkpoint and "=" not in file.stem and _are_parameters(names)
         )
     return False
+
+
+def _are_parameters(names: list[str]) -> bool:
+    """Whether names are those of a model's parameters, rather than of what its layers returned.
+
+    Every module of torch calls its parameters weight or bias, in parts of names at least (`in_proj_weight`). Results
+    have no such names. A file without one is a checkpoint only if the user says so.
+    """
+    last = [name.rpartition(".")[2] for name in names]
+    roles = any(part in _ACTIVATIONS for name in names for part in re.split(r"[./]", name))
+    return not roles and any("weight" in one or "bias" in one for one in last)
+
+
+_ACTIVATIONS = frozenset(
+    {role.value for role in (Role.INPUT, Role.OUTPUT, Role.GRAD_INPUT, Role.GRAD_OUTPUT)}
+)
 
 
 def _files(path: Path, depth: int) -> Iterator[Path]:
@@ -88,8 +104,10 @@ def _read(
     unread: list[str] = []
     for file in _files(path, _DEPTH):
         for key, tensor in named_tensors(file):
-            name = key or _place_of(path, file)
+            name, place = key or _place_of(path, file), _place_of(path, file)
             spot = spot_of(pattern, name)
+            if spot is None and key:  # a pattern may begin with the path of the file
+                spot = spot_of(pattern, f"{place}/{key}")
             if spot is not None and parameters and "%" in name:
                 spot = replace(
                     spot, module=unquote(spot.module), op=unquote(spot.op), name=unquote(spot.name)

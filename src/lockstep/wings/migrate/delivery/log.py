@@ -88,8 +88,8 @@ def _file_lines(file: FilePlan) -> Iterator[str]:
 
 
 def _site_lines(file: FilePlan, mention: Mention, edits: Sequence[Edit]) -> Iterator[str]:
-    """The whole lines on which a site stands, before and after."""
-    lines = _whole_lines(file.source, mention.span)
+    """The lines on which a site stands, before and after; of a very long line what is around the site."""
+    lines = _around(file.source, mention.span, edits)
     before = file.source.text[lines.start : lines.end]
     if mention.outcome is not Outcome.REWRITTEN:
         yield from _marked("   ", before)
@@ -98,6 +98,27 @@ def _site_lines(file: FilePlan, mention: Mention, edits: Sequence[Edit]) -> Iter
         return
     yield from _marked("  -", before)
     yield from _marked("  +", after(file.source.text, lines, edits))
+
+
+_LONGEST_LINE = 400
+"""Characters up to which a line is written whole."""
+
+_AROUND = 20
+"""Characters on either side of a site that are written of a longer one."""
+
+
+def _around(source: SourceText, span: Span, edits: Sequence[Edit]) -> Span:
+    """The whole lines of a site; where one of them is very long, the site with what is beside it."""
+    lines = _whole_lines(source, span)
+    if max(map(len, source.text[lines.start : lines.end].splitlines()), default=0) <= _LONGEST_LINE:
+        return lines
+    start, end = max(lines.start, span.start - _AROUND), min(lines.end, span.end + _AROUND)
+    for edit in edits:  # none is cut in two
+        if edit.span.start < start < edit.span.end:
+            start = edit.span.start
+        if edit.span.start < end < edit.span.end:
+            end = edit.span.end
+    return Span(start, end)
 
 
 def _whole_lines(source: SourceText, span: Span) -> Span:

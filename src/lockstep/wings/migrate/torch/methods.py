@@ -1,4 +1,4 @@
-"""Methods and attributes of tensors and modules: `.cuda()`, `.is_cuda`, `.type(torch.cuda.FloatTensor)`."""
+"""Methods and attributes of tensors, modules and streams: `.cuda()`, `.is_cuda`, `.cuda_stream`, `.type(...)`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _DTYPES = {
     "BoolTensor": "bool",
 }
 _TYPE_PREFIX = "torch.cuda."
-_ATTRIBUTES = frozenset({"cuda", "is_cuda", "type"})
+_ATTRIBUTES = frozenset({"cuda", "cuda_stream", "is_cuda", "type"})
+_STREAMS = {"npu": ".npu_stream", "xpu": ".sycl_queue"}
+"""What streams of a device call the handle of its own runtime, where they have one."""
 _DEFAULT_TYPE = "set_default_tensor_type"
 
 
@@ -49,6 +51,8 @@ def find_methods(unit: Unit) -> None:
             _Move(unit, node).claim()
         elif node.attr == "is_cuda":
             _claim_is_cuda(unit, node)
+        elif node.attr == "cuda_stream":
+            _claim_stream(unit, node)
         elif node.attr == "type":
             _claim_type(unit, node)
     for definition in scopes.of(ast.FunctionDef):
@@ -345,6 +349,20 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         if left:
             edits.append(insertion(unit.scopes.span(node).start, left))
         unit.rewrite(node, rule, "asks for the accelerator there is", edits, span=span)
+
+
+def _claim_stream(unit: Unit, node: ast.Attribute) -> None:
+    """`torch.cuda.current_stream().cuda_stream`, which libraries for CUDA are given."""
+    if not isinstance(node.ctx, ast.Load) or (
+        "cuda_stream" in unit.own.attributes or "cuda_stream" in unit.own.methods
+    ):
+        unit.keep(node, "methods/own", "an attribute of this project's own")
+        return
+    reason = "is a handle of CUDA's runtime: streams of another device do not have it, and code for CUDA takes no other"
+    unit.list(
+        node, "methods/stream", reason, replacement=_STREAMS.get(unit.target.name, ""),
+        span=attribute_span(unit.scopes, node),
+    )  # fmt: skip
 
 
 def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:

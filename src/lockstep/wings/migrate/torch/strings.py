@@ -405,10 +405,10 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
         unit.list(node, rule, "is inside a function that TorchScript compiles")
     elif (
         len(parts) == 2
-        and len(pieces) == 1
         and head == "cuda:"
         and parts[1].plain
         and parts[1].field
+        and "#" not in text[parts[0].span.end : parts[1].span.start]
     ):
         span, field = unit.scopes.span(node), parts[1].span
         function = unit.header.device_function
@@ -417,9 +417,13 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
             Edit(Span(field.end, span.end), ")"),
         ]
         unit.rewrite(node, rule, "the device there is", edits)
-    else:
+    elif pieces[0].formatted or not pieces[0].prefix:
         edits = [Edit(head_span, f"{{{unit.fill('{device}')}}}")]
+        if not pieces[0].formatted:  # "cuda:" f"{rank:d}"
+            edits.insert(0, insertion(pieces[0].span.start, "f"))
         unit.rewrite(node, rule, "the device there is", edits)
+    else:
+        unit.list(node, rule, "is written in several pieces, the first as raw text")
 
 
 def _filled(scopes: ModuleScopes, node: ast.AST) -> ast.AST:

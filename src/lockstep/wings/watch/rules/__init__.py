@@ -16,7 +16,10 @@ from lockstep.wings.watch.rules.constant_weights import constant_weights
 from lockstep.wings.watch.rules.dead_relu import dead_relu
 from lockstep.wings.watch.rules.exploding_gradient import exploding_gradient
 from lockstep.wings.watch.rules.flushed_to_zero import flushed_to_zero
+from lockstep.wings.watch.rules.gradient_clipped_away import gradient_clipped_away
 from lockstep.wings.watch.rules.gradient_norm_spike import gradient_norm_spike
+from lockstep.wings.watch.rules.gradient_not_zeroed import gradient_not_zeroed
+from lockstep.wings.watch.rules.labels_constant import labels_constant
 from lockstep.wings.watch.rules.learning_rate_zero import learning_rate_zero
 from lockstep.wings.watch.rules.loss_not_falling import loss_not_falling
 from lockstep.wings.watch.rules.loss_not_finite import loss_not_finite
@@ -24,7 +27,10 @@ from lockstep.wings.watch.rules.loss_scale_falling import loss_scale_falling
 from lockstep.wings.watch.rules.loss_spike import loss_spike
 from lockstep.wings.watch.rules.low_headroom import low_headroom
 from lockstep.wings.watch.rules.not_finite import not_finite
+from lockstep.wings.watch.rules.parameter_frozen import parameter_frozen
+from lockstep.wings.watch.rules.parameter_updated_twice import parameter_updated_twice
 from lockstep.wings.watch.rules.parameter_without_gradient import parameter_without_gradient
+from lockstep.wings.watch.rules.parameter_without_optimizer import parameter_without_optimizer
 from lockstep.wings.watch.rules.replicas_differ import replicas_differ
 from lockstep.wings.watch.rules.saturated_dtype import saturated_dtype
 from lockstep.wings.watch.rules.saturated_sigmoid import saturated_sigmoid
@@ -35,6 +41,7 @@ from lockstep.wings.watch.rules.update_too_large import update_too_large
 from lockstep.wings.watch.rules.update_too_small import update_too_small
 from lockstep.wings.watch.rules.vanishing_gradient import vanishing_gradient
 from lockstep.wings.watch.rules.weight_unchanged import weight_unchanged
+from lockstep.wings.watch.rules.weights_replaced import weights_replaced
 from lockstep.wings.watch.rules.zero_gradient import zero_gradient
 
 Rule = Callable[..., Iterable[Hit]]
@@ -55,7 +62,13 @@ BUILT_IN: tuple[Rule, ...] = (
     vanishing_gradient,
     zero_gradient,
     parameter_without_gradient,
+    parameter_without_optimizer,
+    parameter_frozen,
+    parameter_updated_twice,
+    gradient_not_zeroed,
+    gradient_clipped_away,
     weight_unchanged,
+    weights_replaced,
     update_too_large,
     update_too_small,
     learning_rate_zero,
@@ -67,8 +80,21 @@ BUILT_IN: tuple[Rule, ...] = (
     tensor_too_small,
     batch_constant,
     batch_repeated,
+    labels_constant,
     replicas_differ,
 )
+
+
+_OF_UPDATES = (update_too_large, update_too_small, weight_unchanged)
+
+
+def needs_sketches(rules: Iterable[Rule]) -> bool:
+    """Whether one of these asks how much an update changed: of sketches of parameters. Anybody's own rule may.
+
+    >>> needs_sketches([dead_relu]), needs_sketches([update_too_large])
+    (False, True)
+    """
+    return any(rule in _OF_UPDATES or rule not in BUILT_IN for rule in rules)
 
 
 def name_of(rule: Rule) -> str:

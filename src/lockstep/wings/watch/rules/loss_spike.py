@@ -9,6 +9,7 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 from lockstep.wings.watch.rules.usual import usual
 
 _OF_START = 0.5
+_OF_LARGEST = 2.0
 
 
 def loss_spike(
@@ -21,10 +22,11 @@ def loss_spike(
 ) -> Iterator[Hit]:
     """The loss is far above that of the steps before.
 
-    Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s' and l > l0 / 2, where m is the median of
-    the last `window` watched steps, s their spread and s' that of their logarithms (medians of deviations, times
-    1.4826), once there are as many, and l0 the largest of the first ten. The loss of what has been learned is small and
-    jumps by factors from batch to batch: that is what s' and l0 are for.
+    Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s', l > l0 / 2 and l - m > 2 * (l' - m),
+    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians of
+    deviations, times 1.4826), once there are as many, l' their largest and l0 the largest of the first ten. The loss of
+    what has been learned is small and jumps by factors from batch to batch: that is what s' and l0 are for; and where
+    it jumps now and then, one more jump is none, which is what l' is for.
 
     Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
     lost at a restart.
@@ -44,6 +46,7 @@ def loss_spike(
     if was.median > 0.0:
         limit = max(limit, was.median * math.exp(min(700.0, ratio * was.ratio)))
     limit = max(limit, _OF_START * (step.memory.loss_at_start or 0.0))
+    limit = max(limit, was.median + _OF_LARGEST * (max(before) - was.median))
     if loss > limit:
         words = (
             f"the loss is {loss:.4g}; over the last {window} watched steps it was {was.median:.4g}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Set
 
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
@@ -12,7 +13,8 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
 
     Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in so many watched steps
     in a row. What is frozen by `requires_grad_(False)` is frozen on purpose and is not told, though an optimizer may
-    hold it.
+    hold it. One of several like it (names that differ in a number), of which some got a gradient in some of the steps
+    and not in others, is a note: a router may pass it by.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
     replaced behind the optimizer's back.
@@ -25,8 +27,30 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
     reached = taken | set(step.gradients)
     if step.is_skipped or not reached:
         return
+    changing = _changing(step, reached)
     for name in sorted(step.held_parameters):
         lacks = name not in reached and step.manifest.trainable.get(name, False)
         if step.memory.in_a_row("no gradient", name, lacks) >= steps:
             words = f"{name} is held by the optimizer and gets no gradient"
-            yield step.hit(name, words)
+            yield step.hit(name, words, is_note=_is_routed(step, name, changing))
+
+
+_SEEN = ("parameter-without-gradient", "names by whether they got a gradient")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def _changing(step: ObservedStep, reached: Set[str]) -> Set[str]:
+    """Parameters that got a gradient in some watched steps and not in others."""
+    seen: tuple[set[str], set[str]] = step.memory.facts.setdefault(_SEEN, (set(), set()))
+    seen[0].update(step.held_parameters & reached)
+    seen[1].update(step.held_parameters - reached)
+    return seen[0] & seen[1]
+
+
+def _is_routed(step: ObservedStep, name: str, changing: Set[str]) -> bool:
+    """Whether others whose names differ in one number alone are called in some steps and not in others."""
+    patterns = [
+        re.compile(rf"{re.escape(name[: one.start()])}\d+{re.escape(name[one.end() :])}")
+        for one in _NUMBER.finditer(name)
+    ]
+    return any(one != name and pattern.fullmatch(one) for pattern in patterns for one in changing)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.core.records import PART_OF
-from lockstep.wings.watch.observed import Hit, ObservedStep, Update
+from lockstep.wings.watch.observed import ALL_RANKS, Hit, ObservedStep, Update
 
 _STATES = ("replicas-differ", "states of ranks")
 _EQUAL = ("replicas-differ", "equal before")
@@ -60,7 +60,7 @@ def replicas_differ(step: ObservedStep) -> Iterator[Hit]:
     if apart:
         others = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
         words = f"{apart[0]}{others} differ between the {len(ranks)} ranks and did not before"
-        yield step.hit("replicas", words, value=float(len(apart)))
+        yield replace(step.hit("replicas", words, value=float(len(apart))), rank=ALL_RANKS)
 
 
 def _states(step: ObservedStep) -> dict[str, _State]:

@@ -1,0 +1,382 @@
+"""Object storage behind a URL, by fsspec: `s3://`, `gs://`, `az://`, `obs://`, `sftp://`, `memory://`.
+
+Every request is tried again where it may have been lost on the way. Recordings that are read are fetched once into a
+cache of this user's, and their digests are checked as those of any recording.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lockstep.core.errors import LockstepError, OutputExistsError, UsageError
+from lockstep.core.progress import Progress, unheard
+from lockstep.core.text import message
+from lockstep.store.permissions import make_private_directory, open_private
+from lockstep.store.schema import MANIFEST
+
+T = TypeVar("T")
+
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""How long to wait before each further try of a request, in seconds."""
+
+PIECE_BYTES = 8 << 20
+COPYING = ".copying"
+"""Names what a place is being filled with, and goes when all is there."""
+
+_URL = re.compile(r"(s3|gs|az|obs|sftp|memory):/{1,2}(?=[^/])")
+_PACKAGES = {
+    "s3": ("s3fs", "storage"),
+    "obs": ("s3fs", "storage"),
+    "sftp": ("sshfs", "storage"),
+    "gs": ("gcsfs", "storage-gs"),
+    "az": ("adlfs", "storage-az"),
+    "memory": ("fsspec", "storage"),
+}
+_LASTING = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    ValueError,
+    TypeError,
+    ImportError,
+)
+"""Errors that another try does not change."""
+
+
+class StorageError(LockstepError):
+    """Object storage cannot be read or written."""
+
+
+def url_of(path: str | os.PathLike[str]) -> str:
+    """Return the URL that a path was meant to be, which has one slash too few as a `Path`; "" of a path here.
+
+    >>> url_of(Path("s3://bucket/ref")), url_of("runs/ref")
+    ('s3://bucket/ref', '')
+    """
+    text = os.fspath(path)
+    found = _URL.match(text)
+    if found is None or Path(text).exists():
+        return ""
+    return f"{found[1]}://{text[found.end() :].rstrip('/')}"
+
+
+class Storage:
+    """A folder, or a file, in object storage.
+
+    Parameters
+    ----------
+    url
+        As `url_of` gives it.
+
+    Raises
+    ------
+    UsageError
+        If the package for it is not installed; the message names the extra.
+    StorageError
+        If there is no way to it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        scheme, _, self._path = url.partition("://")
+        package, extra = _PACKAGES[scheme]
+        try:
+            importlib.import_module(package)
+            fsspec = importlib.import_module("fsspec")
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{url}: {error.name} is not installed here: pip install 'lockstep-numerics[{extra}]'"
+            ) from error
+        self._scheme = scheme
+        self._files = self._tried("", lambda: _file_system(fsspec, scheme, url))
+        if scheme == "sftp":  # of the host there is nothing in a path
+            _, _, rest = self._path.partition("/")
+            self._path = "/" + rest
+        if scheme == "memory":
+            self._path = "/" + self._path
+
+    def names(self) -> dict[str, int]:
+        """Return the files of this folder by their names below it, with their sizes in bytes; {} where there is none.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be listed.
+        """
+
+        def found() -> dict[str, int]:
+            with suppress(FileNotFoundError):
+                listed = self._files.find(self._path, detail=True)
+                prefix = self._path.rstrip("/") + "/"
+                return {
+                    str(name).removeprefix(prefix): int(about["size"])
+                    for name, about in listed.items()
+                    if str(name).startswith(prefix)
+                }
+            return {}
+
+        return self._tried("", found)
+
+    def read(self, name: str) -> bytes:
+        """Return all bytes of a small file.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be read.
+        """
+        return self._tried(name, lambda: bytes(self._files.cat_file(self._at(name))))
+
+    def fetch(self, name: str, target: Path, size_bytes: int) -> None:
+        """Bring a file here, by ranges and from where an earlier try ended.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be read.
+        OSError
+            If it cannot be written here.
+        """
+        make_private_directory(target.parent, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        at = part.stat().st_size if part.exists() else 0
+        with open_private(part, "r+b" if 0 < at <= size_bytes else "wb") as file:
+            at = file.seek(0, 2)
+            while at < size_bytes:
+                piece = self._range(name, at, min(at + PIECE_BYTES, size_bytes))
+                file.write(piece)
+                at += len(piece)
+        part.replace(target)
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        def read() -> bytes:
+            piece = bytes(self._files.cat_file(self._at(name), start=start, end=stop))
+            if len(piece) != stop - start:
+                raise OSError(f"{stop - start} bytes were asked for, {len(piece)} came")
+            return piece
+
+        return self._tried(name, read)
+
+    def store(self, name: str, source: Path | bytes) -> None:
+        """Put a file there, over one of that name.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        size_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
+
+        def put() -> None:
+            if self._scheme in ("sftp", "memory"):
+                self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            if isinstance(source, bytes):
+                self._files.pipe_file(self._at(name), source)
+            else:
+                self._files.put_file(str(source), self._at(name))
+            there = int(self._files.info(self._at(name))["size"])
+            if there != size_bytes:
+                raise OSError(f"{size_bytes} bytes were sent, {there} are there")
+
+        self._tried(name, put)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be removed.
+        """
+
+        def drop() -> None:
+            with suppress(FileNotFoundError):
+                self._files.rm_file(self._at(name))
+
+        self._tried(name, drop)
+
+    def _at(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}" if name else self._path
+
+    def _tried(self, name: str, work: Callable[[], T]) -> T:
+        """What some work gives, tried again where a request was lost."""
+        where = f"{self.url}/{name}" if name else self.url
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return work()
+            except LockstepError:
+                raise
+            except Exception as error:  # each of the libraries has a tree of its own
+                if (
+                    isinstance(error, _LASTING)
+                    or "Credentials" in type(error).__name__
+                    or pause_s is None
+                ):
+                    raise StorageError(f"{where}: {_why(error)}") from error
+                time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+
+def _file_system(fsspec: Any, scheme: str, url: str) -> Any:
+    """The file system of a scheme; it keeps no listing, so that what others write is seen."""
+    if scheme == "obs":
+        endpoint = os.environ.get("OBS_ENDPOINT_URL")
+        if not endpoint:
+            raise UsageError(
+                f"{url}: set OBS_ENDPOINT_URL to the address of the service, as in https://obs.REGION.example.com"
+            )
+        return fsspec.filesystem(
+            "s3", endpoint_url=endpoint, skip_instance_cache=True, use_listings_cache=False
+        )
+    if scheme == "sftp":
+        host = url.partition("://")[2].partition("/")[0]
+        user, _, address = host.rpartition("@")
+        given = {"username": user} if user else {}
+        return fsspec.filesystem("ssh", host=address, skip_instance_cache=True, **given)
+    if scheme == "memory":
+        return fsspec.filesystem("memory")
+    return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False)
+
+
+def _why(error: Exception) -> str:
+    """An error of a library in words of one line; a request's headers, which may hold a key, are none of them."""
+    name = type(error).__name__
+    if "Credentials" in name:
+        return "there are no credentials for it; log in with the tool of that service, or set its variables"
+    if isinstance(error, FileNotFoundError):
+        return "there is no such bucket, folder or file"
+    if isinstance(error, PermissionError):
+        return "access is denied"
+    return f"{name}: {message(str(error))}"[:300]
+
+
+# --- recordings in storage ----------------------------------------------------------------------
+
+
+def in_order(names: Mapping[str, int]) -> list[str]:
+    """Return names of files in the order in which they are copied: manifests last, the one at the top behind all."""
+    shown = [name for name in names if not name.startswith(".") and "/." not in name]
+    return sorted(shown, key=lambda name: (name.endswith(MANIFEST), -name.count("/"), name))
+
+
+def fetch_all(storage: Storage, target: Path, told: Progress = unheard) -> None:
+    """Bring a folder here, or one file; one that was begun before goes on.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be read.
+    OSError
+        If it cannot be written here.
+    """
+    names = storage.names()
+    order = in_order(names)
+    if not order:
+        raise StorageError(f"{storage.url}: there is no such bucket, folder or file")
+    key = key_of(storage, names)
+    make_private_directory(target, exist_ok=True)
+    mark = target / COPYING
+    goes_on = mark.exists() and mark.read_text(encoding="ascii") == key
+    if not goes_on:
+        for part in target.rglob(".*.part"):
+            part.unlink()
+        mark.write_text(key, encoding="ascii")
+    total, done = sum(names[name] for name in order), 0
+    for name in order:
+        path = target / name
+        told(name, done, total)
+        if not (goes_on and path.exists() and path.stat().st_size == names[name]):
+            storage.fetch(name, path, names[name])
+        done += names[name]
+    mark.unlink()
+
+
+def store_all(source: Path, storage: Storage, told: Progress = unheard) -> None:
+    """Put a folder into storage; one that was begun before goes on.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    paths = {str(path.relative_to(source)): path for path in source.rglob("*") if path.is_file()}
+    names = {name: path.stat().st_size for name, path in paths.items()}
+    order = in_order(names)
+    about = "".join(f"{name} {names[name]} {paths[name].stat().st_mtime_ns}\n" for name in order)
+    key = hashlib.sha256(about.encode()).hexdigest()
+    there = storage.names()
+    goes_on = COPYING in there and storage.read(COPYING) == key.encode()
+    if not goes_on:
+        storage.store(COPYING, key.encode())
+    total, done = sum(names[name] for name in order), 0
+    for name in order:
+        told(name, done, total)
+        if not (goes_on and there.get(name) == names[name]):
+            storage.store(name, paths[name])
+        done += names[name]
+    storage.remove(COPYING)
+
+
+def remove_recording(storage: Storage, names: Mapping[str, int]) -> None:
+    """Remove a recording from storage, its manifest first; anything else stays.
+
+    Raises
+    ------
+    OutputExistsError
+        If something else is there.
+    """
+    if MANIFEST not in names:
+        raise OutputExistsError(
+            f"{storage.url}: is not a recording, so --force does not replace it; give another URL"
+        )
+    for name in reversed(in_order(names)):
+        storage.remove(name)
+
+
+def key_of(storage: Storage, names: Mapping[str, int]) -> str:
+    """Return the digest of what a folder holds: names, sizes, and manifests, which list the digests of the rest."""
+    found = hashlib.sha256()
+    for name in sorted(names):
+        found.update(f"{name} {names[name]}\n".encode())
+        if name.rpartition("/")[2] == MANIFEST:
+            found.update(storage.read(name))
+    return found.hexdigest()
+
+
+def cached(url: str, told: Progress = unheard) -> Path:
+    """Return a folder here with the recording of a URL; it is fetched where the one in the cache is another.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be read.
+    """
+    storage = Storage(url)
+    names = storage.names()
+    if MANIFEST not in names and COPYING in names:
+        raise StorageError(
+            f"{url}: is there in part; a copy goes on, or was interrupted and goes on when you run it again"
+        )
+    if MANIFEST not in names:
+        raise StorageError(f"{url}: is no recording; it holds no {MANIFEST}")
+    key = key_of(storage, names)
+    place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16] / key[:16]
+    whole = place.with_name(f"{place.name}.whole")
+    if not whole.exists():
+        fetch_all(storage, place, told)
+        whole.touch()
+    return place
+
+
+def _cache() -> Path:
+    """Where caches are (XDG Base Directory Specification 0.8)."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return base.expanduser() / "lockstep" / "storage"

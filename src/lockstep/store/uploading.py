@@ -1,0 +1,109 @@
+"""A recording that goes into object storage while it is written: each file as soon as it has its name."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lockstep.core.errors import LockstepError, OutputExistsError
+from lockstep.store.partial import marked_as_part
+from lockstep.store.schema import MANIFEST
+from lockstep.store.storage import Storage, StorageError, in_order, remove_recording
+
+_LOOKS_EVERY_S = 1.0
+
+
+@contextmanager
+def uploaded(url: str, *, force: bool) -> Iterator[Path]:
+    """Give a folder on this machine to record into; what is written there goes to the URL, the folder goes at the end.
+
+    Until the end the manifest there says that the rest is still here.
+
+    Raises
+    ------
+    OutputExistsError
+        If something is there.
+    StorageError
+        If it cannot be written; what was recorded stays here then, and the message says where.
+    """
+    storage = Storage(url)
+    there = storage.names()
+    if there and not force:
+        raise OutputExistsError(
+            f"{url}: exists already; give another URL, or --force to replace a recording"
+        )
+    if there:
+        remove_recording(storage, there)
+    base = Path(tempfile.mkdtemp(prefix="lockstep-upload-"))
+    place = base / (url.rpartition("/")[2] or "recording")
+    uploading = _Uploading(place, storage)
+    try:
+        yield place
+    finally:
+        uploading.finish()
+    shutil.rmtree(base)
+
+
+class _Uploading:
+    """Looks at a folder on a thread of its own, and puts into storage what is new there."""
+
+    def __init__(self, place: Path, storage: Storage) -> None:
+        self._place, self._storage = place, storage
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._again = f"lockstep copy {place} {storage.url} --force"
+        self._reason = f"it is still being uploaded from {place}; if nobody does: {self._again}"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lockstep-uploading", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Put the rest there, and take away what is no file of the recording any more.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._look(is_last=True)
+            for name in self._sent.keys() - self._files().keys():
+                self._storage.remove(name)
+        except (LockstepError, OSError) as error:
+            raise StorageError(
+                f"{error}. Not all that was recorded is there; it lies in {self._place}: {self._again}"
+            ) from error
+
+    def _work(self) -> None:
+        while not self._ended.wait(_LOOKS_EVERY_S):
+            try:
+                self._look(is_last=False)
+            except (LockstepError, OSError):
+                continue  # the last look tries again, and says so
+
+    def _files(self) -> dict[str, Path]:
+        return {
+            str(path.relative_to(self._place)): path
+            for path in self._place.rglob("*")
+            if path.is_file() and not path.name.startswith(".")
+        }
+
+    def _look(self, *, is_last: bool) -> None:
+        """Manifests are read before the other files and sent after them, so that what they list is there."""
+        files = self._files()
+        held = {name: path.read_bytes() for name, path in files.items() if path.name == MANIFEST}
+        for name in in_order(dict.fromkeys(files, 0)):
+            about = files[name].stat()
+            stamp, is_top = (about.st_size, about.st_mtime_ns), name == MANIFEST
+            if self._sent.get(name) == stamp and not (is_top and is_last):
+                continue
+            content = held.get(name, files[name])
+            if isinstance(content, bytes) and is_top and not is_last:
+                content = marked_as_part(content, self._reason)
+            self._storage.store(name, content)
+            self._sent[name] = stamp

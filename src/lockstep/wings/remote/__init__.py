@@ -1,0 +1,1 @@
+"""Trainings on other machines, over SSH."""

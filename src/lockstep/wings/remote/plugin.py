@@ -1,0 +1,36 @@
+"""What this wing registers: the verb `remote`, and what `--on NAME` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Elsewhere, Task, Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `remote`."""
+    return [
+        Verb(
+            "remote", "Run trainings on other machines, over SSH.", Task.TRAIN, _remote, 50,
+            ("ssh", "host", "machine", "cluster"),
+        )
+    ]  # fmt: skip
+
+
+@hookimpl
+def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
+    """Run a verb on a machine that `lockstep remote add` named."""
+    from lockstep.wings.remote.machines import machine_named
+    from lockstep.wings.remote.running import run_elsewhere
+
+    return run_elsewhere(asked, machine_named(asked.machine))
+
+
+def _remote() -> click.Command:
+    from lockstep.wings.remote.command import remote
+
+    return remote

@@ -1,0 +1,34 @@
+"""`lockstep run-tuned`: a training with the settings that `lockstep tune` found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.wings.tune.settings import read_settings
+from lockstep.wings.tune.tuned_run import check_command, run_tuned
+
+
+class _Command(TrainingBehind):
+    usage = "SETTINGS -- COMMAND..."
+
+
+@click.command("run-tuned", cls=_Command)
+@click.argument("settings", type=click.Path(path_type=Path))
+def run_tuned_command(settings: Path) -> int:
+    """Run COMMAND with the settings that `lockstep tune` wrote, without an edit of the script.
+
+    SETTINGS is that YAML file; you may write one by hand. Checkpoints hold float32 parameters whatever the settings,
+    and load back bit by bit: with float16, the scale of the loss stands in the optimizer's state.
+
+    Exit code that of the command, or 2 if the file cannot be used.
+
+    \b
+    lockstep run-tuned tuned.yaml -- python train.py
+    lockstep run-tuned tuned.yaml -- torchrun --nproc_per_node 2 train.py
+    """
+    command = training_command()
+    check_command(command)
+    return run_tuned(command, read_settings(settings))

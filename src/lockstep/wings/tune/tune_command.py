@@ -1,0 +1,192 @@
+"""`lockstep tune`: settings that make a training faster and leave its numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.notices import say
+from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.core.text import shell_line
+from lockstep.report.json_text import json_text
+from lockstep.report.page import write_page
+from lockstep.wings.tune.choosing import worth_trying
+from lockstep.wings.tune.edits import edits
+from lockstep.wings.tune.journal import Journal
+from lockstep.wings.tune.profile_run import steps_of
+from lockstep.wings.tune.rewrites import read_rewrites
+from lockstep.wings.tune.settings import OwnKnob, read_choices, settings_text
+from lockstep.wings.tune.tune_page import PAGE, tune_page
+from lockstep.wings.tune.tune_screen import Answer, as_values, headline, render
+from lockstep.wings.tune.tuned_run import RunFailedError, TimedRun, check_command
+from lockstep.wings.tune.tuned_trials import TunedTrials
+from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
+
+SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.diff"
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """Seconds, written 90s, 30m or 2h."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write 90s, 30m or 2h", parameter, context)
+        return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
+
+
+@click.command(cls=TrainingBehind)
+@options.option(
+    "--output", default=Path("tuned"),
+    words="A folder: the settings, the page, the edit, and a log from which an interrupted search goes on.",
+)  # fmt: skip
+@click.option(
+    "--knobs", type=click.Path(path_type=Path), metavar="FILE",
+    help="YAML file of what to try: knobs with their values, and your own.  [default: what fits the training]",
+)  # fmt: skip
+@click.option(
+    "--edits", "diff", type=click.Path(path_type=Path), metavar="DIFF",
+    help="Try each hunk of a unified diff alone, on a copy of the current folder.",
+)  # fmt: skip
+@click.option(
+    "--accept", type=float, metavar="ERROR",
+    help="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
+    " at most this share (relative L2), as in 0.02.",
+)  # fmt: skip
+@click.option(
+    "--time", "limit_s", type=_Duration(), default="30m", show_default=True, metavar="TIME",
+    help="Begin no try after so long.",
+)  # fmt: skip
+@options.option("--steps", default="3:13", words="Which steps to time in each run.")
+@options.option("--repeat", default=3, words="How many pairs of runs time a knob, 2 or more.")
+@options.option("--seed", default=None, words="For a script that does not fix one.")
+@options.limit
+@options.as_json
+def tune(
+    output: Path,
+    knobs: Path | None,
+    diff: Path | None,
+    accept: float | None,
+    limit_s: float,
+    steps: str,
+    repeat: int,
+    seed: int | None,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Find settings that make the training of COMMAND faster and leave its numbers as they are.
+
+    You change no line of the script. Lockstep sets one knob after the other: threads, data loading, kernels of the
+    optimizer, torch.compile and more. A knob that is faster is recorded for two steps and compared with the training
+    as it is: noise may differ, a fault rejects the knob. Then pairs of runs, in turns, tell how much faster it is.
+
+    What is kept stands in DIR/tuned.yaml, which `lockstep run-tuned` applies, and as an edit of the script.
+
+    Exit code 0 when the search is done, 2 if the training as it is cannot be timed, or does not repeat itself.
+
+    \b
+    lockstep tune -- python train.py
+    lockstep tune --accept 0.02 --time 1h -- python train.py
+    lockstep tune --edits rewrites.diff -- python train.py
+    lockstep tune --knobs mine.yaml -o tuned -- torchrun --nproc_per_node 2 train.py
+    lockstep run-tuned tuned/tuned.yaml -- python train.py
+    """
+    command = training_command()
+    check_command(command)
+    if repeat < 2:
+        raise UsageError("--repeat 1 tells no interval; give 2 or more")
+    wanted, own = read_choices(knobs) if knobs is not None else ({}, ())
+    rewrites = read_rewrites(diff, Path.cwd()) if diff is not None else ()
+    output = _folder(output)
+    subject = [*command, f"--steps {steps}", f"--accept {accept}", f"--seed {seed}"]
+    journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
+    until_s = time.monotonic() + limit_s
+
+    def choose(told: TimedRun) -> list[Candidate]:
+        values = worth_trying(told, accepts_precision=accept is not None)
+        by_file = knobs is not None or diff is not None
+        return candidates(wanted if by_file else values, own, rewrites)
+
+    with tempfile.TemporaryDirectory(prefix="lockstep-tune-") as name:
+        trials = TunedTrials(command, steps_of(steps), accept, seed, Path(name))
+        answer = _answer(trials, journal, choose, repeat=repeat, until_s=until_s)
+    _write(answer, output, command)
+    if as_json:
+        click.echo(json_text(as_values(answer)))
+    else:
+        click.echo(render(answer, limit=limit).plain.rstrip("\n"))
+        if answer.tuned.settings.knobs or answer.tuned.settings.own:
+            click.echo(f"\nwrote {output / SETTINGS}; apply it with\n  {_apply(output, command)}")
+        click.echo(f"\nwrote {output / PAGE}")
+    return ExitCode.AGREES
+
+
+def _answer(
+    trials: TunedTrials,
+    journal: Journal,
+    choose: Callable[[TimedRun], list[Candidate]],
+    *,
+    repeat: int,
+    until_s: float,
+) -> Answer:
+    """Search, and say what the edit is."""
+    try:
+        told = trials.told()
+    except RunFailedError as error:
+        raise UsageError(f"the training cannot be timed as it is: {error}") from error
+    if not any("repeats" in one for one in journal.entries):
+        trials.check_repeats()
+        journal.add({"repeats": True})
+    search = Search(trials, journal, repeat=repeat, until_s=until_s, told=_tell)
+    tuned = search.run(choose(told))
+    return Answer(tuned, told, *edits(tuned.settings, told.uses))
+
+
+def _content(knob: OwnKnob) -> str:
+    """A knob with what its file holds: a log of another one tells nothing of it."""
+    held = Path(knob.python).read_bytes() if knob.python else b""
+    return f"{knob.name}: {hashlib.sha256(repr(knob).encode() + held).hexdigest()[:16]}"
+
+
+def _folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputExistsError(f"{folder}: cannot be made ({error.strerror or error})") from error
+    if any(folder.iterdir()) and not (folder / LOG).exists():
+        raise OutputExistsError(
+            f"{folder} is there and holds no log of a search; give another name"
+        )
+    return folder
+
+
+def _write(answer: Answer, output: Path, command: Sequence[str]) -> None:
+    line = shell_line(command)
+    about = [headline(answer), f"found by lockstep tune -- {line}"]
+    (output / SETTINGS).write_text(settings_text(answer.tuned.settings, about), encoding="utf-8")
+    (output / VALUES).write_text(json_text(as_values(answer)), encoding="utf-8")
+    (output / DIFF).write_text(answer.diff, encoding="utf-8")
+    write_page(tune_page(answer, line, _apply(output, command)), output / PAGE)
+
+
+def _apply(output: Path, command: Sequence[str]) -> str:
+    return shell_line(["lockstep", "run-tuned", str(output / SETTINGS), "--", *command])
+
+
+def _tell(tried: Tried, known: bool) -> None:
+    again = " (known from the log)" if known else ""
+    say(f"{tried.name}: {tried.verdict.value}{again}: {tried.speed or tried.words}")

@@ -1,0 +1,102 @@
+"""What `lockstep tune` found, as text and as values for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.report.json_text import enveloped
+from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
+from lockstep.report.table import Column, add_table
+from lockstep.wings.tune.profile import time_text
+from lockstep.wings.tune.settings import Settings
+from lockstep.wings.tune.tuned_run import TimedRun
+from lockstep.wings.tune.tuning import Tried, Tuned, Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found, and what goes with it.
+
+    Parameters
+    ----------
+    tuned
+        The settings and each try.
+    told
+        What the training told as it is.
+    diff, sentences
+        What a person changes in the script.
+    """
+
+    tuned: Tuned
+    told: TimedRun
+    diff: str
+    sentences: Sequence[str]
+
+
+def headline(answer: Answer) -> str:
+    """The answer in one sentence."""
+    tuned = answer.tuned
+    left = sum(one.verdict is Verdict.LEFT for one in tuned.tried)
+    not_tried = f"; the time was used up before {counted(left, 'knob')}" if left else ""
+    rejected = sum(one.verdict is Verdict.NUMBERS for one in tuned.tried)
+    held = f"; {rejected} faster with other numbers, rejected" if rejected else ""
+    if tuned.settings == Settings():
+        noisy = sum(one.verdict is Verdict.NOISY for one in tuned.tried)
+        told = f"; {noisy} too noisy to tell" if noisy else ""
+        word = "TOO NOISY" if noisy else "NOTHING TO GAIN"
+        tried = counted(len(tuned.tried) - left, "knob")
+        return f"{word}: {tried} tried, none kept{told}{held}{not_tried}"
+    if tuned.speed is None or tuned.speed.low <= 1.0:
+        return (
+            f"TOO NOISY: {tuned.settings}: together {tuned.speed or 'they fail'}{held}{not_tried}"
+        )
+    return f"FASTER: {tuned.speed} with {tuned.settings}{held}{not_tried}"
+
+
+def render(answer: Answer, *, limit: int) -> Page:
+    """The answer, a row for each try, and the edit."""
+    text = Page(terminal_width() or 100)
+    add_paragraph(text, headline(answer), first="")
+    told = answer.told
+    add_paragraph(
+        text,
+        f"a step takes {time_text(told.step_s * 1e6)} as it is, with {counted(told.threads, 'thread')} on"
+        f" {counted(told.cores, 'core')}, {told.device}; intervals of 95%",
+    )
+    add_line(text, "")
+    columns = [Column("knob"), Column("verdict"), Column("faster"), Column("why")]
+    rows = [
+        (one.name, one.verdict.value, speed_words(one), one.words) for one in answer.tuned.tried
+    ]
+    add_table(text, columns, rows, limit=limit, width=terminal_width())
+    for sentence in answer.sentences:
+        add_paragraph(text, sentence, first="edit: ", indent="  ")
+    for line in answer.diff.splitlines():
+        add_line(text, line)
+    return text
+
+
+def speed_words(tried: Tried) -> str:
+    """How many times faster, "" where it was not timed to the end."""
+    return "" if tried.speed is None else str(tried.speed)
+
+
+def as_values(answer: Answer) -> dict[str, Any]:
+    """The same for JSON; times in seconds."""
+    tuned = answer.tuned
+    return enveloped(
+        {
+            "headline": headline(answer),
+            "step_s": answer.told.step_s,
+            "knobs": dict(tuned.settings.knobs),
+            "own": [one.name for one in tuned.settings.own],
+            "speed": None if tuned.speed is None else dataclasses.asdict(tuned.speed),
+            "tried": [
+                {**dataclasses.asdict(one), "verdict": one.verdict.value} for one in tuned.tried
+            ],
+            "diff": answer.diff,
+            "edits": list(answer.sentences),
+        }
+    )

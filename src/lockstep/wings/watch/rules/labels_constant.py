@@ -1,0 +1,164 @@
+"""Labels that are the same in every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lockstep.core.operators import Family, family_of
+from lockstep.core.records import ARRIVED_IN, Call, Statistics, TensorRecord
+from lockstep.core.site import CallKind, Role
+from lockstep.wings.watch.observed import Hit, ObservedStep
+
+_LAST = ("labels-constant", "labels and batch before")
+_MOVED = ("labels-constant", "how far batches moved")
+_ANOTHER = 0.4
+"""Half of the mean of |z| of a normal number, 0.798; noise of a fifth on one batch gives 0.16."""
+_KEEPS = {
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "unsqueeze",
+    "contiguous",
+    "transpose",
+    "permute",
+    "float",
+    "to",
+}
+
+
+def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
+    """What a loss is taken against is the same in every step, while the batch is not.
+
+    Formula: all labels of a step hold one number everywhere, the same one in so many watched steps in a row, and the
+    scores come out of weights of the model; or they are, to the last bit, those of the watched step before, in so many
+    in a row, while what the model is given is another batch: its mean moves, on average over these steps, by more than
+    0.4 of the standard error by which the means of two independent batches are apart. Labels are
+    what comes from outside and goes into a loss as its target, with an extent of two or more along the batch. Not
+    counted are 0, 1, 2 ... n - 1 and, for one number, scores that are put together from others: so it is in
+    contrastive losses.
+
+    Usual cause: a reader that gives one column for all, labels that are read once before the loop, a wrong index.
+
+    Cure: look at a batch as the loader gives it; `lockstep report` shows it.
+
+    Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is Lockstep's.
+    """
+    labels = list(_labels(step))
+    values = {_only_value(one) for _, one in labels}
+    same_value = len(values) == 1 and None not in values
+    one_number = same_value and all(_is_scored_by_weights(step, call) for call, _ in labels)
+    value = next(iter(values)) if one_number else None
+    row = step.memory.in_a_row("one label", str(value), one_number)
+    again = _is_again(step, [one for _, one in labels], is_constant=None not in values)
+    if row >= steps and value is not None:
+        words = f"{labels[0][1].name} has been {value:g} everywhere in {row} watched steps in a row"
+        yield step.hit("labels", words, value=value)
+    elif step.memory.in_a_row("labels again", "", again) >= steps:
+        words = f"{labels[0][1].name} is the same in every step, and the batch is not"
+        yield step.hit("labels", words)
+
+
+def _labels(step: ObservedStep) -> Iterator[tuple[Call, TensorRecord]]:
+    """The targets of losses that come from outside, each with its loss."""
+    outside = {
+        record.content.id: record
+        for call in step.calls_of(CallKind.DATA)
+        if not call.arguments.get(ARRIVED_IN)
+        for record in call.with_role(Role.OUTPUT)
+    }
+    model = {
+        record.content.id
+        for call in step.calls_of(CallKind.MODULE)
+        if "loss" not in call.site.op.lower()
+        for record in call.with_role(Role.INPUT)
+        if call.parent < 0
+    }
+    seen: set[int] = set()
+    for call in step.calls:
+        target = _target_of(call)
+        if target is None or not target.shape or target.shape[0] < 2:
+            continue
+        origin = outside.get(_origin(step, target.content.id))
+        if origin is not None and origin.content.id not in model | seen and not _counts_up(origin):
+            seen.add(origin.content.id)
+            yield call, origin
+
+
+def _target_of(call: Call) -> TensorRecord | None:
+    inputs = call.with_role(Role.INPUT)
+    if len(inputs) < 2 or call.kind not in (CallKind.OPERATOR, CallKind.MODULE):
+        return None
+    name = call.site.op.lower()
+    is_loss = family_of(call.site.op) in (Family.CROSS_ENTROPY, Family.SQUARED_ERROR)
+    return inputs[1] if is_loss or "loss" in name or "entropy" in name else None
+
+
+def _origin(step: ObservedStep, content: int) -> int:
+    """Back through what only gives a tensor another shape or dtype."""
+    made = {
+        record.content.id: call
+        for call in step.operators
+        for record in call.with_role(Role.OUTPUT)
+        if call.site.op.rpartition(".")[2].strip("_") in _KEEPS
+    }
+    for _ in range(len(made)):
+        call = made.get(content)
+        if call is None or not call.with_role(Role.INPUT):
+            break
+        content = call.with_role(Role.INPUT)[0].content.id
+    return content
+
+
+def _only_value(record: TensorRecord) -> float | None:
+    numbers = record.statistics
+    if numbers is None or numbers.nan_count or numbers.minimum != numbers.maximum:
+        return None
+    return numbers.minimum
+
+
+def _counts_up(record: TensorRecord) -> bool:
+    numbers, count = record.statistics, record.content.numel
+    if numbers is None or record.dtype != "int64":
+        return False
+    return (numbers.minimum, numbers.maximum, numbers.mean) == (0, count - 1, (count - 1) / 2)
+
+
+def _is_scored_by_weights(step: ObservedStep, loss: Call) -> bool:
+    """Whether the scores of a loss come out of a product with a parameter, but for their shape."""
+    scores = _origin(step, loss.with_role(Role.INPUT)[0].content.id)
+    owners = {one.name.rpartition(".")[0] for one in step.updates}
+    for call in step.calls:
+        if not any(one.content.id == scores for one in call.with_role(Role.OUTPUT)):
+            continue
+        if call.kind is CallKind.MODULE and call.site.module in owners and call.site.module:
+            return True
+        if call.kind is CallKind.OPERATOR and family_of(call.site.op) is Family.BILINEAR:
+            names = {one.name for one in step.updates}
+            return any(one.name in names for one in call.with_role(Role.INPUT))
+    return False
+
+
+def _is_again(step: ObservedStep, labels: list[TensorRecord], *, is_constant: bool) -> bool:
+    """Whether labels are those of the step before and the batch is another; one number everywhere is told apart."""
+    facts = step.memory.facts
+    digests = tuple(one.digest for one in labels)
+    numbers = next((one.statistics for one in step.batch), None)
+    before, facts[_LAST] = facts.get(_LAST), (digests, numbers)
+    if not labels or None in digests or is_constant or before is None or before[0] != digests:
+        facts[_MOVED] = []
+        return False
+    count = max((one.content.numel for one in step.batch), default=0)
+    moved: list[float] = facts.setdefault(_MOVED, [])
+    moved.append(_moved(before[1], numbers, count))
+    return sum(moved) > _ANOTHER * len(moved)
+
+
+def _moved(before: Statistics | None, now: Statistics | None, count: int) -> float:
+    """How far the mean of a batch is from that of the one before, in what two independent batches would be apart."""
+    if before is None or now is None or not count:
+        return 0.0
+    variance = max(0.0, now.norm**2 / count - now.mean**2)
+    apart = math.sqrt(2.0 * variance / count)
+    return abs(now.mean - before.mean) / apart if apart else 0.0

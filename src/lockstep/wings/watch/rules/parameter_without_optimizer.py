@@ -1,0 +1,58 @@
+"""Parameters that get gradients and that no optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.core.site import CallKind
+from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
+
+_HELD = ("parameter-without-optimizer", "held")
+_MOST = 0.5
+
+
+def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
+    """A parameter gets a gradient and belongs to no optimizer, so that it stays as it starts.
+
+    Formula: backward leaves a gradient that is not zero, and no optimizer that has stepped so far holds the parameter
+    or has updated it, in so many watched steps in a row. It is a note where it may be meant: where more than half of
+    all elements that get a gradient are not held while all that is held gets one (a head that is trained alone), or
+    where nothing of the outermost module is held (a network that a loss looks through).
+
+    Usual cause: a layer that was made or replaced after the optimizer, a list of modules that is no `ModuleList`, a
+    group of parameters that was left out.
+
+    Cure: make the optimizer after the model is complete; freeze by `requires_grad_(False)` what is not to learn.
+
+    Source: PyTorch's documentation of torch.optim ("Constructing it"); the number of steps is Lockstep's.
+    """
+    held: set[str] = step.memory.facts.setdefault(_HELD, set())
+    held |= step.held_parameters | {one.name for one in step.updates}
+    if step.is_skipped or not held:
+        return
+    got = {name: record for name, (_, record) in step.gradients.items() if norm_of(record)}
+    alone = [
+        name
+        for name in sorted(got)
+        if step.memory.in_a_row("no optimizer", name, name not in held) >= steps
+    ]
+    if not alone:
+        return
+    elements = sum(got[name].content.numel for name in alone)
+    most = elements > _MOST * sum(record.content.numel for record in got.values())
+    reaches_held = all(name in got for name in step.held_parameters)
+    for name in alone:
+        meant = (most and reaches_held) or not _is_among(step, name, held)
+        words = f"{name} gets a gradient and belongs to no optimizer"
+        yield step.hit(name, words, call=step.gradients[name][0], is_note=meant)
+
+
+def _is_among(step: ObservedStep, name: str, held: set[str]) -> bool:
+    """Whether an optimizer has another parameter of a parameter's outermost module."""
+    roots = [call.site.module for call in step.calls_of(CallKind.MODULE) if call.parent < 0]
+    owner = _root_of(name, roots)
+    return any(_root_of(one, roots) == owner for one in held)
+
+
+def _root_of(name: str, roots: list[str]) -> str:
+    return max((one for one in roots if one and name.startswith(f"{one}.")), key=len, default="")

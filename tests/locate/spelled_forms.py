@@ -1,0 +1,99 @@
+"""Calls of one operator in two spellings, each with a mistake that looks like the second: another setting."""
+
+from __future__ import annotations
+
+import torch
+from equal_forms import ROWS, TIME, EqualForms, Written
+from torch import Tensor
+from torch.nn import functional
+
+
+def _scores(x: Tensor) -> Tensor:
+    return x @ x.transpose(1, 2)
+
+
+def _places(m: Written) -> Tensor:
+    return (m.ids[:, :3, None] % TIME).expand(ROWS, 3, 3)
+
+
+SPELLINGS: dict[str, EqualForms] = {
+    "a diagonal by default": EqualForms(
+        lambda m, x: _scores(x).tril(),
+        lambda m, x: torch.tril(_scores(x), diagonal=0),
+        lambda m, x: torch.tril(_scores(x), diagonal=1),
+    ),
+    "a mask's diagonal by default": EqualForms(
+        lambda m, x: _scores(x) * torch.ones(TIME, TIME, dtype=torch.bool).tril(),
+        lambda m, x: _scores(x) * torch.ones(TIME, TIME, dtype=torch.bool).tril(0),
+        lambda m, x: _scores(x) * torch.ones(TIME, TIME, dtype=torch.bool).tril(1),
+    ),
+    "softmax of a tensor": EqualForms(
+        lambda m, x: x.softmax(1),
+        lambda m, x: functional.softmax(x, dim=1),
+        lambda m, x: functional.softmax(x, dim=2),
+    ),
+    "a running sum": EqualForms(
+        lambda m, x: x.cumsum(1),
+        lambda m, x: torch.cumsum(x, dim=1),
+        lambda m, x: torch.cumsum(x, dim=2),
+    ),
+    "rolled by name": EqualForms(
+        lambda m, x: x.roll(1, 1),
+        lambda m, x: torch.roll(x, shifts=1, dims=1),
+        lambda m, x: torch.roll(x, shifts=2, dims=1),
+    ),
+    "gather with the index by name": EqualForms(
+        lambda m, x: x.gather(1, _places(m)),
+        lambda m, x: torch.gather(x, 1, index=_places(m)),
+        lambda m, x: torch.gather(x, 2, index=_places(m)),
+    ),
+    "a sum with a factor": EqualForms(
+        lambda m, x: torch.add(x, m.bias),
+        lambda m, x: x.add(m.bias, alpha=1),
+        lambda m, x: x.add(m.bias, alpha=2),
+    ),
+    "clamped on one side": EqualForms(
+        lambda m, x: x.clamp(-0.5),
+        lambda m, x: x.clamp(-0.5, None),
+        lambda m, x: x.clamp(-0.5, 0.5),
+    ),
+    "softplus by default": EqualForms(
+        lambda m, x: functional.softplus(x),
+        lambda m, x: functional.softplus(x, 1),
+        lambda m, x: functional.softplus(x, 2),
+    ),
+    "variance": EqualForms(
+        lambda m, x: x.var(-1),
+        lambda m, x: torch.var(x, -1, unbiased=True),
+        lambda m, x: torch.var(x, -1, unbiased=False),
+    ),
+    "filled by name": EqualForms(
+        lambda m, x: x.masked_fill(m.mask[:, None], 0),
+        lambda m, x: torch.masked_fill(x, m.mask[:, None], 0),
+        lambda m, x: torch.masked_fill(x, m.mask[:, None], -1),
+    ),
+    "a number times": EqualForms(
+        lambda m, x: x * 2, lambda m, x: torch.mul(x, 2), lambda m, x: torch.mul(x, 2.1)
+    ),
+    "a difference the other way round": EqualForms(
+        lambda m, x: 1 - x, lambda m, x: torch.rsub(x, 1), lambda m, x: x - 1
+    ),
+    "sorted upwards": EqualForms(
+        lambda m, x: x.sort(-1)[0],
+        lambda m, x: torch.sort(x, dim=-1)[0],
+        lambda m, x: torch.sort(x, dim=-1, descending=True)[0],
+    ),
+    "a comparison": EqualForms(
+        lambda m, x: x * (x > 0), lambda m, x: x * torch.gt(x, 0), lambda m, x: x * torch.gt(x, 0.3)
+    ),
+    "a convolution's padding": EqualForms(
+        lambda m, x: functional.conv1d(x, _kernel(m), None, 1, 1),
+        lambda m, x: functional.conv1d(x, _kernel(m), padding=1),
+        lambda m, x: functional.conv1d(x, _kernel(m), None, 1, 2, 2),
+    ),
+}
+"""Every pair, by its name."""
+
+
+def _kernel(m: Written) -> Tensor:
+    return m.weight[:TIME, :TIME, None].expand(TIME, TIME, 3)

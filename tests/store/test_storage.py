@@ -1,0 +1,284 @@
+"""Recordings in object storage: against moto's server on loopback, which drops one request in ten."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.serving import make_server
+
+from lockstep.cli.main import main
+from lockstep.core.errors import CorruptError, UsageError
+from lockstep.store import storage
+from lockstep.store.partial import marked_as_part
+from lockstep.store.reader import open_recording
+from lockstep.store.storage import Storage, StorageError, url_of
+
+BUCKET = "s3://bucket"
+
+
+class Server:
+    """An S3 of which each tenth request gets no answer."""
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        self._application = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        self.requests = self.dropped = 0
+        self.drops_each = 10
+        self.server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Any:
+        with self._lock:
+            self.requests += 1
+            drops = self.requests % self.drops_each == 0
+            self.dropped += drops
+        if drops:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionResetError
+        return self._application(environ, start_response)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One for all tests of this file."""
+    server = Server()
+    thread = threading.Thread(target=server.server.serve_forever)
+    thread.start()
+    yield server
+    server.server.shutdown()
+    thread.join()
+    server.server.server_close()
+
+
+@pytest.fixture
+def bucket(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """An empty bucket, and a cache of this test's own."""
+    import boto3
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server.server_port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(storage, "PAUSES_S", (0.0,) * 6)
+    monkeypatch.chdir(tmp_path)
+    resource = boto3.resource("s3")
+    bucket = resource.Bucket("bucket")
+    if any(one.name == "bucket" for one in resource.buckets.all()):
+        bucket.objects.all().delete()
+    else:
+        bucket.create()
+    return server
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+def test_a_recording_copied_to_storage_and_back_is_bitwise_the_same_though_requests_are_dropped(
+    bucket: Server, lockstep_recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given storage that drops each tenth request
+    dropped = bucket.dropped
+    # when a recording goes there and comes back
+    assert main(["copy", str(lockstep_recording), f"{BUCKET}/ref"]) == 0
+    assert main(["copy", f"{BUCKET}/ref", "back"]) == 0
+    # then it is the same to the last bit
+    assert contents(Path("back")) == contents(lockstep_recording)
+    assert bucket.dropped > dropped
+    # and a comparison reads it where it is
+    capsys.readouterr()
+    assert main(["compare", str(lockstep_recording), f"{BUCKET}/ref"]) == 0
+    assert "all equal bit by bit" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_recording_is_fetched_once_and_again_when_another_one_is_there(
+    bucket: Server, lockstep_recording: Path, tmp_path: Path
+) -> None:
+    url = f"{BUCKET}/ref"
+    assert main(["copy", str(lockstep_recording), url]) == 0
+    # given one that was read once
+    first = open_recording(url)
+    before = bucket.requests
+    # when it is read again, then only its manifests are fetched
+    again = open_recording(Path(url))
+    assert [rank.path for rank in again.ranks.values()] == [
+        rank.path for rank in first.ranks.values()
+    ]
+    assert bucket.requests - before < 12
+    # and when a file there is another, its digest tells
+    (name,) = [one for one in Storage(url).names() if one.startswith("rank0/records-")][:1]
+    Storage(url).store(name, b"x" * Storage(url).names()[name])
+    for left in (tmp_path / "cache").rglob("*.whole"):
+        left.unlink()
+    for left in (tmp_path / "cache").rglob("records-*"):
+        left.unlink()
+    with pytest.raises(CorruptError, match="was changed after it was written"):
+        open_recording(url).ranks["rank0"].check_files()
+
+
+def test_a_copy_that_was_interrupted_is_no_recording_and_goes_on(
+    bucket: Server, lockstep_recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{BUCKET}/ref"
+    # given a copy that ends after three files
+    real, sent = Storage.store, []
+
+    def store(self: Storage, name: str, source: Path | bytes) -> None:
+        if len(sent) == 4:
+            raise StorageError("gone")
+        sent.append(name)
+        real(self, name, source)
+
+    monkeypatch.setattr(Storage, "store", store)
+    assert main(["copy", str(lockstep_recording), url]) == 2
+    # then what is there cannot be read as a recording
+    with pytest.raises(StorageError, match="is there in part"):
+        open_recording(url)
+    # and the rest alone is sent when it is copied again
+    first = list(sent)
+    sent.clear()
+    monkeypatch.setattr(
+        Storage,
+        "store",
+        lambda self, name, source: (sent.append(name), real(self, name, source))[1],
+    )
+    assert main(["copy", str(lockstep_recording), url]) == 0
+    assert set(sent).isdisjoint(first)
+    assert main(["copy", url, "back"]) == 0
+    assert contents(Path("back")) == contents(lockstep_recording)
+
+
+def test_what_is_there_is_replaced_only_by_force_and_only_if_it_is_a_recording(
+    bucket: Server, lockstep_recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Storage(f"{BUCKET}/notes").store("mine.txt", b"mine")
+    assert main(["copy", str(lockstep_recording), f"{BUCKET}/notes"]) == 2
+    assert main(["copy", str(lockstep_recording), f"{BUCKET}/notes", "--force"]) == 2
+    assert "is not a recording" in capsys.readouterr().err
+    assert Storage(f"{BUCKET}/notes").read("mine.txt") == b"mine"
+    # and of a recording with more ranks none is left behind
+    old = Storage(f"{BUCKET}/old")
+    for name in ("manifest.json", "rank7/manifest.json"):
+        old.store(name, b"{}")
+    assert main(["copy", str(lockstep_recording), f"{BUCKET}/old", "--force"]) == 0
+    assert set(old.names()) == set(contents(lockstep_recording))
+
+
+def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without_the_secret(
+    bucket: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "s3://nowhere/ref"]) == 2
+    assert main(["copy", "s3://nowhere/ref", "back"]) == 2
+    told = capsys.readouterr().err
+    assert "s3://nowhere/ref: is no recording" in told
+    assert "there is no such bucket, folder or file" in told
+    assert "secret-of-the-test" not in told
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert main(["show", f"{BUCKET}/ref"]) == 2
+    assert "there are no credentials" in capsys.readouterr().err
+    monkeypatch.delenv("OBS_ENDPOINT_URL", raising=False)
+    assert main(["show", "obs://bucket/ref"]) == 2
+    assert "set OBS_ENDPOINT_URL" in capsys.readouterr().err
+
+
+SCRIPT = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_training_is_recorded_straight_into_storage(
+    bucket: Server, programs: Path, tmp_path: Path
+) -> None:
+    # given a training
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["--save", "tensors", "--", str(programs / "python"), "train.py"]
+    # when it is recorded here and there
+    for place in ("here", f"{BUCKET}/there"):
+        done = subprocess.run([programs / "lockstep", "record", "-o", place, *command], check=False)
+        assert done.returncode == 0
+    # then both are one training's, and nothing there says that it is in part
+    there = open_recording(f"{BUCKET}/there")
+    assert there.missing == open_recording("here").missing
+    assert main(["compare", "here", f"{BUCKET}/there"]) == 0
+    assert all(not name.startswith(".") for name in Storage(f"{BUCKET}/there").names())
+
+
+def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_agrees(
+    bucket: Server,
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # given storage that takes every file but the manifest at the top, once it is the last
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["--", str(programs / "python"), "train.py"]
+    assert main(["record", "-o", "here", *command]) == 0
+    real = Storage.store
+
+    def store(self: Storage, name: str, source: Path | bytes) -> None:
+        if (
+            name == "manifest.json"
+            and isinstance(source, bytes)
+            and b"part of the rec" not in source
+        ):
+            marked = marked_as_part(source, "it is still being uploaded")
+            real(self, name, marked)
+            raise StorageError(f"{self.url}: gone")
+        real(self, name, source)
+
+    monkeypatch.setattr(Storage, "store", store)
+    # when a training is recorded there
+    assert main(["record", "-o", f"{BUCKET}/there", *command]) == 2
+    told = capfd.readouterr().err
+    # then what is there agrees with nothing
+    assert main(["compare", "here", f"{BUCKET}/there"]) != 0
+    said = "".join(capfd.readouterr())
+    assert "AGREE" not in said
+    assert "still being uploaded" in said
+    # and the command that is named uploads what lies here
+    monkeypatch.setattr(Storage, "store", real)
+    again = shlex.split(told[told.index("lockstep copy ") :].splitlines()[0])
+    assert main(again[1:]) == 0
+    assert main(["compare", "here", f"{BUCKET}/there"]) == 0
+    shutil.rmtree(Path(again[2]).parent)
+
+
+def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert url_of(Path("s3://bucket/a/ref/")) == "s3://bucket/a/ref"
+    assert url_of("sftp://me@host/data/ref") == "sftp://me@host/data/ref"
+    assert [url_of(one) for one in ("ref", "C:/ref", "http://host/ref", "s3:ref")] == [""] * 4
+    # and a folder of that name is one
+    monkeypatch.chdir(tmp_path)
+    Path("s3:/bucket").mkdir(parents=True)
+    assert url_of("s3:/bucket") == ""
+
+
+def test_without_its_package_the_extra_is_named() -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"gcsfs is not installed here: pip install 'lockstep-numerics\[storage-gs\]'",
+    ):
+        Storage("gs://bucket/ref")

@@ -1,0 +1,93 @@
+"""Models over what one message may be, by a bound that is small here: weights lie beside the file, and verbs work."""
+
+import shutil
+
+import pytest
+import torch
+from onnx import numpy_helper
+from test_export import called
+from torch import nn
+
+from lockstep.core.errors import LockstepError
+from lockstep.wings.deploy import large_models
+from lockstep.wings.deploy.bisect_command import bisect_fusions
+from lockstep.wings.deploy.export_command import export
+from lockstep.wings.deploy.model_file import open_model
+from lockstep.wings.deploy.quantize_command import quantize
+from lockstep.wings.deploy.run_command import run
+from lockstep.wings.deploy.runtime import Session
+
+SMALL = 8 << 10
+
+
+def net():
+    torch.manual_seed(4)
+    module = nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 5))
+    return module, torch.randn(2, 8)
+
+
+@pytest.fixture
+def small_bound(monkeypatch):
+    monkeypatch.setattr(large_models, "MOST_IN_ONE", SMALL)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model that was exported under the small bound, and what was said."""
+    folder = tmp_path_factory.mktemp("large")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_models, "MOST_IN_ONE", SMALL)
+        return folder, called(export, f"{__file__}:net", "-o", folder / "net.onnx")
+
+
+def test_weights_lie_beside_the_file_and_the_export_is_proven(exported, small_bound):
+    folder, (said, code) = exported
+    module, x = net()
+    assert code == 0
+    assert said.count("\nAGREE") == 2
+    assert (folder / "net.onnx").stat().st_size < SMALL < (folder / "net.onnx.data").stat().st_size
+    file = open_model(folder / "net.onnx")
+    assert not file.was_changed
+    found = Session(file.proto).run({file.inputs[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(next(iter(found.values()))), module(x))
+
+
+def test_a_byte_of_the_weights_that_changed_is_seen(exported, small_bound, tmp_path):
+    for name in ("net.onnx", "net.onnx.data"):
+        shutil.copy(exported[0] / name, tmp_path)
+    data = bytearray((tmp_path / "net.onnx.data").read_bytes())
+    data[7] ^= 1
+    (tmp_path / "net.onnx.data").write_bytes(data)
+    assert open_model(tmp_path / "net.onnx").was_changed
+    (tmp_path / "net.onnx.data").unlink()
+    with pytest.raises(LockstepError, match="put it beside the model"):
+        open_model(tmp_path / "net.onnx")
+
+
+def test_a_wrong_weight_is_named_in_a_large_model_too(small_bound, tmp_path, monkeypatch):
+    from lockstep.wings.deploy import exporting
+
+    real = exporting.to_onnx
+
+    def faulty(*given, **options):
+        made = real(*given, **options)
+        weight = next(one for one in made.plain.graph.initializer if one.name == "2.weight")
+        array = numpy_helper.to_array(weight).copy()
+        array[1, 1] += 1
+        weight.CopyFrom(numpy_helper.from_array(array, "2.weight"))
+        return made
+
+    monkeypatch.setattr(exporting, "to_onnx", faulty)
+    said, code = called(export, f"{__file__}:net", "-o", tmp_path / "net.onnx")
+    assert code == 1
+    assert "2.weight" in said
+
+
+def test_other_verbs_take_it(exported, small_bound, tmp_path):
+    model = exported[0] / "net.onnx"
+    assert called(run, model, "--runs", 1)[1] == 0
+    assert called(bisect_fusions, model)[1] == 0
+    output = tmp_path / "q.onnx"
+    for how in (["--weight-only"], ["--dynamic-ranges"]):
+        called(quantize, model, "-o", output, "--force", *how)
+        assert open_model(output).facts["quantized"]
