@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -97,6 +97,10 @@ bench-migrate: $(READY)
 # Watches sound trainings, which fire no rule, and such with one thing wrong: OPTIONS="--only 'gpt2*'".
 bench-watch: $(READY)
 	$(BIN)/python benchmarks/watch $(OPTIONS)
+
+# Tunes trainings that are slow for one reason each, with fast but wrong knobs planted: OPTIONS="--only images".
+bench-tune: $(READY)
+	$(BIN)/python benchmarks/tune --docs docs/tune.md $(OPTIONS)
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)

@@ -73,7 +73,10 @@ def fp16_overflows_in_forward(steps: int) -> None:
         scaler.update()
 
 
-@planted("exploding-gradient", may_fire=("loss-spike", "gradient-norm-spike"))
+@planted(
+    "exploding-gradient",
+    may_fire=("loss-spike", "gradient-norm-spike", "gradient-clipped-away"),
+)
 def exploding_rnn(steps: int) -> None:
     """A recurrent net over long series, whose weights are above 1; clipping keeps it alive."""
     model = sound.Sequence(nn.RNN, nonlinearity="relu")

@@ -37,6 +37,7 @@ from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_reco
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.store.reader import Recording
+from lockstep.store.shards.sides import side_by_side
 
 
 class Rule(Enum):
@@ -71,7 +72,7 @@ def compare_recordings(
     ----------
     reference, candidate
         The trusted run and the one under test, opened or as paths. Exchanged, they give the same
-        origins.
+        origins. One of a single rank and one of several are put side by side as `lockstep compare` does it.
     rule, judge
         How pairs are judged; a `judge` takes the place of the rule.
     calibration
@@ -113,7 +114,9 @@ def compare_recordings(
     """
     rule, steps = _rule_of(rule), steps_of("steps", steps)
     memory_bytes = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
-    reference, candidate = opened("reference", reference), opened("candidate", candidate)
+    reference, candidate = side_by_side(
+        opened("reference", reference), opened("candidate", candidate)
+    )
     given = judge
     judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     runs = [opened("noise", one) for one in _noise_of(noise)]

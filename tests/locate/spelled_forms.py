@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
-from equal_forms import ROWS, TIME, EqualForms, Written
+from equal_forms import ROWS, TIME, WIDTH, WORDS, EqualForms, Written
 from torch import Tensor
 from torch.nn import functional
 
@@ -93,6 +96,85 @@ SPELLINGS: dict[str, EqualForms] = {
     ),
 }
 """Every pair, by its name."""
+
+
+def _added(m: Written, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of zeros, places among them of which some occur twice, and what is added there."""
+    return torch.zeros(WORDS, WIDTH), m.ids[0, :TIME], x[0]
+
+
+def _put(m: Written, x: Tensor, *, accumulate: bool) -> Tensor:
+    zeros, places, values = _added(m, x)
+    return zeros.index_put((places,), values, accumulate=accumulate)
+
+
+def _scattered(m: Written, x: Tensor, more: int = 0) -> Tensor:
+    zeros, places, values = _added(m, x)
+    return zeros.scatter_add(0, (places + more)[:, None].expand_as(values) % WORDS, values)
+
+
+def _masked(mask: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Attention whose scores a mask is applied to."""
+    return mask(_scores(x)).softmax(-1) @ x
+
+
+def _infinite(diagonal: int, number: float = -math.inf) -> Tensor:
+    return torch.full((TIME, TIME), number).triu(diagonal)
+
+
+def _later(diagonal: int) -> Tensor:
+    """Ones above a diagonal."""
+    return torch.ones(TIME, TIME).triu(diagonal)
+
+
+def _attended(x: Tensor, mask: Tensor) -> Tensor:
+    heads = x[:, None]
+    return functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+
+
+CONSTANTS: dict[str, EqualForms] = {
+    "added at places": EqualForms(
+        lambda m, x: torch.index_add(_added(m, x)[0], 0, *_added(m, x)[1:]),
+        lambda m, x: _put(m, x, accumulate=True),
+        lambda m, x: _put(m, x, accumulate=False),
+    ),
+    "added at places, scattered": EqualForms(
+        lambda m, x: torch.index_add(_added(m, x)[0], 0, *_added(m, x)[1:]),
+        lambda m, x: _scattered(m, x),
+        lambda m, x: _scattered(m, x, 1),
+    ),
+    "added at places of a batch": EqualForms(
+        lambda m, x: x.index_add(0, m.rows[1:], x[:2].tanh()),
+        lambda m, x: x.index_put((m.rows[1:],), x[:2].tanh(), accumulate=True),
+        lambda m, x: x.index_put((m.rows[1:].flip(0),), x[:2].tanh(), accumulate=True),
+    ),
+    "a mask that is added or filled": EqualForms(
+        lambda m, x: _masked(lambda scores: scores + _infinite(1), x),
+        lambda m, x: _masked(lambda scores: scores.masked_fill(_later(1).bool(), -math.inf), x),
+        lambda m, x: _masked(lambda scores: scores.masked_fill(_later(2).bool(), -math.inf), x),
+    ),
+    "a mask that is added or chosen by": EqualForms(
+        lambda m, x: _masked(lambda scores: scores + _infinite(1), x),
+        lambda m, x: _masked(lambda scores: torch.where(_later(1) == 0, scores, -math.inf), x),
+        lambda m, x: _masked(lambda scores: torch.where(_later(2) == 0, scores, -math.inf), x),
+    ),
+    "a mask of two numbers": EqualForms(
+        lambda m, x: _masked(lambda scores: scores + _infinite(1), x),
+        lambda m, x: _masked(lambda scores: scores + _later(1) * -1e9, x),
+        lambda m, x: _masked(lambda scores: scores + _later(2) * -1e9, x),
+    ),
+    "a mask of the least number": EqualForms(
+        lambda m, x: _masked(lambda scores: scores + _infinite(1, torch.finfo().min), x),
+        lambda m, x: _masked(lambda scores: scores.masked_fill(_later(1).bool(), -math.inf), x),
+        lambda m, x: _masked(lambda scores: scores.masked_fill(_later(2).bool(), -math.inf), x),
+    ),
+    "a mask of attention": EqualForms(
+        lambda m, x: _attended(x, _infinite(1)),
+        lambda m, x: _attended(x, torch.ones(TIME, TIME, dtype=torch.bool).tril()),
+        lambda m, x: _attended(x, torch.ones(TIME, TIME, dtype=torch.bool).tril(1)),
+    ),
+}
+"""Results of constants that each form makes in its own way."""
 
 
 def _kernel(m: Written) -> Tensor:

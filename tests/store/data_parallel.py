@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, gelu
 from torch.nn.parallel import DistributedDataParallel
 
@@ -121,6 +123,17 @@ def _by_hand(model: nn.Module, words: set[str]) -> None:
             parameter.grad /= RANKS
 
 
+def _wrapped(model: nn.Module, words: set[str]) -> Any:
+    if RANKS == 1 or "by-hand" in words:
+        return model
+    if "fsdp2" not in words:
+        return DistributedDataParallel(model)
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
 def train(directory: Path, name: str) -> None:
     """Record two steps of a training, which its name describes: MODEL-OPTIMIZER-WORDS."""
     kind, updates, *rest = name.split("+")
@@ -132,7 +145,7 @@ def train(directory: Path, name: str) -> None:
         if isinstance(module, nn.Dropout) and "dropout" in words and RANK == 1:
             module.p = 0.5
     by_hand = RANKS == 1 or "by-hand" in words
-    net: Any = model if by_hand else DistributedDataParallel(model)
+    net: Any = _wrapped(model, words)
     if "undivided" in words and not by_hand:
         net.register_comm_hook(None, lambda state, bucket: _undivided(bucket))
     sgd = updates == "sgd"
@@ -148,6 +161,9 @@ def train(directory: Path, name: str) -> None:
             part = part.to(torch.bfloat16) if "bf16" in words and kind == "conv" else part
             optimizer.zero_grad()
             unreduced = "unreduced" in words and not by_hand
+            if "fsdp2" in words and RANKS > 1:
+                net.set_requires_gradient_sync("unreduced" not in words)
+                unreduced = False
             around: AbstractContextManager[None] = net.no_sync() if unreduced else nullcontext()
             with around:
                 _loss(net(part), wanted, targets.numel(), words).backward()

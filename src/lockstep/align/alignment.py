@@ -56,7 +56,7 @@ def align_calls(
         left: (
             right,
             method,
-            method == _SAME_PLACE and _only_returns(calls[0][left], calls[1][right]),
+            method == SAME_PLACE and _only_returns(calls[0][left], calls[1][right]),
         )
         for left, (right, method) in partners.items()
         if not _selects_others(calls[0][left], calls[1][right])
@@ -67,7 +67,7 @@ def align_calls(
     return _in_time(reference, candidate, pairs, names)
 
 
-_SAME_PLACE = "same place"
+SAME_PLACE = "same place"
 
 
 def _only_returns(left: Call, right: Call) -> bool:
@@ -167,7 +167,7 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
             if len(before) == len(after) == 1 and _output_shapes(before[0]) == _output_shapes(
                 after[0]
             ):
-                partners[before[0].id] = (after[0].id, _SAME_PLACE)
+                partners[before[0].id] = (after[0].id, SAME_PLACE)
     return partners
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from lockstep.align.alignment import align_calls, layout_of, pair_records
 from lockstep.align.commuted import commuted
+from lockstep.align.constants import without_other_constants
 from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
@@ -66,9 +67,10 @@ class AlignedStep:
         names: NameMap = SAME_NAMES,
     ) -> None:
         self._names = names
-        self.pairs = align_calls(reference, candidate, names)
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
+        pairs = align_calls(reference, candidate, names)
+        self.pairs = without_other_constants(pairs, self.reference, self.candidate)
         self.aligned = _in_known_layouts(
             [
                 Aligned(pair, tuple(pair_records(pair, names)))

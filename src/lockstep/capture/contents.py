@@ -122,11 +122,21 @@ class Contents:
     trust_versions
         Whether all operators are seen, so that a tensor known by identity has not changed. If not,
         bytes may have been written behind autograd's back: every tensor is digested anew.
+    sketch_parameters
+        With "stats": whether parameters have sketches all the same.
     """
 
-    def __init__(self, sink: ContentSink, save: str, *, trust_versions: bool = True) -> None:
+    def __init__(
+        self,
+        sink: ContentSink,
+        save: str,
+        *,
+        trust_versions: bool = True,
+        sketch_parameters: bool = False,
+    ) -> None:
         self._sink = sink
         self._save = save
+        self._sketched: type | tuple[()] = torch.nn.Parameter if sketch_parameters else ()
         self._trust_versions = trust_versions
         self._small_wait = available()
         self._next = 0
@@ -272,7 +282,7 @@ class Contents:
             self._next += 1
             is_kept = self._save == "tensors"
             dtype, shape = kind.dtype, kind.shape
-            content = number, dtype, shape, "cpu", digest, data, self._save != "stats", is_kept
+            content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
             shard = self._sink.add_small_content(content)
             if is_kept:
                 self._places[number] = Stored(shard, number)
@@ -384,7 +394,7 @@ class Contents:
         formula: Formula | None,
         note: str,
     ) -> int:
-        tensor = detach(tensor)
+        with_sketch, tensor = self._sketches(tensor), detach(tensor)
         if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
             return self._expanded(tensor)
         measured = self._flat_by_identity.get(flat_key) if flat_key else None
@@ -393,7 +403,8 @@ class Contents:
             if stride(flat, 0) != 1:  # one element, of any stride: its bytes could not be viewed
                 flat = as_strided(flat, (numel(flat),), (1,))
             try:
-                measured = self._measure(flat, formula or self._view(tensor, key))
+                formula = formula or self._view(tensor, key)
+                measured = self._measure(flat, formula, with_sketch=with_sketch)
             except (RuntimeError, TypeError) as error:
                 reason = str(error).partition("\n")[0]
                 return self._add(tensor, None, f"its numbers cannot be taken: {reason}")
@@ -430,10 +441,15 @@ class Contents:
                 return View(place, first - start, extents, strides)
         return None
 
-    def _measure(self, flat: torch.Tensor, formula: Formula | None) -> _Measured:
+    def _sketches(self, tensor: torch.Tensor) -> bool:
+        return self._save != "stats" or isinstance(tensor, self._sketched)
+
+    def _measure(
+        self, flat: torch.Tensor, formula: Formula | None, *, with_sketch: bool
+    ) -> _Measured:
         # The digest needs the bytes here, and numbers that are taken with it cost little more.
         flat = cpu(flat)
-        dtype, with_sketch = dtype_name(flat.dtype), self._save != "stats"
+        dtype = dtype_name(flat.dtype)
         if self._resembles_one_before(flat):
             digest = digest_of(flat)
             if (digest, dtype) in self._flat_by_digest:

@@ -239,6 +239,7 @@ class RankRecording:
             border=self._border,
             out_of_sight=self.out_of_sight,
             optimizer_state=self.options.optimizer_state,
+            sketch_parameters=self.options.sketch_parameters,
         )
 
     def close(self, behind: Callable[[], Tables]) -> None:

@@ -111,6 +111,8 @@ class Session:
         What the model has computed where no step was open.
     optimizer_state
         Whether an optimizer's state is recorded beside its parameters.
+    sketch_parameters
+        With `save` "stats": whether parameters have sketches all the same.
     """
 
     def __init__(
@@ -130,10 +132,13 @@ class Session:
         border: CodeType,
         out_of_sight: OutOfSight,
         optimizer_state: bool = True,
+        sketch_parameters: bool = False,
     ) -> None:
         self.writer = writer
         self.names = names
-        self.contents = Contents(writer, save, trust_versions=operators)
+        self.contents = Contents(
+            writer, save, trust_versions=operators, sketch_parameters=sketch_parameters
+        )
         self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()

@@ -44,6 +44,8 @@ class Options:
     max_steps: int | None = None
     optimizer_state: bool = True
     """Whether an optimizer's state is recorded beside its parameters."""
+    sketch_parameters: bool = False
+    """With `save` "stats", parameters have sketches all the same, so that the size of an update is known."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
     until_losses_part: bool = False

@@ -58,6 +58,17 @@ def growth(length: float) -> float:
     return max(1.0, 0.5 * math.sqrt(math.sqrt(max(length, 1.0))))
 
 
+def subnormal_rounding(items: Iterable[Measured], output: Measured) -> float:
+    """How far one rounding of each element may take a tensor of subnormal numbers, as a norm in its unit.
+
+    The dtype is the coarsest of what enters and leaves: under autocast a float32 gradient was rounded to 16 bits.
+
+    Gradual underflow keeps the spacing of the smallest normal numbers for all below them (IEEE 754-2019, section 3.3;
+    Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., equation 2.8): in fp16 `2**-24`, below 6e-5.
+    """
+    return max(item.least_rounding for item in (*items, output)) * math.sqrt(output.numel)
+
+
 def spread(output: Measured, item: Measured) -> float:
     """Gain of broadcasting an input over a larger output."""
     return math.sqrt(max(1.0, output.numel / max(1, item.numel)))

@@ -24,7 +24,8 @@ from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
 from lockstep.core.site import Phase, Role
 from lockstep.judge.affine_regions import other_factor
-from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype
+from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype, subnormal_rounding
+from lockstep.judge.common_factor import with_common_factor
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import (
@@ -55,7 +56,7 @@ from lockstep.judge.tolerances import (
     UPDATE_ROUNDINGS,
 )
 from lockstep.judge.update_model import inherited_bound
-from lockstep.measure.measured_pair import Measured
+from lockstep.measure.measured_pair import Measured, is_other_mask
 
 
 class ErrorModel:
@@ -94,8 +95,11 @@ class ErrorModel:
             not item.floating and not item.equal for item in entering
         ):
             inherited = math.inf
+        if not backward and output.difference == math.inf and any(map(is_other_mask, entering)):
+            inherited = math.inf  # -inf takes what it is added to along, -1e9 does not
         floor = _operator_floor(operation, bound, output) + rounded_parts(output)
-        return bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
+        found = bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
+        return with_common_factor(found, operation, output)
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
@@ -118,10 +122,12 @@ class ErrorModel:
             bound = _region_bound(sources, target, region)
         if any(not item.floating and not item.equal for item in sources):
             bound = Bound(math.inf, bound.rounding)
-        floor = _floor(bound, everything, NOISE_MARGIN)
+        subnormal = math.sqrt(max(1, region.operators)) * subnormal_rounding(sources, target)
+        subnormal *= NOISE_MARGIN
+        floor = _floor(bound, everything, NOISE_MARGIN) + subnormal
         error = None if is_gradient(target) else region_error(region, target)
         if error is not None:
-            floor = min(floor, NOISE_MARGIN * error * target.norm)
+            floor = min(floor, NOISE_MARGIN * error * target.norm + subnormal)
         floor += rounded_parts(target)
         return bounded_judgement(
             target, floor=floor, inherited=INHERITED_MARGIN * bound.inherited, entering=sources
@@ -143,6 +149,7 @@ class ErrorModel:
             (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
         )
         floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
+        floor += UPDATE_ROUNDINGS * subnormal_rounding((), output)
         inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)
         return bounded_judgement(output, floor=floor, inherited=inherited, entering=inputs)
 
@@ -181,12 +188,15 @@ def _floor(bound: Bound, items: Sequence[Measured], margin: float) -> float:
 
 def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> float:
     items = (*operation.entering, output)
+    if operation.family is Family.CROSS_ENTROPY and not operation.gradients:
+        items = (
+            output,
+        )  # autocast widens 16-bit scores first: a loss rounds as its own dtype says
     same_inputs = all(item.equal for item in operation.entering)
     if operation.setting_differs and same_inputs:
         return SETTING_MARGIN * SINGLE * (bound.rounding + bound.accumulation)
-    floor = _floor(
-        bound, items, NOISE_MARGIN_WITH_SETTING if operation.setting_differs else NOISE_MARGIN
-    )
+    margin = NOISE_MARGIN_WITH_SETTING if operation.setting_differs else NOISE_MARGIN
+    floor = _floor(bound, items, margin) + margin * subnormal_rounding(items, output)
     if not same_inputs or output.unit <= SINGLE or operation.family not in _ROUNDED_ONCE:
         return floor
     if operation.known.convolves and is_gradient(output):
@@ -206,7 +216,7 @@ def _flipped_roundings(bound: Bound, output: Measured) -> float:
     of the elements.)
     """
     noise = NOISE_MARGIN * SINGLE * (bound.rounding + bound.accumulation)
-    whole = output.unit * output.norm
+    whole = output.unit * output.norm + subnormal_rounding((), output)
     if not whole > 0:
         return noise
     expected = min(1.0, noise / whole) * output.numel

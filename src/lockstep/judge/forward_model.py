@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from lockstep.core.operators import Family, Trait
+from lockstep.core.records import Call
+from lockstep.core.site import Role
 from lockstep.judge.bounds import (
     Bound,
     Rule,
@@ -142,6 +144,31 @@ def _softmax(operation: Operation, output: Measured) -> Bound:
     return Bound(inherited, 8.0 * size)
 
 
+def _slope(operation: Operation) -> float | None:
+    """Norm of a loss's own gradient by its scores, the larger of both runs'; None where one did not record it.
+
+    To second order a loss changes by `|g| |dx| + |dx|**2 max|H| / 2`, and the Hessian of a row's cross-entropy, that of
+    log-sum-exp, is at most 1/2 (Gao and Pavel, On the properties of the softmax function, 2017).
+    """
+    calls = operation.calls
+    if calls is None or calls.reference is None or calls.candidate is None:
+        return None
+    slopes = [_slope_of(call) for call in (calls.reference, calls.candidate)]
+    known = [slope for slope in slopes if slope is not None]
+    return max(known) if len(known) == len(slopes) else None
+
+
+def _slope_of(call: Call) -> float | None:
+    sent = [one for one in call.with_role(Role.GRAD_INPUT) if not one.index and not one.occurrence]
+    arrived = [one for one in call.with_role(Role.GRAD_OUTPUT) if not one.occurrence]
+    if len(sent) != 1 or len(arrived) != 1:
+        return None
+    below, above = sent[0].statistics, arrived[0].statistics
+    if below is None or above is None or not (0 < above.norm < math.inf and below.norm < math.inf):
+        return None
+    return below.norm / above.norm if below.norm > 0 else None
+
+
 def _cross_entropy(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
     rows = loss_rows(operation)
@@ -149,7 +176,13 @@ def _cross_entropy(operation: Operation, output: Measured) -> Bound:
         gain = 4.0
     else:
         gain = 4.0 * math.sqrt(rows) if is_summed(operation) else 4.0 / math.sqrt(rows)
-    inherited = sum(scaled(gain, item.possible_distance) for item in inputs)
+    slope = _slope(operation) if output.numel == 1 and inputs else None
+    if slope is None:
+        inherited = sum(scaled(gain, item.possible_distance) for item in inputs)
+    else:
+        far, curvature = inputs[0].possible_distance, 0.25 if is_summed(operation) else 0.25 / rows
+        inherited = scaled(slope, far) + scaled(curvature * far, far)
+        inherited += sum(scaled(gain, item.possible_distance) for item in inputs[1:])
     peak = max((item.peak for item in inputs[:1]), default=0.0)
     return Bound(inherited, 8.0 * (output.norm + peak), output.norm * growth(rows))
 

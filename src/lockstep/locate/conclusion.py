@@ -19,7 +19,7 @@ from lockstep.core.finding import (
     SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, PART, Event
+from lockstep.core.manifest import APART, NESTING, PART, Event
 from lockstep.core.records import FILE_MISSING, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
@@ -45,6 +45,7 @@ from lockstep.locate.tf32_allowed import tf32_allowed
 from lockstep.locate.training_sides import Side, training_sides
 from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.reading.paired_steps import Pairing
+from lockstep.store.other_tools import LEFT_OUT
 from lockstep.store.reader import RankRecording, Recording
 
 
@@ -69,6 +70,8 @@ class Gathered:
     steps: set[int] = field(default_factory=set)
     aligned: int = 0
     has_calls: bool = False
+    one_sided: list[Pair] = field(default_factory=list)
+    crossed: list[str] = field(default_factory=list)
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
 
@@ -108,10 +111,16 @@ class Gathered:
             for record in pair.present.records:
                 sides = (record, None) if pair.candidate is None else (None, record)
                 self.lone.append(_missing(Pair(*sides), "its call has no partner in the other run"))
+        named = {step.path_of(call, is_candidate=True) for call in step.candidate.calls.values()}
         for item in step.aligned:
+            own, other = item.reference.site, step.path_of(item.candidate, is_candidate=True)
+            if own.module != other and own.module in named:
+                self.crossed.append(f"that of {own} under {item.candidate.site}")
             for paired in item.pairs:
                 if paired.reference is None or paired.candidate is None:
                     self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
+                    if not item.calls.only_results:
+                        self.one_sided.append(paired)
 
 
 def _missing(pair: Pair, reason: str) -> Finding:
@@ -213,7 +222,7 @@ def _gaps(
         yield "no call of one run could be aligned with a call of the other"
     if pairing.is_of_another_tool:
         yield from _missing_files(findings)
-        yield from _results_of_one_side(gathered.lone)
+        yield from _of_one_side(gathered)
     yield from gathered.coverage.gaps(findings)
     yield from _known_by_numbers_alone(findings)
     if not gathered.judge.looks_at_set_up:
@@ -342,19 +351,35 @@ def _missing_files(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"{len(names)} {files} not there that a dump names: {listed(names, 3)}"
 
 
-def _results_of_one_side(lone: Iterable[Finding]) -> Iterator[str]:
-    """Results that one dump alone has of a call that both have, as where a file is missing."""
-    found = [
-        one.pair
-        for one in lone
-        if one.reason == _NOT_AT_THIS_CALL and one.pair.present.role is Role.OUTPUT
+def _of_one_side(gathered: Gathered) -> Iterator[str]:
+    """What one dump alone has, as where a file is missing: nothing else tells whether the two agree in it.
+
+    Where names of files tell the calls, in both by one tool, each tensor of a call that both have counts. So does a
+    call of one side that nothing depends on, and a result that the other dump has under the name of a different call.
+    A dump that lists its calls may lack an argument, or a call, by rights.
+    """
+    told = [
+        {gap.what: gap.reason for gap in one.manifest.not_seen}
+        for one in (gathered.pairing.reference, gathered.pairing.candidate)
     ]
+    by_name = NESTING in told[0] and told[0].keys() == told[1].keys()
+    by_name = by_name and told[0].get(LEFT_OUT) == told[1].get(LEFT_OUT)
+    roles = (Role.OUTPUT, Role.INPUT) if by_name else (Role.OUTPUT,)
+    found = [pair for pair in gathered.one_sided if pair.present.role in roles]
     if found:
-        first = found[0]
-        side = "candidate" if first.candidate is None else "reference"
-        record = first.present
-        results = "result has" if len(found) == 1 else "results have"
-        yield f"{len(found)} {results} no partner, first {record.name} of {record.site}, missing in the {side}"
+        side = "candidate" if found[0].candidate is None else "reference"
+        record = found[0].present
+        tensors = "tensor has" if len(found) == 1 else "tensors have"
+        yield f"{len(found)} {tensors} no partner, first {record.name} of {record.site}, missing in the {side}"
+    if by_name and gathered.crossed:
+        results = "result stands" if len(gathered.crossed) == 1 else "results stand"
+        yield f"{len(gathered.crossed)} {results} under a different name, first {gathered.crossed[0]}"
+    alone = [one for one in gathered.unaligned.calls if by_name and one.beside]
+    if alone:
+        count = sum(one.count for one in alone)
+        calls = "call has" if count == 1 else "calls have"
+        where = f"{alone[0].module} ({alone[0].op})" if alone[0].op else alone[0].module
+        yield f"{count} {calls} no partner, and nothing else shows what they return, first {where}"
 
 
 _NOT_AT_THIS_CALL = "the other run did not record it at this call"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import itemgetter
 
+from lockstep.align.constants import DRAWN
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of, operator_of
@@ -49,7 +50,13 @@ from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.places import Places
 from lockstep.locate.scopes import Scopes
-from lockstep.locate.words import FIRST_BY_NAME, SETTING_UNTESTED, origin_reason, what_enters
+from lockstep.locate.words import (
+    FIRST_BY_NAME,
+    OWN_CONSTANT,
+    SETTING_UNTESTED,
+    origin_reason,
+    what_enters,
+)
 from lockstep.measure.measured_pair import Measured, pooled
 
 _UNSEEN = Region(unseen=8)
@@ -109,6 +116,7 @@ class StepWalk:
         self._outweighing = Outweighing(step, ledger, self._operations, judge)
         self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
+        self._constants: set[Key] = set()
         self._left: dict[int, Pair | None] = {}
 
     def run(self, progress: CountedProgress | None = None) -> None:
@@ -199,7 +207,9 @@ class StepWalk:
         ):
             self._origins.note_other_masks()
         if any(
-            one.shape_differs and self._ledger.state(one.pair) is None for one in operation.inputs
+            (one.shape_differs or key_of(one.pair) in self._constants)
+            and self._ledger.state(one.pair) is None
+            for one in operation.inputs
         ):
             self._result_of_region(item, pair, measured, backward)
             return
@@ -282,8 +292,13 @@ class StepWalk:
     def _arrival(self, item: Aligned, pair: Pair) -> None:
         """A tensor enters a call, or leaves a module that only passes it on."""
         measured, name = self._ledger.measure(pair), pair.present.name
-        if self._is_clear(item, measured):
+        if self._is_own_constant(pair, measured):
+            self._constants.add(key_of(pair))
+            self._ledger.report(State(measured, AGREES), OWN_CONSTANT, inherited=False)
+        elif self._is_clear(item, measured):
             pass
+        elif measured.shape_differs and _is_cut_again(item, pair):
+            self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
         elif self._is_changed_by_lone_calls(pair):
             self._passage_arrival(item, pair, measured)
         elif _both_named(pair, self._ledger.parameter_names):
@@ -294,6 +309,12 @@ class StepWalk:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._note_buffer_user(item, pair)
+
+    def _is_own_constant(self, pair: Pair, measured: Measured) -> bool:
+        """Whether a constant enters a call that each run makes by calls of its own, and not the same."""
+        if measured.equal or pair.present.role is not Role.INPUT:
+            return False
+        return self._ledger.state(pair) is None and _is_constant(self._tracer.forward(pair))
 
     def _is_changed_by_lone_calls(self, pair: Pair) -> bool:
         """Whether one run changes a parameter or buffer of its model by calls of its own before this one takes it."""
@@ -695,6 +716,20 @@ def _computes(region: Region) -> bool:
     """Whether calls without partner do more than hand elements on: then derivatives follow from what enters."""
     calls = (*region.reference_calls, *region.candidate_calls)
     return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
+
+
+def _is_cut_again(item: Aligned, pair: Pair) -> bool:
+    """Whether a call takes elements of a view, which one run may have cut before: what comes out tells."""
+    moving = family_of(item.reference.site.op) in (Family.MOVEMENT, Family.GATHER)
+    return moving and pair.present.role is Role.INPUT and item.reference.kind is CallKind.OPERATOR
+
+
+def _is_constant(boundary: Boundary) -> bool:
+    """Whether calls of each run make a tensor of no other tensor, and draw nothing."""
+    region = boundary.region
+    calls = (*region.reference_calls, *region.candidate_calls)
+    made = bool(region.reference_calls and region.candidate_calls) and not boundary.sources
+    return made and not any(family_of(call.site.op) in DRAWN for call in calls)
 
 
 def _following(judgement: Judgement, gradient: Measured, forward: Measured) -> Judgement:

@@ -82,6 +82,9 @@ def _is_placed_apart(output: Measured) -> bool:
     return alike and counted and are_placed_apart(one, two)
 
 
+OWN_CONSTANT = (
+    "a constant, which each run makes by calls of its own: judged by what is computed from it"
+)
 FIRST_BY_NAME = "the first by its name: neither side tells which call came first"
 """Why what is named need not be where a difference began."""
 

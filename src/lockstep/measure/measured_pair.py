@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lockstep.core.dims import dims_of
-from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.dtypes import is_floating, smallest_positive, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.records import (
     COPIES_DIFFER,
@@ -27,7 +27,7 @@ from lockstep.core.records import (
 )
 from lockstep.core.sketch import distances
 from lockstep.measure.axis_order import measure_layouts
-from lockstep.measure.masks import is_same_mask
+from lockstep.measure.masks import LEAVES_OUT, is_same_mask
 from lockstep.measure.metrics import (
     IDENTICAL,
     are_equal,
@@ -109,6 +109,14 @@ class Measured:
         return left.shape != right.shape and not is_placed_otherwise(left.content, right.content)
 
     @property
+    def least_rounding(self) -> float:
+        """Half of the spacing of subnormal numbers of the coarser dtype, in the tensor's unit: a rounding is off by as
+        much, however small the number is; 0 for whole numbers."""
+        records = (self.pair.reference, self.pair.candidate)
+        spacings = (smallest_positive(one.dtype) for one in records if one is not None)
+        return max((0.5 * one for one in spacings if one), default=0.0)
+
+    @property
     def means_nothing(self) -> bool:
         """Whether it is memory that nobody has written to, which nothing follows from."""
         left, right = self.pair.reference, self.pair.candidate
@@ -143,6 +151,14 @@ class Measured:
         if far == 0.0:
             return 0.0
         return far / self.norm if self.norm > 0 else math.inf
+
+
+def is_other_mask(item: Measured) -> bool:
+    """Whether two masks leave out the same elements by other numbers: -inf in one run, -1e9 in the other."""
+    left, right = item.pair.reference, item.pair.candidate
+    if left is None or right is None or not (item.equal and item.floating):
+        return False
+    return would_differ(left.digest, right.digest) and item.peak >= -LEAVES_OUT
 
 
 def alone(record: TensorRecord) -> Measured:

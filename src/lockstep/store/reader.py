@@ -649,13 +649,13 @@ def _advice_of_folder(path: Path) -> str:
         return "give the directory of `lockstep record -o`"
     inside = "" if first.suffix.lower() in _MANY_INSIDE else first.suffix
     where = "{any}/" if first.parent != path else ""
-    names = f"{where}{{module}}.{{op}}.{{role}}.{{index}}{inside}"
-    return (
-        f"for tensors of your own say how names are built: --format 'tensors:{names}', or {{module}}{inside} where that"
-        " is all they tell"
-    )
+    names = _ALL_TOLD if _ROLE_LAST.search(first.stem) else "{module}"
+    more = "" if names == _ALL_TOLD else f", or by all that they tell, as in {_ALL_TOLD}"
+    return f"for tensors of your own say how names are built: --format 'tensors:{where}{names}{inside}'{more}"
 
 
+_ALL_TOLD = "{module}.{op}.{role}.{index}"
+_ROLE_LAST = re.compile(r"\..+\.(?:input|output|grad_input|grad_output)\.\d+")
 _MANY_INSIDE = (".npz", ".safetensors", ".h5", ".hdf5")
 """Files that hold many tensors, each by a name of its own."""
 

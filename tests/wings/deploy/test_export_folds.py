@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.parity import ParityRuns
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Session, Settings
 
 
 class Steps(nn.Module):
@@ -198,3 +198,22 @@ def test_a_row_that_no_input_reads_is_compared_where_the_table_is_read_alone(tmp
     # then the table is at fault, though no result differs
     assert found.verdict is Verdict.DIVERGED
     assert (found.origins[0].module, found.origins[0].tensor) == ("table", "table.weight")
+
+
+class Normalised(nn.Module):
+    """Divides by a norm that may be zero, and scales by next to one."""
+
+    def forward(self, x):
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-8) * (1 + 1e-5)
+
+
+def test_a_small_number_that_keeps_a_division_whole_is_not_taken_for_zero():
+    """onnxscript's patterns take 1e-8 for 0: the file would return NaN for a row of zeros, where the module has 0."""
+    module, x = Normalised().eval(), torch.randn(2, 3)
+    sound = Sound(lambda: (module, {"x": x}))
+    zeros = np.zeros((2, 3), "f4")
+    found = Session(sound.exported.optimized).run({"x": zeros})
+    assert np.array_equal(next(iter(found.values())), zeros)
+    assert [one.name for one in sound.exported.optimized.graph.input] == ["x"]
+    returned = next(iter(Session(sound.exported.optimized).run({"x": x.numpy()}).values()))
+    torch.testing.assert_close(torch.from_numpy(returned), module(x), rtol=1e-6, atol=0)

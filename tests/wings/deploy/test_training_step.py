@@ -116,7 +116,12 @@ def test_a_checkpoint_of_something_else_is_refused(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["sgd:lr=0.1,momentum=0.9,weight_decay=0.01", "adam:lr=0.01,eps=1e-6"]
+    "text",
+    [
+        "sgd:lr=0.1,momentum=0.9,weight_decay=0.01",
+        "adam:lr=0.01,eps=1e-6",
+        "adamw:lr=0.05,weight_decay=0.1",
+    ],
 )
 def test_an_update_is_torchs(text):
     torch.manual_seed(0)
@@ -129,6 +134,32 @@ def test_an_update_is_torchs(text):
         own, state = update.apply(own, {"w": one.grad}, state)
         optimizer.step()
     torch.testing.assert_close(own["w"], one.detach())
+
+
+class Words(torch.nn.Module):
+    """A recurrent net over words, most of which a batch does not have: their gradients are zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(9, 4)
+        self.recurrent = torch.nn.LSTM(4, 3, batch_first=True)
+        self.scores = torch.nn.Linear(3, 2)
+
+    def forward(self, ids):
+        return self.scores(self.recurrent(self.words(ids))[0][:, -1])
+
+
+def words():
+    torch.manual_seed(0)
+    return Words(), {"ids": torch.tensor([[1, 2], [2, 1], [3, 1], [1, 1]])}
+
+
+def test_words_without_a_gradient_stay_numbers_in_an_lstm_that_adamw_trains(tmp_path):
+    said, code = called(
+        export, f"{__file__}:words", "--train-step", "adamw:lr=0.01", "-o", tmp_path / "step.onnx"
+    )
+    assert code == 0, said
+    assert "trained 20 steps beside torch" in said
 
 
 @pytest.mark.parametrize("text", ["lion:lr=1", "sgd:rate=1", "adam:lr=fast"])

@@ -37,12 +37,17 @@ def test_the_module_that_takes_longer_is_named_though_its_kernel_is_called_other
     left = _profile(tmp_path / "left", 100)
     right = _profile(tmp_path / "right", 300, name="npu::linear")
     # when
-    code = main(["profile", "diff", str(left), str(right)])
+    code = main(["profile", "diff", str(left), str(right), "-o", str(tmp_path / "page")])
     # then
     first = capsys.readouterr().out.splitlines()[0]
     assert code == 1
     assert first.startswith("SLOWER: a step takes")
     assert "most in block" in first
+    # and the page says the same, with both names of the kernel
+    page = (tmp_path / "page" / "profile-diff.html").read_text()
+    assert first in page
+    assert "npu::linear" in page
+    assert "addmm" in page
 
 
 def test_two_profiles_of_one_training_do_not_differ(

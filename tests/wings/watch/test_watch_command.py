@@ -164,6 +164,30 @@ def test_own_rules_and_settings(place: Place) -> None:
     )
 
 
+ASKS = """
+def recorded(step):
+    outputs = [record for _, record in step.outputs()]
+    known = all(one.change is not None for one in step.updates)
+    sketched = sum(one.content.sketch is not None for one in outputs)
+    yield step.hit("recorded", f"{known} {sketched} of {len(outputs)}")
+"""
+
+
+def test_sketches_are_taken_of_parameters_alone(place: Place) -> None:
+    # Given a rule that asks how much updates changed, and for sketches of results
+    (place.path / "asks.py").write_text(ASKS)
+    # When a training is watched with it
+    ended = place.run(
+        "watch", "--rules", "asks.py", "--only-rule", "recorded", "--events", "events.jsonl", "--",
+        "python", "train.py",
+    )  # fmt: skip
+    # Then the one is known and the others are not taken
+    words = {one["words"] for one in place.events() if one["event"] == "hit"}
+    assert ended.returncode == 1, ended.stderr
+    assert len(words) == 1
+    assert words.pop().startswith("True 0 of ")
+
+
 def test_a_step_is_kept_for_replay_and_the_training_ends(place: Place) -> None:
     # Given a long training that overflows in step 3
     options = ["--stop-on", "not-finite", "--save-on", "not-finite", "-o", "kept", "--every", "3"]

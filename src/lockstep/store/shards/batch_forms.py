@@ -25,6 +25,7 @@ class Spread(Enum):
     BATCH = "its rows one rank after the other"
     SUM = "summed over the ranks"
     MEAN = "averaged over the ranks"
+    NORM = "the Euclidean norm of the ranks' norms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,9 @@ def together(
         return parts[0] if divided_by == 1 else _divided(parts[0], divided_by, dtype)
     if len({one.shape for one in parts}) > 1:
         raise UnlikeDimsError(f"ranks hold the shapes {sorted({one.shape for one in parts})}")
+    if form.spread is Spread.NORM:
+        squares = [np.abs(part.astype(np.float64)) ** 2 for part in parts]
+        return rounded(np.sqrt(np.sum(squares, axis=0)).astype(parts[0].dtype), dtype)
     ways = len(parts) if form.spread is Spread.MEAN else 1
     return _divided(_sum(parts), divided_by * ways, dtype, parts[0].dtype)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
-from lockstep.core.records import COPIES_DIFFER, Call, TensorRecord
+from lockstep.core.records import COPIES_DIFFER, PART_OF, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.hookspecs import Reader
 from lockstep.store.later_tensors import Bytes, LaterTensor
@@ -33,7 +34,8 @@ from lockstep.store.shards.batch_forms import (
 )
 from lockstep.store.shards.joining import Array, UnlikeDimsError
 from lockstep.store.shards.one_rank import calls_by_key, record_key
-from lockstep.store.shards.rank_parts import elements_of, encoded
+from lockstep.store.shards.placements import placed_by
+from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
 
@@ -229,7 +231,11 @@ class _Joiner:
             if equal and _is_held(call, record):
                 return _as_on_one(record)
             raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
+        if (placed := placed_by(record.content)) is not None:
+            return self._placed(records, placed, place)
         form, divided_by = self._form(state, call, records, one, equal=equal)
+        if PART_OF.match(record.content.note):
+            form, divided_by = _of_norms(record), 1
         if record.role in (Role.INPUT, Role.OUTPUT):
             state.forms[(call.id, record.role is Role.OUTPUT, record.index)] = form
         if form.spread is Spread.COPIES and not equal:
@@ -253,6 +259,19 @@ class _Joiner:
             ways = divided_by * (len(records) if form.spread is Spread.MEAN else 1)
             note = _added_up(records, ways)
         return known(LaterTensor(record.dtype, shape, load=load, note=note))
+
+    def _placed(
+        self, records: Sequence[TensorRecord], placed: tuple[Dims, Mesh], place: str
+    ) -> LaterTensor:
+        """What torch.distributed has placed on the ranks says itself how it is put together."""
+        contents = {number: one.content for number, one in enumerate(records)}
+        dims, mesh = placed
+        if mesh.ranks != len(records):
+            raise UnlikeDimsError(f"it lies on a mesh of {mesh.ranks} of the {len(records)} ranks")
+        later, found = Parts(contents, dims, mesh).whole()
+        if found is not None and found.copies > 1:
+            self._copies.append(place)
+        return later
 
     def _form(
         self,
@@ -372,6 +391,19 @@ class _Joiner:
             yield NotSeen(
                 "calls between ranks", f"one rank makes none; {self._between} were left out"
             )
+
+
+def _of_norms(record: TensorRecord) -> Form:
+    """The form of a tensor that torch.distributed placed as the norms of parts, as for clipping.
+
+    Raises
+    ------
+    UnlikeDimsError
+        If it is placed otherwise.
+    """
+    if "_NormPartial(2.0)" not in record.content.note:
+        raise UnlikeDimsError(f"nothing tells how to put together a {record.content.note}")
+    return Form(Spread.NORM)
 
 
 def _arguments(calls: Sequence[Call]) -> dict[str, Any]:

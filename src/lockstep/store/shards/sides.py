@@ -32,18 +32,17 @@ def side_by_side(
     if len(dims) > 2:
         raise UsageError("--dims is given three times; once is for both sides, twice for each")
     sides = (reference, candidate)
-    spread = [
-        len(one.ranks) > 1 or any(rank.manifest.world_size > 1 for rank in one.ranks.values())
-        for one in sides
-    ]
+    spread = [len(one.ranks) > 1 or _of_a_group(one) for one in sides]
     if dims and not any(spread):
         raise UsageError(
             f"--dims {dims[0]}: both recordings are of one rank, which holds every tensor whole"
         )
+    if not dims and (
+        len(reference.ranks) == len(candidate.ranks) or not any(map(_of_a_group, sides))
+    ):
+        return sides
     given = [[read_dims(path)] for path in ((dims[0], dims[-1]) if dims else ())] or [[], []]
     own = [_own(one) for one in sides]
-    if not dims and len(reference.ranks) == len(candidate.ranks):
-        return sides
     if not dims and not any(own) and (whole := _data_parallel(sides)):
         return whole
     left, right = (
@@ -55,17 +54,30 @@ def side_by_side(
     return left, right
 
 
+def _of_a_group(recording: Recording) -> bool:
+    """Whether its ranks say that they trained together."""
+    return any(rank.manifest.world_size > 1 for rank in recording.ranks.values())
+
+
 def _data_parallel(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
     """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these."""
     one, many = sorted(sides, key=lambda side: len(side.ranks))
-    if len(one.ranks) != 1 or any(rank.manifest.world_size > 1 for rank in one.ranks.values()):
+    if len(one.ranks) != 1 or _of_a_group(one):
         return None
     names = {f"rank{number}" for number in range(len(many.ranks))}
     sizes = {rank.manifest.world_size for rank in many.ranks.values()}
-    if set(many.ranks) != names or sizes != {len(names)} or is_placed(many):
+    if set(many.ranks) != names or sizes != {len(names)} or _is_placed_otherwise(many):
         return None
     made = as_global_batch(many, one)
     return (one, made) if sides[0] is one else (made, one)
+
+
+def _is_placed_otherwise(many: Recording) -> bool:
+    """Whether tensors are placed by more than FSDP2 over all ranks: then ranks may share a batch."""
+    return is_placed(many) and not all(
+        any(name.startswith("fully_shard ") for name in rank.manifest.wrappers)
+        for rank in many.ranks.values()
+    )
 
 
 def _own(recording: Recording) -> list[DimsFile]:

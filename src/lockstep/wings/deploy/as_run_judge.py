@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.core.finding import CallPair
 from lockstep.judge.calibration import CalibratedJudge, SiteNoise
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region
@@ -18,7 +16,7 @@ _ULP = 2.0
 """Unit roundoffs in the distance of two neighbouring numbers: the dtype's eps."""
 
 
-class AsRunJudge:
+class AsRunJudge(CalibratedJudge):
     """Judges a graph that the runtime fused; a `lockstep.judge.protocol.Judge`.
 
     The runtime may keep values between fused operators wider than the program does, or narrower. In single precision
@@ -30,51 +28,29 @@ class AsRunJudge:
     noise
         What rounding makes of each value: the program run again with its numbers moved to neighbours.
     behind
-        Gives the tolerances that are limited here; None for the error model, calibrated by this noise.
+        Gives the tolerances that are calibrated and limited here.
     """
 
     def __init__(self, noise: SiteNoise, behind: Judge | None = None) -> None:
-        self._noise = noise
-        self._behind: Judge = behind or CalibratedJudge(noise, ErrorModel())
-
-    @property
-    def name(self) -> str:
-        """As it stands under `judged_by`."""
-        return self._behind.name
-
-    @property
-    def looks_at_set_up(self) -> bool:
-        """As the judge behind it does."""
-        return self._behind.looks_at_set_up
-
-    def notes(self) -> Sequence[str]:
-        """Those of the judge behind it."""
-        return self._behind.notes()
+        super().__init__(noise, behind or ErrorModel())
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """Judge one output of a call."""
-        found = self._behind.operator(operation, output)
-        return self._bounded(found, operation.entering, output)
+        return self._bounded(super().operator(operation, output), operation.entering, output)
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region
     ) -> Judgement:
         """Judge a tensor against those that the calls of a region made it from."""
-        found = self._behind.passage(sources, target, region=region)
-        return self._bounded(found, sources, target)
-
-    def update(
-        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
-    ) -> Judgement:
-        """Judge a parameter: as the judge behind does."""
-        return self._behind.update(entering, output, calls=calls)
+        return self._bounded(super().passage(sources, target, region=region), sources, target)
 
     def _bounded(
         self, found: Judgement, entering: Sequence[Measured], output: Measured
     ) -> Judgement:
         if output.equal or not output.floating or not output.known:
             return found
-        noise, reach = self._noise.of(output), self._reach(entering)
+        moved = [one for one in entering if one.floating and not one.equal]
+        noise, reach = self._noise.of(output), max(1.0, self._reach(moved))
         relative = 0.0 if noise is None else reach * noise / (output.norm or 1.0)
         bound = allowed(relative, _ULP * output.unit)
         is_measured = noise is not None and reach <= CALIBRATION_MARGIN_16_BIT
@@ -88,11 +64,3 @@ class AsRunJudge:
         return replace(
             found, tolerance=tolerance, unexplained=unexplained, open=found.open and unexplained
         )
-
-    def _reach(self, entering: Sequence[Measured]) -> float:
-        """How many times its noise the worst input is off, 1 at least; infinite where none is known."""
-        reach = 1.0
-        for item in (one for one in entering if one.floating and not one.equal):
-            known = self._noise.of(item)
-            reach = max(reach, item.distance / known if known else math.inf)
-        return reach

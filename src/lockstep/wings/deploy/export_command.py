@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     cls=shared.Option,
     old=["--train"],
     metavar="UPDATE",
-    help="Export a training step: sgd:lr=0.1,momentum=0.9 or adam:lr=0.001.",
+    help="Export a training step: sgd:lr=0.1,momentum=0.9, adam:lr=0.001 or adamw.",
 )
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
               help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip

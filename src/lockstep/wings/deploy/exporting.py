@@ -36,6 +36,9 @@ _NO_FUNCTION = re.compile(
 _TRANSLATING = re.compile(r"Error when translating node %(\S+) :")
 
 
+_NEXT_TO_0, _NEXT_TO_1 = 1e-7, 1e-4
+"""How near to 0 or 1 the exporter's patterns may take a number for it: ten times their tolerances."""
+
 _CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 
 
@@ -161,7 +164,8 @@ def to_onnx(
         if made is None or made.exported_program is None:
             raise UsageError("the exporter returned no model; another version of torch may")
         plain = made.model_proto  # made anew each time
-        made.optimize()
+        with _kept_apart(made.model.graph):
+            made.optimize()
         optimized = made.model_proto
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
@@ -178,6 +182,44 @@ def _check_opset(model: Any, asked: int, said: str) -> None:
             f"--opset {asked}: the exporter wrote opset {found} instead, and would have said nothing{because}; give"
             f" --opset {found}, or one from 18 to {OPSET + 3}"
         )
+
+
+@contextlib.contextmanager
+def _kept_apart(graph: Any) -> Iterator[None]:
+    """Hide scalars next to 0 and 1 from the exporter's optimisation while it runs.
+
+    Its patterns take 1e-8 for 0 and 1.00001 for 1 (onnxscript 0.7: `abs_tol`, `rel_tol`), so that the small term that
+    keeps a division from 0 / 0 would be gone.
+    """
+    ir = engine("onnx_ir")
+    hidden = {}
+    for node in list(graph) if graph is not None else ():
+        tensor = node.attributes["value"].value if "value" in node.attributes else None
+        if node.op_type != "Constant" or tensor is None or not _is_next_to_a_whole(tensor.numpy()):
+            continue
+        made = node.outputs[0]
+        alone = ir.Value(name=made.name, shape=made.shape, type=ir.TensorType(tensor.dtype))
+        for use in list(made.uses()):
+            use.node.replace_input_with(use.idx, alone)
+        graph.remove(node)
+        graph.inputs.append(alone)
+        hidden[alone] = tensor
+    try:
+        yield
+    finally:
+        for alone, tensor in hidden.items():
+            graph.inputs.remove(alone)
+            if alone.uses():
+                alone.const_value = tensor
+                graph.register_initializer(alone)
+
+
+def _is_next_to_a_whole(array: Any) -> bool:
+    """Whether a number is next to 0 or 1, and neither."""
+    if array.size != 1 or array.dtype.kind != "f":
+        return False
+    number = float(array.reshape(()))
+    return 0 < abs(number) < _NEXT_TO_0 or 0 < abs(number - 1) < _NEXT_TO_1
 
 
 @contextlib.contextmanager

@@ -182,14 +182,18 @@ def every_value(
     batch_bytes
         What the values of a pass may take, in bytes, where shape inference knows their sizes.
     """
-    asked = type(model)()
-    asked.CopyFrom(model)
-    own = {one.name: one for one in model.graph.output}
+    outputs = list(model.graph.output)
+    own = {one.name: one for one in outputs}
     info = engine("onnx").ValueInfoProto
     for batch in _batches(model, inputs, names, batch_bytes):
-        del asked.graph.output[:]
-        asked.graph.output.extend(own.get(name, info(name=name)) for name in batch)
-        yield from Session(asked, settings).run(inputs).items()
+        del model.graph.output[:]
+        model.graph.output.extend(own.get(name, info(name=name)) for name in batch)
+        try:
+            session = Session(model, settings)
+        finally:
+            del model.graph.output[:]
+            model.graph.output.extend(outputs)
+        yield from session.run(inputs).items()
 
 
 def rounded_at(model: Any, names: Collection[str]) -> Any:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.export import ExportedProgram
 from torch.func import functional_call, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.program_run import moved
 from lockstep.wings.deploy.stage import TARGET
 
 Tensors = dict[str, torch.Tensor]
@@ -33,7 +38,7 @@ class Update:
     Parameters
     ----------
     name
-        "sgd" or "adam".
+        "sgd", "adam" or "adamw".
     settings
         As torch's optimizer of this name takes them.
     """
@@ -74,7 +79,8 @@ class Update:
         if self.name == "sgd":
             return torch.optim.SGD(parameters, **kept)
         betas = kept.pop("beta1"), kept.pop("beta2")
-        return torch.optim.Adam(parameters, betas=betas, **kept)
+        kind = torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
+        return kind(parameters, betas=betas, **kept)
 
     def first_state(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
         """What it holds before its first update."""
@@ -94,14 +100,20 @@ class Update:
     def apply(
         self, parameters: Tensors, gradients: Tensors, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        """Parameters and state after an update (torch.optim.SGD and torch.optim.Adam, as their pages have them)."""
+        """Parameters and state after an update (torch.optim.SGD, Adam and AdamW, as their pages have them)."""
         rule = _sgd if self.name == "sgd" else _adam
-        return rule(parameters, gradients, state, self.settings)
+        settings = dict(self.settings)
+        if self.name == "adamw":  # its decay is apart from the gradient
+            left = 1 - settings["lr"] * settings.pop("weight_decay")
+            settings["weight_decay"] = 0.0
+            parameters = {name: one * left for name, one in parameters.items()}
+        return rule(parameters, gradients, state, settings)
 
 
 _DEFAULTS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
 }
 
 
@@ -183,11 +195,12 @@ class TrainingStep:
         state = self.first_state()
         try:
             # A function: of a bound method the tracer counts its object among the arguments.
-            graph = make_fx(
-                lambda *given: self._step(*given),
-                decomposition_table=_backwards(),
-                tracing_mode="fake",
-            )(state, self.batch)
+            with plain_kernels(), sdpa_kernel(SDPBackend.MATH):
+                graph = make_fx(
+                    lambda *given: self._step(*given),
+                    decomposition_table=_backwards(),
+                    tracing_mode="fake",
+                )(state, self.batch)
             return torch.export.export(
                 _Given(graph), (), {"state": state, "batch": self.batch}, strict=False
             )
@@ -217,12 +230,25 @@ class TrainingStep:
         }
         return loss, {name: made[name] for name in state}
 
-    def eager_losses(self, batches: list[Tensors]) -> list[float]:
-        """Losses of torch's own training: its autograd, its optimizer, a copy of the module."""
+    def eager_losses(
+        self, batches: list[Tensors], draw: np.random.Generator | None = None
+    ) -> list[float]:
+        """Losses of torch's own training: its autograd, its optimizer, a copy of the module.
+
+        Parameters
+        ----------
+        batches
+            One a step.
+        draw
+            Moves parameters to neighbours before each step, as rounding of the last one might; None lets them be.
+        """
         module = copy.deepcopy(self.module)
         optimizer = self.update.optimizer(module.parameters())
         losses = []
         for batch in batches:
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.copy_(parameter if draw is None else moved(parameter, draw))
             optimizer.zero_grad()
             inputs = {name: one for name, one in batch.items() if name != TARGET}
             loss = LOSSES[self.loss](first_tensor(module(**inputs)), batch[TARGET])
@@ -230,6 +256,15 @@ class TrainingStep:
             optimizer.step()
             losses.append(loss.item())
         return losses
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Leave oneDNN out: its LSTM is one operator that cannot be taken apart."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a flag that is put back as it was
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def first_tensor(returned: Any) -> torch.Tensor:
@@ -278,9 +313,15 @@ def _backwards() -> dict[Any, Callable[..., Any]]:
     return {
         **core_aten_decompositions(),
         **get_decompositions(norms),
+        aten.empty_permuted.default: _empty,
         aten.convolution_backward.default: _convolution_backward,
         aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
     }
+
+
+def _empty(size: list[int], order: list[int], **options: Any) -> torch.Tensor:
+    """Room for numbers; in which order it lies in memory is nothing that a file says."""
+    return torch.zeros(size, dtype=options.get("dtype"))
 
 
 def _convolution_backward(

@@ -20,6 +20,7 @@ from lockstep.report.page import write_page
 from lockstep.wings.tune import diffing
 from lockstep.wings.tune.diffing import differences
 from lockstep.wings.tune.profile import Profile, time_text
+from lockstep.wings.tune.profile_diff_page import DIFF_PAGE, profile_diff_page
 from lockstep.wings.tune.profile_page import profile_page
 from lockstep.wings.tune.profile_run import Profiled, profile_command, steps_of
 from lockstep.wings.tune.profile_screen import as_values, render
@@ -35,7 +36,9 @@ class _Command(TrainingBehind):
 @runs_elsewhere(writes=("--output",))
 @click.command(cls=_Command)
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path))
-@options.option("--output", default=None, words="A folder: the page, and each rank's trace.")
+@options.option(
+    "--output", default=None, words="A folder: the page, and each rank's trace; of diff the page."
+)
 @options.option("--steps", default="3:8", words="Which steps to profile.")
 @options.option("--max-steps")
 @click.option("--simple", is_flag=True, help="Print the advice and the outermost modules alone.")
@@ -73,7 +76,7 @@ def profile(
     """
     command = training_command()
     if traces[:1] == (Path("diff"),):
-        return _diff(traces[1:], limit=limit, as_json=as_json)
+        return _diff(traces[1:], output, limit=limit, as_json=as_json, force=force)
     if bool(command) == bool(traces) or len(traces) > 1:
         raise UsageError(
             "give either one trace, or a training's command after --, or diff and two traces"
@@ -96,7 +99,9 @@ def profile(
     return _conclude(found, None, limit=limit, simple=simple, as_json=as_json, force=force)
 
 
-def _diff(traces: tuple[Path, ...], *, limit: int, as_json: bool) -> int:
+def _diff(
+    traces: tuple[Path, ...], output: Path | None, *, limit: int, as_json: bool, force: bool
+) -> int:
     """Set two trainings side by side; of more than two profiles each second one is of the right one."""
     if not traces or len(traces) % 2:
         raise UsageError(
@@ -108,6 +113,11 @@ def _diff(traces: tuple[Path, ...], *, limit: int, as_json: bool) -> int:
         click.echo(json_text(diffing.as_values(found, left, right)))
     else:
         click.echo(diffing.render(found, left, right, limit=limit).plain.rstrip("\n"))
+    if output is not None:
+        _make(output, force=force)
+        write_page(profile_diff_page(found, left, right), output / DIFF_PAGE)
+        if not as_json:
+            click.echo(f"\nwrote {output / DIFF_PAGE}")
     step = diffing.whole_step(left, right)
     return code_of(differs=step.is_told, looked=not math.isnan(step.low_us))
 

@@ -85,6 +85,18 @@ BUILT_IN: tuple[Rule, ...] = (
 )
 
 
+_OF_UPDATES = (update_too_large, update_too_small, weight_unchanged)
+
+
+def needs_sketches(rules: Iterable[Rule]) -> bool:
+    """Whether one of these asks how much an update changed: of sketches of parameters. Anybody's own rule may.
+
+    >>> needs_sketches([dead_relu]), needs_sketches([update_too_large])
+    (False, True)
+    """
+    return any(rule in _OF_UPDATES or rule not in BUILT_IN for rule in rules)
+
+
 def name_of(rule: Rule) -> str:
     """What a rule is called: `dead-relu`.
 

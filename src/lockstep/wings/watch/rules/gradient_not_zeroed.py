@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from lockstep.core.records import Sketch, TensorRecord
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 _LAST = "gradient-not-zeroed"
 _LIKE = 1e-3
 _LOOKED_AT = 8
+_AT_LEAST = 2
 
 
 def gradient_not_zeroed(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The gradient of a step is added to that of the step before, which an optimizer has taken already.
 
-    Formula: g = g' + s within a thousandth of |g'|, where s is what backward sent, g what it left and g' what the
-    optimizer took in the step before, in so many watched steps in a row. Sketches are linear, so it is asked of them;
-    of eight parameters at most, of which backward sends one part in the step.
+    Formula: m(g) = m(g') + m(s) within a thousandth of |m(g')| (in few bits, four unit roundoffs), where m is the mean
+    over all elements, s is what backward sent, g what it left and g' what the optimizer took in the step before; of
+    eight parameters at most, of which backward sends one part in the step, and of all of them, two at least; in so many
+    watched steps in a row. Means that are but rounding, below a thousandth of |g| / n, are left out: gradients of
+    scores behind a softmax add up to zero.
 
     Usual cause: `zero_grad()` is missing, or is called on another optimizer than the one that steps.
 
@@ -35,11 +37,16 @@ def gradient_not_zeroed(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
         for record in call.with_role(Role.PARAM_GRAD)
     }
     taken = {one.name: one.gradient for one in step.updates if one.gradient is not None}
-    looked = [name for name in sorted(taken) if name in left and len(sent.get(name, ())) == 1]
-    found = [name for name in looked[:_LOOKED_AT] if _adds(step, name, left[name], sent[name][0])]
-    for name in looked[:_LOOKED_AT]:
-        step.memory.facts[_LAST, name] = step.number, taken[name].content.sketch
-    if step.memory.in_a_row("not zeroed", "", bool(found)) >= steps:
+    looked = [
+        name
+        for name in sorted(taken)
+        if name in left and len(sent.get(name, ())) == 1 and _has_mean(taken[name])
+    ][:_LOOKED_AT]
+    found = [name for name in looked if _adds(step, name, left[name], sent[name][0])]
+    for name in looked:
+        step.memory.facts[_LAST, name] = step.number, _mean(taken[name])
+    holds = len(found) == len(looked) >= _AT_LEAST
+    if step.memory.in_a_row("not zeroed", "", holds) >= steps:
         words = f"the gradient of {found[0]} still holds that of the step before: it was not set to zero"
         yield step.hit("gradients", words, call=step.gradients[found[0]][0])
 
@@ -54,13 +61,27 @@ def _sent(step: ObservedStep) -> dict[str, list[TensorRecord]]:
 
 
 def _adds(step: ObservedStep, name: str, left: TensorRecord, sent: TensorRecord) -> bool:
+    number: int
+    before: float | None
     number, before = step.memory.facts.get((_LAST, name), (-2, None))
     if number != step.number - 1 or before is None or left.content.id == sent.content.id:
         return False
-    whole, part = left.content.sketch, sent.content.sketch
-    return whole is not None and part is not None and _is_sum(whole, part, before)
+    whole, part = _mean(left), _mean(sent)
+    if whole is None or part is None or not before:
+        return False
+    like = max(_LIKE, 4.0 * unit_roundoff(left.dtype))
+    return abs(whole - part - before) <= like * abs(before)
 
 
-def _is_sum(whole: Sketch, part: Sketch, before: Sketch) -> bool:
-    size = float(np.linalg.norm(before))
-    return size > 0.0 and float(np.linalg.norm(whole - part - before)) <= _LIKE * size
+def _mean(record: TensorRecord) -> float | None:
+    numbers = record.statistics
+    if numbers is None or numbers.nan_count or numbers.inf_count:
+        return None
+    return numbers.mean
+
+
+def _has_mean(record: TensorRecord) -> bool:
+    mean, numbers = _mean(record), record.statistics
+    if mean is None or numbers is None:
+        return False
+    return abs(mean) > _LIKE * numbers.norm / max(1, record.content.numel)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from lockstep.core.operators import Family, family_of
-from lockstep.core.records import ARRIVED_IN, Call, TensorRecord
+from lockstep.core.records import ARRIVED_IN, Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 _LAST = ("labels-constant", "labels and batch before")
-_NEAR = 0.5
+_MOVED = ("labels-constant", "how far batches moved")
+_ANOTHER = 0.4
+"""Half of the mean of |z| of a normal number, 0.798; noise of a fifth on one batch gives 0.16."""
 _KEEPS = {
     "view",
     "reshape",
@@ -32,7 +33,8 @@ def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
 
     Formula: all labels of a step hold one number everywhere, the same one in so many watched steps in a row, and the
     scores come out of weights of the model; or they are, to the last bit, those of the watched step before, in so many
-    in a row, while what the model is given is another batch (in sketches, further than half of its norm). Labels are
+    in a row, while what the model is given is another batch: its mean moves, on average over these steps, by more than
+    0.4 of the standard error by which the means of two independent batches are apart. Labels are
     what comes from outside and goes into a loss as its target, with an extent of two or more along the batch. Not
     counted are 0, 1, 2 ... n - 1 and, for one number, scores that are put together from others: so it is in
     contrastive losses.
@@ -139,14 +141,24 @@ def _is_scored_by_weights(step: ObservedStep, loss: Call) -> bool:
 
 
 def _is_again(step: ObservedStep, labels: list[TensorRecord], *, is_constant: bool) -> bool:
-    """Whether labels are those of the step before and the batch is another one; one number everywhere is told apart."""
+    """Whether labels are those of the step before and the batch is another; one number everywhere is told apart."""
+    facts = step.memory.facts
     digests = tuple(one.digest for one in labels)
-    batch = next(iter(step.batch), None)
-    before = step.memory.facts.get(_LAST)
-    step.memory.facts[_LAST] = digests, None if batch is None else batch.content.sketch
+    numbers = next((one.statistics for one in step.batch), None)
+    before, facts[_LAST] = facts.get(_LAST), (digests, numbers)
     if not labels or None in digests or is_constant or before is None or before[0] != digests:
+        facts[_MOVED] = []
         return False
-    now, then = step.memory.facts[_LAST][1], before[1]
-    if now is None or then is None or now.shape != then.shape:
-        return False
-    return bool(np.linalg.norm(now - then) > _NEAR * np.linalg.norm(then))
+    count = max((one.content.numel for one in step.batch), default=0)
+    moved: list[float] = facts.setdefault(_MOVED, [])
+    moved.append(_moved(before[1], numbers, count))
+    return sum(moved) > _ANOTHER * len(moved)
+
+
+def _moved(before: Statistics | None, now: Statistics | None, count: int) -> float:
+    """How far the mean of a batch is from that of the one before, in what two independent batches would be apart."""
+    if before is None or now is None or not count:
+        return 0.0
+    variance = max(0.0, now.norm**2 / count - now.mean**2)
+    apart = math.sqrt(2.0 * variance / count)
+    return abs(now.mean - before.mean) / apart if apart else 0.0

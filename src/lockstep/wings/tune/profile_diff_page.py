@@ -1,0 +1,61 @@
+"""The page of `lockstep profile diff`: how the steps differ, and each module and phase with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.report.page import Card, Grid, Page, Subject, Verdict
+from lockstep.wings.tune.diffing import CONFIDENCE, ModuleDifference, headline, whole_step
+from lockstep.wings.tune.profile import Profile, time_text
+
+DIFF_PAGE = "profile-diff.html"
+
+_TITLES = (
+    "beyond the noise", "module", "phase", "left, us", "right, us", "difference, us", "from, us", "to, us",
+    "operators left", "operators right",
+)  # fmt: skip
+
+
+def profile_diff_page(
+    found: Sequence[ModuleDifference], left: Sequence[Profile], right: Sequence[Profile]
+) -> Page:
+    """Compose the page of two profiles, or of repeats of the two."""
+    step = whole_step(left, right)
+    answer = headline(found, left, right)
+    is_slower = step.is_told and step.difference_us > 0
+    facts = [
+        ("A step, left", time_text(step.left_us)),
+        ("A step, right", time_text(step.right_us)),
+        (f"{CONFIDENCE:.0%} interval of the difference", _interval(step)),
+    ]
+    rows = [
+        ("yes" if one.is_told else "", one.path, one.phase.value, one.left_us, one.right_us, one.difference_us,
+         _known(one.low_us), _known(one.high_us), *one.operators)
+        for one in found
+    ]  # fmt: skip
+    verdict = Verdict(
+        "setup" if is_slower else "agree", "origin" if is_slower else "better", "Profiles",
+        f"{len(found)} modules and phases", answer.partition(": ")[2], "", facts,
+    )  # fmt: skip
+    sides = (("left", left), ("right", right))
+    return Page(
+        title=f"{answer} · Lockstep",
+        areas=(verdict, Card("Difference by module, the largest first", (Grid(_TITLES, rows),))),
+        subjects=tuple(
+            Subject(side, ", ".join(Path(one.name).name for one in profiles))
+            for side, profiles in sides
+        ),
+        about=", ".join(f"{side} {profiles[0].device}" for side, profiles in sides),
+    )
+
+
+def _interval(one: ModuleDifference) -> str:
+    if math.isnan(one.low_us):
+        return "fewer than four steps on a side give none"
+    return f"{one.low_us:.4g} us to {one.high_us:.4g} us"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
