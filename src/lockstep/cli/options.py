@@ -200,6 +200,7 @@ OPTIONS: dict[str, Meaning] = {
     "--optimize": Meaning("How much the runtime may rewrite the graph.",
                           click.Choice(["none", "basic", "extended", "layout", "all"]), "all"),
     "--rules": Meaning("Add the rules in this file.", PATH, metavar="FILE"),
+    "--accept": Meaning("How much worse results may be.", click.FloatRange(0), metavar="NUMBER"),
     "--env": Meaning("A variable of the environment.", str, metavar="NAME=VALUE"),
     "--python": Meaning("The Python that runs it.", str, Default.OF_THE_VERB, metavar="PYTHON"),
     "--on": Meaning("Run it on this machine, one that `lockstep remote add` named.", str, metavar="NAME"),

@@ -90,9 +90,9 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     "--least-sqnr", "budget", cls=options.Option, old=["--budget", "--min-db"], type=_Decibels(),
     help=f"The least SQNR of a layer and of the results, as in 30dB.  [default: {LEAST_DB:g}dB for the results]",
 )  # fmt: skip
-@click.option(
-    "--accept", type=click.FloatRange(0), metavar="POINTS", is_flag=False, flag_value=math.inf,
-    help="Points of accuracy that may be lost, where labels are given; alone, accept any loss."
+@options.option(
+    "--accept", is_flag=False, flag_value=math.inf,
+    words="In points of accuracy, where labels are given; without a number any loss is accepted."
     f"  [default: {ACCEPTED_POINTS:g}]",
 )  # fmt: skip
 @click.option(

@@ -62,9 +62,9 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     "--edits", "diff", type=click.Path(path_type=Path), metavar="DIFF",
     help="Try each hunk of a unified diff alone, on a copy of the current folder.",
 )  # fmt: skip
-@click.option(
-    "--accept", type=float, metavar="ERROR",
-    help="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
+@options.option(
+    "--accept",
+    words="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
     " at most this share (relative L2), as in 0.02.",
 )  # fmt: skip
 @click.option(
