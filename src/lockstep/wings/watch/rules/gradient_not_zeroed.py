@@ -70,7 +70,7 @@ def _adds(step: ObservedStep, name: str, left: TensorRecord, sent: TensorRecord)
     if whole is None or part is None or not before:
         return False
     like = max(_LIKE, 4.0 * unit_roundoff(left.dtype))
-    return abs(whole - part - before) <= like * abs(before)
+    return bool(abs(whole - part - before) <= like * abs(before))
 
 
 def _mean(record: TensorRecord) -> float | None:
