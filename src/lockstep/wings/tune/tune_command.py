@@ -63,7 +63,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     help="Try each hunk of a unified diff alone, on a copy of the current folder.",
 )  # fmt: skip
 @click.option(
-    "--accept", type=float, metavar="ERROR",
+    "--accept-error", "accept", type=float, metavar="SHARE",
     help="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
     " at most this share (relative L2), as in 0.02.",
 )  # fmt: skip
@@ -100,7 +100,7 @@ def tune(
 
     \b
     lockstep tune -- python train.py
-    lockstep tune --accept 0.02 --time 1h -- python train.py
+    lockstep tune --accept-error 0.02 --time 1h -- python train.py
     lockstep tune --edits rewrites.diff -- python train.py
     lockstep tune --knobs mine.yaml -o tuned -- torchrun --nproc_per_node 2 train.py
     lockstep run-tuned tuned/tuned.yaml -- python train.py
@@ -112,7 +112,7 @@ def tune(
     wanted, own = read_choices(knobs) if knobs is not None else ({}, ())
     rewrites = read_rewrites(diff, Path.cwd()) if diff is not None else ()
     output = _folder(output)
-    subject = [*command, f"--steps {steps}", f"--accept {accept}", f"--seed {seed}"]
+    subject = [*command, f"--steps {steps}", f"--accept-error {accept}", f"--seed {seed}"]
     journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
     until_s = time.monotonic() + limit_s
 
