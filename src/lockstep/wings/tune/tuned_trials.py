@@ -107,9 +107,7 @@ class TunedTrials:
             f"another precision throughout ({changes}), losses and gradients up to {error:.2%} off"
         )
         if self._accept is None or not error <= self._accept:
-            wanted = (
-                "" if self._accept is None else f", more than --accept {self._accept:.2%}"
-            )
+            wanted = "" if self._accept is None else f", more than --accept {self._accept:.2%}"
             return Numbers(False, words + wanted, error)
         return Numbers(True, words, error)
 
