@@ -206,7 +206,7 @@ class _Joiner:
         before, after = (state.forms.get((call.id, is_output, 0)) for is_output in (False, True))
         ways = (before and before.spread, after and after.spread)
         factor, ranks = told.get("args.1"), len(self._ranks)
-        if ways == (Spread.SUM, Spread.MEAN) and type(factor) in (int, float):
+        if ways == (Spread.SUM, Spread.MEAN) and isinstance(factor, (int, float)):
             name = operator_of(call.site.op).name
             if name in ("mul", "div"):
                 told["args.1"] = factor / ranks if name == "mul" else factor * ranks
