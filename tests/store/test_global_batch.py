@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from two_ranks import run_two_ranks
 
+import lockstep
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.site import Phase, Role
@@ -24,6 +25,7 @@ from lockstep.store.shards.batch_forms import (
     together,
 )
 from lockstep.store.shards.joining import UnlikeDimsError
+from lockstep.store.shards.sides import side_by_side
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TWINS = (
@@ -96,6 +98,21 @@ def test_a_sound_training_agrees_with_its_twin_of_one_rank(runs: Path, name: str
     assert any(finding.difference > 0 for finding in found.findings)
     roles = {finding.pair.present.role for finding in found.findings}
     assert {Role.OUTPUT, Role.LOSS, Role.GRAD_OUTPUT, Role.PARAM_GRAD, Role.PARAM_AFTER} <= roles
+
+
+def test_a_loss_that_ranks_scale_by_their_number_is_that_of_one_rank(runs: Path) -> None:
+    # given summed losses that one rank divides by the count, and two by half of it before they are averaged
+    name = "conv+sgd+clip+uneven"
+    sides = side_by_side(*(lockstep.open(runs / side / name) for side in ("one", "many")))
+
+    # then both have the same factor, so that no setting differs
+    factors = [
+        call.arguments["args.1"]
+        for side in sides
+        for call in side.ranks["rank0"].calls(1)
+        if call.site.op == "torch.Tensor.mul"
+    ]
+    assert factors == [1 / 5, 1 / 5]
 
 
 def test_either_side_may_be_the_one_of_several_ranks(runs: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
+from lockstep.core.operators import operator_of
 from lockstep.core.records import COPIES_DIFFER, PART_OF, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.hookspecs import Reader
@@ -189,11 +190,27 @@ class _Joiner:
             else:
                 tensor = self._tensor(state, call, records, partner, place)
                 tensors.extend([] if tensor is None else [tensor])
+        arguments = self._arguments(state, calls)
         return ReadCall(
             call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
-            arguments=_arguments(calls), module_class=call.module_class, parent=self._numbers.get(call.parent, -1),
+            arguments=arguments, module_class=call.module_class, parent=self._numbers.get(call.parent, -1),
             stack=call.stack, moment=call.sequence,
         )  # fmt: skip
+
+    def _arguments(self, state: _Step, calls: Sequence[Call]) -> dict[str, Any]:
+        """Settings of the call; a factor that makes the ranks' mean of their summands is that of the sum.
+
+        The mean over `n` ranks of `k s_r` is `(k / n)` times the sum of `s_r`, to the bit where `n` is a power of two.
+        """
+        told, call = _arguments(calls), calls[0]
+        before, after = (state.forms.get((call.id, is_output, 0)) for is_output in (False, True))
+        ways = (before and before.spread, after and after.spread)
+        factor, ranks = told.get("args.1"), len(self._ranks)
+        if ways == (Spread.SUM, Spread.MEAN) and isinstance(factor, (int, float)):
+            name = operator_of(call.site.op).name
+            if name in ("mul", "div"):
+                told["args.1"] = factor / ranks if name == "mul" else factor * ranks
+        return told
 
     # --- tensors
 
