@@ -63,9 +63,7 @@ def with_groups(
 
 
 def _ranks_of(group: Any) -> str:
-    with suppress(
-        Exception
-    ):  # a group that this rank is not in, or one that is taken apart already
+    with suppress(Exception):  # this rank is not in the group, or it is taken apart already
         ranks = torch.distributed.get_process_group_ranks(group)
         return f"ranks {', '.join(map(str, ranks))}"
     return "a group that this rank is not in"
@@ -79,7 +77,7 @@ def _operation(value: Any) -> str:
 def groups() -> dict[str, str]:
     """Return every process group of this process by its name: its backend, its ranks, and what it was made for.
 
-    The groups of a mesh tell its axis: `mesh_dp`.
+    What it was made for is the description that torch keeps of it, where it keeps one.
     """
     found = {}
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
