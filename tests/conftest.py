@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,16 @@ pytest_plugins = ["lockstep.testing.fixtures"]
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+# Started in the background, as by `nohup`, a process ignores these, and so does all that it starts: no test of what Ctrl-C
+# does would end.
+for _number in ("SIGINT", "SIGQUIT", "SIGHUP"):
+    _signal = getattr(signal, _number, None)
+    if _signal is not None and signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(
+            _signal, signal.default_int_handler if _number == "SIGINT" else signal.SIG_DFL
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
