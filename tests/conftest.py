@@ -23,8 +23,8 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
-# Started in the background, as by `nohup`, a process ignores these, and so does all that it starts: no test of what Ctrl-C
-# does would end.
+# Started in the background, as by `nohup`, a process ignores these, and so does all that it starts: no test of Ctrl-C
+# would end.
 for _number in ("SIGINT", "SIGQUIT", "SIGHUP"):
     _signal = getattr(signal, _number, None)
     if _signal is not None and signal.getsignal(_signal) is signal.SIG_IGN:

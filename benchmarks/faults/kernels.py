@@ -115,6 +115,23 @@ def break_forward(
     replace_call(training, place, replacement, from_step=from_step)
 
 
+def accumulate_input(
+    training: Training, place: Place, number: int, *, share: float, from_step: int = 0
+) -> None:
+    """Let the forward kernel at a place add to a buffer that still holds a share of its first argument."""
+
+    def replacement(at: Place, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        held = args[0].detach() * share
+        with BrokenForward(number, lambda tensor: _add(tensor, held)):
+            return run(*args, **kwargs)
+
+    replace_call(training, place, replacement, from_step=from_step)
+
+
+def _add(tensor: Tensor, held: Tensor) -> None:
+    tensor.add_(held.reshape(tensor.shape))
+
+
 def break_backward(
     training: Training,
     place: Place,

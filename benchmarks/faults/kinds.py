@@ -117,6 +117,7 @@ EXPLAINED_AS = {
     "rows-rolled": "the right result elsewhere",
     "output-shifted": "a constant offset",
     "tail-unwritten": "part of an axis",
+    "input-accumulated": "a missing or extra term",
     "overflow-inf": "not finite",
     "not-a-number": "not finite",
     "inf-saturated": "not finite",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from kernels import Alter, break_backward, break_forward
+from kernels import Alter, accumulate_input, break_backward, break_forward
 from kinds import Amount, FaultKind, Planted, Target, largest, last_part, register
 from kinds_code import own_names
 from sites import OperatorCall
@@ -148,6 +148,31 @@ _forward(
     make_reference=_put(float("inf")),
 )  # fmt: skip
 
+
+def _fit_input(call: OperatorCall) -> Target | None:
+    """Operators that give as many elements as their first argument has, in its place."""
+    number, first = _last_kernel(call, None), call.tensor(0, "input")
+    if number is None or first is None or not call.differentiable or call.output.numel() < 8:
+        return None
+    alike = (first.shape, first.dtype) == (call.output.shape, call.output.dtype)
+    if not alike or not call.args or call.args[0] is not first:
+        return None
+    return Target(call.place, kernel=number, operators=own_names(call))
+
+
+def _accumulate(training: Training, planted: Planted) -> None:
+    target = planted.target
+    accumulate_input(
+        training, target.place, target.kernel, share=planted.amount, from_step=planted.from_step
+    )
+
+
+register(
+    FaultKind(
+        "input-accumulated", "forward", ("forward",), _accumulate, fit=_fit_input, amount=Amount(0.02, 0.1),
+        may_start_late=True,
+    )
+)  # fmt: skip
 
 # -------------------------------------------------------------------------------------- backward
 
