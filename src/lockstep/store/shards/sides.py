@@ -60,7 +60,12 @@ def _of_a_group(recording: Recording) -> bool:
 
 
 def _data_parallel(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
-    """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these."""
+    """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these.
+
+    Another tool's dump does not tell how many ranks there were: one rank of it may be what is left of several.
+    """
+    if any(side.is_of_another_tool for side in sides):
+        return None
     one, many = sorted(sides, key=lambda side: len(side.ranks))
     if len(one.ranks) != 1 or _of_a_group(one):
         return None
