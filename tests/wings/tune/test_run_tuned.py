@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from lockstep.wings.tune.applying import Applying
 
 _TRAINING = """
 import os, sys, torch
@@ -122,3 +126,19 @@ def test_the_command_s_exit_code_is_passed_on(bench: _Bench, programs: Path) -> 
     (bench.folder / "tuned.yaml").write_text("knobs: {}")
     command = [str(programs / "lockstep"), "run-tuned", "tuned.yaml", "--", "sh", "-c", "exit 7"]
     assert subprocess.run(command, cwd=bench.folder, timeout=300).returncode == 7
+
+
+def test_the_end_of_a_data_loaders_worker_is_not_that_of_the_training(tmp_path: Path) -> None:
+    # given a training that is timed up to its third step
+    applying = Applying({}, tmp_path / "told", (1, 3), None)
+
+    # when a process that it started ends
+    worker = multiprocessing.get_context("spawn").Process(target=applying.finish)
+    worker.start()
+    worker.join()
+
+    # then nothing is noted, and something is once the training itself ends too early
+    assert worker.exitcode == 0
+    assert not (tmp_path / "told").exists()
+    applying.finish()
+    assert json.loads((tmp_path / "told" / "rank0.json").read_text())["step_s"] is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import multiprocessing
 import os
 import runpy
 import time
@@ -70,6 +71,7 @@ class Applying:
         self._uses: list[dict[str, Any]] = []
         self._threads = torch.get_num_threads()
         self._number = -1
+        self._process = os.getpid()
         self._began_s = 0.0
         self._scale = scale
 
@@ -103,8 +105,11 @@ class Applying:
             self._note((time.perf_counter() - self._began_s) / (number - self._timed[0]))
 
     def finish(self) -> None:
-        """The training has ended: leave what was noted."""
-        if self._into is not None and self._timed is not None and self._number < self._timed[1]:
+        """The training has ended: leave what was noted. A worker of a data loader, whose end is heard too, is none."""
+        if self._into is None or self._timed is None or self._number >= self._timed[1]:
+            return
+        is_worker = multiprocessing.parent_process() is not None
+        if self._process == os.getpid() and not is_worker:
             self._note(None)
 
     # --- what the script makes -----------------------------------------------------------------------------------
