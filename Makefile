@@ -16,8 +16,11 @@ demo-deploy: $(READY)
 	$(BIN)/python examples/deploy/walk.py
 
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
+# What failed runs once more in a process of its own, with nothing beside it: it has to fail there too. It is listed either way.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS) || \
+	{ test $$? -eq 1 && echo "Once more, alone, what failed beside other tests:" && \
+	$(BIN)/python -m pytest -v -x -n 0 --last-failed --last-failed-no-failures none $(OPTIONS); }
 
 # All that the tests leave out of `make test`: every case of what is sampled there, and what takes long.
 test-all: $(READY)
