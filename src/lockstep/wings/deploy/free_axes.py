@@ -163,7 +163,9 @@ def _guarded(said: str) -> dict[str, tuple[str | None, ...]]:
     for name, extent, guard in _GUARD.findall(said):
         text = guard.replace(extent, "n")
         if _ARITHMETIC.fullmatch(text):
-            wrong = [n for n in range(_TRIED) if not eval(text, {"__builtins__": {}}, {"n": n})]  # noqa: S307  # arithmetic alone
+            wrong = [
+                n for n in range(1, _TRIED) if not eval(text, {"__builtins__": {}}, {"n": n})
+            ]  # arithmetic alone
             if wrong and wrong[-1] < _TRIED - 1:
                 least = max(wrong[-1] + 1, int(found.get(name, ("0",))[0] or 0))
                 found[name] = str(least), None
