@@ -1,5 +1,8 @@
 """Where the module cannot be repeated by any file, that is said, and the export is not accused."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -75,6 +78,16 @@ class Draws(Plain):
         return self.linear(x + torch.rand_like(x))
 
 
+class DrawsInPython(Plain):
+    def forward(self, x):
+        return self.linear(x) * random.random()
+
+
+class DrawsInNumPy(Plain):
+    def forward(self, x):
+        return self.linear(x) + torch.from_numpy(np.random.rand(4).astype("f4"))  # as users do
+
+
 class Drops(Plain):
     def forward(self, x):
         return F.dropout(self.linear(x), 0.5)
@@ -106,9 +119,11 @@ CASES = [
     (AveragesInTraining, Verdict.AGREE, ""),
     (DropsInTraining, Verdict.AGREE, ""),
     (Averages, Verdict.INCOMPARABLE, "forward writes held, and returns something else"),
-    (CountsInPython, Verdict.INCOMPARABLE, "keeps something that is no buffer"),
+    (CountsInPython, Verdict.INCOMPARABLE, "reads something that is no input, parameter or buffer"),
     (Grows, Verdict.INCOMPARABLE, "forward keeps tensors from one call to the next"),
     (Draws, Verdict.INCOMPARABLE, "draws random numbers (aten.rand_like.default of the model, "),
+    (DrawsInPython, Verdict.INCOMPARABLE, "of Python's `random` or of NumPy"),
+    (DrawsInNumPy, Verdict.INCOMPARABLE, "of Python's `random` or of NumPy"),
     (Drops, Verdict.INCOMPARABLE, "draws random numbers (aten.native_dropout.default of"),
     (StaysInTraining, Verdict.DIVERGED, "statistics of the batch, as in training (aten._nat"),
 ]

@@ -23,9 +23,11 @@ from lockstep.wings.deploy.free_axes import (
     as_suggested,
     as_torch_takes,
     constraint_sentence,
+    to_trace_with,
 )
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.model_source import ModelSource
+from lockstep.wings.deploy.recurrent import any_length
 
 OPSET = 20
 """The opset without `--opset`: the one that torch's exporter is written for."""
@@ -123,8 +125,9 @@ def _program(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], axes: Axes
 ) -> ExportedProgram:
     shapes = as_torch_takes(axes, inputs) if axes else None
-    with _quiet():
-        return torch.export.export(module, (), dict(inputs), dynamic_shapes=shapes, strict=False)
+    traced = to_trace_with(inputs, axes)
+    with _quiet(), any_length():
+        return torch.export.export(module, (), traced, dynamic_shapes=shapes, strict=False)
 
 
 def to_onnx(
@@ -153,7 +156,7 @@ def to_onnx(
         If an operator has no rule, or the exporter writes another opset.
     """
     engine("onnx"), engine("onnxscript")
-    with _quiet() as said:
+    with _quiet() as said, any_length():
         try:
             made = torch.onnx.export(
                 program, (), kwargs=dict(inputs), dynamo=True, opset_version=opset, optimize=False, verbose=False,
