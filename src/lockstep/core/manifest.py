@@ -129,6 +129,9 @@ NESTING = "which call holds which"
 APART = "parts of tensors"
 """What is not seen where ranks' parts of one tensor could not be put together: it is not compared."""
 
+CONTRADICTIONS = "files that contradict their names"
+"""What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
