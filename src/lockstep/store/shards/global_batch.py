@@ -101,7 +101,7 @@ class _Joiner:
 
     def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
-        for step in sorted({step for rank in self._ranks for step in rank.steps}):
+        for step in self._told.steps_of(dict(enumerate(self._ranks))):
             yield from self._step(step)
         yield from self._said()
 
@@ -110,9 +110,7 @@ class _Joiner:
         return self._divided_by == 1
 
     def _step(self, step: int) -> Iterator[ReadCall]:
-        by_rank = [
-            calls_by_key(rank.calls(step) if step in rank.steps else []) for rank in self._ranks
-        ]
+        by_rank = [calls_by_key(rank.calls(step)) for rank in self._ranks]
         whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
         state = self._begun(step, by_rank, whole)
         for key, call in by_rank[0].items():

@@ -113,10 +113,9 @@ class _Joiner:
     def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
         first, *others = sorted(self._ranks)
-        for step in sorted({step for rank in self._ranks.values() for step in rank.steps}):
+        for step in self._told.steps_of(self._ranks):
             by_rank = {
-                number: calls_by_key(rank.calls(step) if step in rank.steps else [])
-                for number, rank in self._ranks.items()
+                number: calls_by_key(rank.calls(step)) for number, rank in self._ranks.items()
             }
             for key, call in by_rank[first].items():
                 yield self._call(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
+from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.store.other_tools import LEFT_OUT, made_by
 from lockstep.store.reader import RankRecording, Recording
@@ -30,14 +31,34 @@ class Told:
         What could not be, by the reason.
     copies, rounded
         Tensors whose copies differ by more than rounding, and by rounding.
+    lost
+        Steps that ranks have not, in words.
     """
 
     apart: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     copies: list[str] = field(default_factory=list)
     rounded: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def steps_of(self, ranks: Mapping[int, RankRecording]) -> list[int]:
+        """Return the steps that every rank recorded to its end; of others it is said which rank lacks them."""
+        every = sorted({step for rank in ranks.values() for step in rank.steps})
+        complete = {number: set(rank.complete_steps) for number, rank in ranks.items()}
+        for number, rank in ranks.items():
+            lacks = [step for step in every if step not in complete[number]]
+            if lacks:
+                by = rank.manifest.ended_by or (
+                    "" if rank.is_closed else "something that killed it"
+                )
+                ended = f", as rank{number} was ended by {by}" if by else ""
+                what = f"step{'s' * (len(lacks) > 1)} {listed([*map(str, lacks)])}"
+                why = f"rank{number} of {len(ranks)} did not record {what} to the end{ended}"
+                self.lost.append(f"{why}; record all ranks again to compare it")
+        return [step for step in every if all(step in done for done in complete.values())]
 
     def gaps(self) -> Iterator[NotSeen]:
         """All of that, a sentence each."""
+        yield from (NotSeen(APART, text) for text in self.lost)
         for why, where in self.apart.items():
             what = f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}"
             yield NotSeen(APART, what)
