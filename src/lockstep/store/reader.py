@@ -110,10 +110,13 @@ class Recording:
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
     is_of_another_tool
         Whether another tool wrote what was read: Lockstep knows no command that makes it.
+    put_together_of
+        The recording of several ranks that this one of a single rank was made of; None for one that was recorded so.
     """
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = self.new_beside = path
+        self.put_together_of: Recording | None = None
         self.manifest = _read_run_manifest(path)
         self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
         names = sorted(
@@ -149,6 +152,8 @@ class Recording:
     @property
     def unrecorded(self) -> tuple[str, ...]:
         """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        if self.put_together_of is not None:
+            return self.put_together_of.unrecorded
         ranks = self.ranks.values()
         gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
         found = [what for what in gaps if what == OTHER_TRAININGS]

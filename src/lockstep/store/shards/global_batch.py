@@ -6,22 +6,19 @@ smaller one a part of the batch. What cannot be put together is listed, and is n
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from lockstep.core.dims import Dims, Mesh
+from lockstep.core.dims import COPIES, Dims, Mesh, dims_of
 from lockstep.core.dtypes import is_floating, unit_roundoff
-from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
+from lockstep.core.manifest import NotSeen
 from lockstep.core.operators import operator_of
 from lockstep.core.records import COPIES_DIFFER, PART_OF, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.hookspecs import Reader
 from lockstep.store.later_tensors import Bytes, LaterTensor
-from lockstep.store.other_tools import LEFT_OUT, made_by
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.batch_forms import (
     Form,
@@ -34,8 +31,16 @@ from lockstep.store.shards.batch_forms import (
     together,
 )
 from lockstep.store.shards.joining import Array, UnlikeDimsError
-from lockstep.store.shards.one_rank import calls_by_key, record_key
 from lockstep.store.shards.placements import placed_by
+from lockstep.store.shards.put_together import (
+    Key,
+    Told,
+    calls_by_key,
+    made_of,
+    place_of,
+    read_call,
+    record_key,
+)
 from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
@@ -43,7 +48,6 @@ from lockstep.store.written_calls import ReadCall, ReadTensor, known
 _GRADIENTS = frozenset({Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.PARAM_GRAD})
 _HELD = frozenset({Role.PARAM, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER})
 _BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
-_Key = tuple[object, ...]
 _ROUNDINGS = 4
 """Copies count as equal as far as in `joining`."""
 
@@ -63,11 +67,12 @@ def as_global_batch(many: Recording, one: Recording) -> Recording:
     RecordingError
         If one of them cannot be read.
     """
-    joiner = _Joiner([many.ranks[f"rank{number}"] for number in range(len(many.ranks))], one)
-    reader = Reader("the batches of its ranks", lambda _: True, lambda _: joiner.calls(many))
-    made = Recording(made_by(reader, many.path, f"it was put together of {len(many.ranks)} ranks"))
-    made.path = many.path
-    return made
+    ranks = {number: many.ranks[f"rank{number}"] for number in range(len(many.ranks))}
+    joiner = _Joiner(list(ranks.values()), one)
+    copies = dims_of(COPIES), Mesh({"dp": len(ranks)})
+    return made_of(
+        many, ranks, "the batches of its ranks", joiner.calls, lambda _: copies, joiner.sums_losses
+    )
 
 
 @dataclass
@@ -85,31 +90,27 @@ class _Joiner:
     def __init__(self, ranks: Sequence[RankRecording], one: Recording) -> None:
         self._ranks = ranks
         (self._one,) = one.ranks.values()
-        self._apart: dict[str, list[str]] = defaultdict(list)
+        self._told = Told()
+        self._apart = self._told.apart
         self._between = 0
         self._numbers: dict[int, int] = {}
         self._divided_by = len(ranks)
-        self._copies: list[str] = []
-        self._rounded: list[str] = []
         self._reordered: list[int] = []
 
     # --- calls
 
-    def calls(self, many: Recording) -> Iterator[ReadCall | NotSeen]:
+    def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
-        for step in sorted({step for rank in self._ranks for step in rank.steps}):
+        for step in self._told.steps_of(dict(enumerate(self._ranks))):
             yield from self._step(step)
-        yield NotSeen(ARGUMENTS, "they are those of the first rank, so no call is made again")
-        yield NotSeen("sketches, states and losses behind the steps", "they are of single ranks")
-        for gap in dict.fromkeys((gap.what, gap.reason) for gap in many.manifest.not_seen):
-            if gap[0] != LEFT_OUT:
-                yield NotSeen(*gap)
         yield from self._said()
 
+    def sums_losses(self) -> bool:
+        """Whether one rank minimises the sum of the ranks' losses."""
+        return self._divided_by == 1
+
     def _step(self, step: int) -> Iterator[ReadCall]:
-        by_rank = [
-            calls_by_key(rank.calls(step) if step in rank.steps else []) for rank in self._ranks
-        ]
+        by_rank = [calls_by_key(rank.calls(step)) for rank in self._ranks]
         whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
         state = self._begun(step, by_rank, whole)
         for key, call in by_rank[0].items():
@@ -127,7 +128,7 @@ class _Joiner:
                     self._apart[f"rank{number} alone made them"].append(str(call.site))
 
     def _begun(
-        self, step: int, by_rank: Sequence[Mapping[_Key, Call]], whole: Mapping[_Key, Call]
+        self, step: int, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
     ) -> _Step:
         """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
         state, batches = _Step(), []
@@ -179,10 +180,9 @@ class _Joiner:
 
     def _call(self, state: _Step, calls: Sequence[Call], partner: Call | None) -> ReadCall:
         call = calls[0]
-        self._numbers[call.id] = len(self._numbers)
         tensors = []
         for record, records in _together_by_record(calls):
-            place = f"{record.role.value} {record.name} of {call.site}"
+            place = place_of(record, call)
             if record.occurrence:
                 self._apart["it is of a second backward"].append(place)
             elif len(records) < len(calls):
@@ -190,12 +190,7 @@ class _Joiner:
             else:
                 tensor = self._tensor(state, call, records, partner, place)
                 tensors.extend([] if tensor is None else [tensor])
-        arguments = self._arguments(state, calls)
-        return ReadCall(
-            call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
-            arguments=arguments, module_class=call.module_class, parent=self._numbers.get(call.parent, -1),
-            stack=call.stack, moment=call.sequence,
-        )  # fmt: skip
+        return read_call(call, tensors, self._numbers, self._arguments(state, calls))
 
     def _arguments(self, state: _Step, calls: Sequence[Call]) -> dict[str, Any]:
         """Settings of the call; a factor that makes the ranks' mean of their summands is that of the sum.
@@ -287,7 +282,7 @@ class _Joiner:
             raise UnlikeDimsError(f"it lies on a mesh of {mesh.ranks} of the {len(records)} ranks")
         later, found = Parts(contents, dims, mesh).whole()
         if found is not None and found.copies > 1:
-            self._copies.append(place)
+            self._told.copies.append(place)
         return later
 
     def _form(
@@ -375,10 +370,10 @@ class _Joiner:
         if len({one.shape for one in parts}) > 1:
             raise UnlikeDimsError(f"copies have the shapes {sorted({one.shape for one in parts})}")
         if _far_apart(parts) <= _ROUNDINGS * unit_roundoff(dtype):
-            self._rounded.append(place)
+            self._told.rounded.append(place)
             given, note = parts[0], ""
         else:
-            self._copies.append(place)
+            self._told.copies.append(place)
             given, note = np.stack(parts), f"{COPIES_DIFFER} 'replicated'"
         data = encoded(given, dtype)
         return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
@@ -386,19 +381,7 @@ class _Joiner:
     # --- in words
 
     def _said(self) -> Iterator[NotSeen]:
-        for why, where in self._apart.items():
-            yield NotSeen(
-                APART,
-                f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}",
-            )
-        if self._copies:
-            yield NotSeen(
-                "equal copies",
-                f"those of {len(self._copies)} tensors differ by more than rounding, first {self._copies[0]}",
-            )
-        if self._rounded:
-            what = f"those of {len(self._rounded)} tensors differ by rounding, first {self._rounded[0]}"
-            yield NotSeen("bitwise equal copies", f"{what}; the first rank's are compared")
+        yield from self._told.gaps()
         if self._reordered:
             yield NotSeen(
                 "one order of the samples",
