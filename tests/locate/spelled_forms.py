@@ -198,6 +198,10 @@ def _words(m: Written, x: Tensor, reduction: str) -> Tensor:
     return functional.cross_entropy(x.flatten(0, 1), m.ids[:, :TIME].flatten(), reduction=reduction)
 
 
+def _quarters(m: Written) -> Tensor:
+    return m.ids[:, :TIME].float() / 4
+
+
 REJOINED: dict[str, EqualForms] = {
     "a divergence summed and divided": EqualForms(
         lambda m, x: functional.kl_div(*_shares(x), reduction="batchmean"),
@@ -253,6 +257,11 @@ REJOINED: dict[str, EqualForms] = {
         lambda m, x: functional.pad(x, (0, 0, 1, 1)),
         lambda m, x: functional.pad(x, (0, 0, 2, 2))[:, 1:-1],
         lambda m, x: functional.pad(x, (0, 0, 2, 2))[:, :-2],
+    ),
+    "whole parts of quotients": EqualForms(
+        lambda m, x: x + m.table[_quarters(m).long()],
+        lambda m, x: x + m.table[_quarters(m).floor().long()],
+        lambda m, x: x + m.table[_quarters(m).ceil().long()],
     ),
     "more classes than there are": EqualForms(
         lambda m, x: functional.one_hot(m.ids[:, :TIME], WIDTH) * x,

@@ -227,7 +227,9 @@ class StepWalk:
         place = partial(self._places.of, item, pair)
         settings = self._operations.words_on_settings(item)
         chosen = self._operations.chosen_otherwise(item)
-        if chosen and judgement.unexplained and self._rejoining.holds(item, measured):
+        of_nothing = measured.shape_differs and not operation.entering  # as `Extents` judges
+        may_rejoin = bool(chosen) and judgement.unexplained and not of_nothing
+        if may_rejoin and self._rejoining.holds(item, measured):
             judgement = OUTWEIGHED
         elif backward and judgement.unexplained and self._rejoining.follows_back(item, measured):
             judgement = AGREES
