@@ -182,8 +182,8 @@ def _check_returned(program: ExportedProgram) -> None:
         value = getattr(spec.arg, "value", None)
         if value is not None:
             raise UsageError(
-                f"the model returns {value!r} beside its tensors, and an ONNX file returns tensors alone; export a module"
-                " that leaves it out, or makes a tensor of it"
+                f"the model returns {value!r} beside its tensors, and an ONNX file returns tensors alone; export a"
+                " module that leaves it out, or makes a tensor of it"
             )
 
 
