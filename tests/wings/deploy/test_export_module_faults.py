@@ -10,6 +10,7 @@ from test_export_faults import Sound
 from torch import nn
 from torch.nn import functional as F
 
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.export_command import export
 from lockstep.wings.deploy.parity import ParityRuns
@@ -173,6 +174,16 @@ def test_a_fault_beside_random_numbers_is_still_named(tmp_path):
     found = runs.plain(faulty.plain).comparison
     assert found.verdict is Verdict.DIVERGED
     assert found.origins[0].module == "linear"
+
+
+class Numbers(Plain):
+    def forward(self, x):
+        return self.linear(x), 3
+
+
+def test_a_number_beside_the_tensors_that_are_returned_is_refused():
+    with pytest.raises(UsageError, match="returns 3 beside its tensors"):
+        Sound(lambda: (Numbers(), torch.randn(3, 4)))
 
 
 def _halved(tensor):

@@ -153,9 +153,10 @@ def to_onnx(
     Raises
     ------
     UsageError
-        If an operator has no rule, or the exporter writes another opset.
+        If an operator has no rule, the model returns what is no tensor, or the exporter writes another opset.
     """
     engine("onnx"), engine("onnxscript")
+    _check_returned(program)
     with _quiet() as said, any_length():
         try:
             made = torch.onnx.export(
@@ -173,6 +174,17 @@ def to_onnx(
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
     return Exported(made.exported_program, plain, optimized)
+
+
+def _check_returned(program: ExportedProgram) -> None:
+    """Refuse numbers and words among what a model returns, of which the exporter knows nothing; None is left out."""
+    for spec in program.graph_signature.output_specs:
+        value = getattr(spec.arg, "value", None)
+        if value is not None:
+            raise UsageError(
+                f"the model returns {value!r} beside its tensors, and an ONNX file returns tensors alone; export a"
+                " module that leaves it out, or makes a tensor of it"
+            )
 
 
 def _check_opset(model: Any, asked: int, said: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,45 @@ def in_single_precision(model: Any, names: Collection[str], dtype: str) -> Any:
     made.CopyFrom(model)
     _widen(made.graph, names, getattr(engine("onnx").TensorProto, dtype.upper()))
     return made
+
+
+def is_float16(model: Any) -> bool:
+    """Whether a model has weights of float16."""
+    half = engine("onnx").TensorProto.FLOAT16
+    return any(one.data_type == half and len(one.dims) > 1 for one in model.graph.initializer)
+
+
+def widened(model: Any) -> Any:
+    """A copy of a float16 model that computes in single precision; its inputs and outputs stay in float16."""
+    onnx = engine("onnx")
+    single, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    made = in_single_precision(model, (), "float16")
+    borders = [
+        [one for one in some if one.type.tensor_type.elem_type == half]
+        for some in (model.graph.input, model.graph.output)
+    ]
+    spelled = {one.name: f"{one.name}/single" for some in borders for one in some}
+    for value in (*made.graph.input, *made.graph.output):
+        if value.name in spelled:
+            value.type.tensor_type.elem_type = half
+    _spell(made.graph, spelled)
+    cast = onnx.helper.make_node
+    enter = [cast("Cast", [one.name], [spelled[one.name]], to=single) for one in borders[0]]
+    leave = [cast("Cast", [spelled[one.name]], [one.name], to=half) for one in borders[1]]
+    nodes = list(made.graph.node)
+    del made.graph.node[:]
+    made.graph.node.extend([*enter, *nodes, *leave])
+    return made
+
+
+def _spell(graph: Any, spelled: Mapping[str, str]) -> None:
+    """Rename values in all nodes of a graph, and of the graphs in them."""
+    for node in graph.node:
+        node.input[:] = [spelled.get(one, one) for one in node.input]
+        node.output[:] = [spelled.get(one, one) for one in node.output]
+        for one in node.attribute:
+            if one.HasField("g"):
+                _spell(one.g, spelled)
 
 
 def _widen(graph: Any, names: Collection[str], kind: int) -> None:
