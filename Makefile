@@ -104,6 +104,7 @@ bench-watch: $(READY)
 # Tunes trainings that are slow for one reason each, with fast but wrong knobs planted: OPTIONS="--only images".
 bench-tune: $(READY)
 	$(BIN)/python benchmarks/tune --docs docs/tune.md $(OPTIONS)
+	$(BIN)/python benchmarks/tune/profile_cost.py --docs docs/profile.md
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)
