@@ -104,6 +104,7 @@ bench-watch: $(READY)
 # Tunes trainings that are slow for one reason each, with fast but wrong knobs planted: OPTIONS="--only images".
 bench-tune: $(READY)
 	$(BIN)/python benchmarks/tune --docs docs/tune.md $(OPTIONS)
+	$(BIN)/python benchmarks/tune/profile_cost.py --docs docs/profile.md
 
 # Planted faults of exported files, beside torch.onnx's verification and others: PEERS is a Python with polygraphy,
 # onnxslim, onnx and onnxruntime.

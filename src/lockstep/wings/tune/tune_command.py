@@ -18,7 +18,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.report.json_text import json_text
 from lockstep.report.page import write_page
-from lockstep.wings.tune.choosing import worth_trying
+from lockstep.wings.tune.choosing import left_out, worth_trying
 from lockstep.wings.tune.edits import edits
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.profile_run import steps_of
@@ -100,10 +100,12 @@ def tune(
     journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
     until_s = time.monotonic() + limit_s
 
-    def choose(told: TimedRun) -> list[Candidate]:
-        values = worth_trying(told, accepts_precision=accept is not None)
-        by_file = knobs is not None or diff is not None
-        return candidates(wanted if by_file else values, own, rewrites)
+    def choose(told: TimedRun) -> tuple[list[Candidate], dict[str, str]]:
+        if knobs is not None or diff is not None:
+            return candidates(wanted, own, rewrites), {}
+        accepts = accept is not None
+        values = worth_trying(told, accepts_precision=accepts)
+        return candidates(values, own, rewrites), left_out(told, accepts_precision=accepts)
 
     with tempfile.TemporaryDirectory(prefix="lockstep-tune-") as name:
         trials = TunedTrials(command, steps_of(steps), accept, seed, Path(name))
@@ -122,7 +124,7 @@ def tune(
 def _answer(
     trials: TunedTrials,
     journal: Journal,
-    choose: Callable[[TimedRun], list[Candidate]],
+    choose: Callable[[TimedRun], tuple[list[Candidate], dict[str, str]]],
     *,
     repeat: int,
     until_s: float,
@@ -136,8 +138,9 @@ def _answer(
         trials.check_repeats()
         journal.add({"repeats": True})
     search = Search(trials, journal, repeat=repeat, until_s=until_s, told=_tell)
-    tuned = search.run(choose(told))
-    return Answer(tuned, told, *edits(tuned.settings, told.uses))
+    wanted, left = choose(told)
+    tuned = search.run(wanted)
+    return Answer(tuned, told, *edits(tuned.settings, told.uses), left)
 
 
 def _content(knob: OwnKnob) -> str:
