@@ -146,6 +146,63 @@ def test_a_command_that_always_fails_ends_the_search(place: Place) -> None:
     assert "the command failed in each of the first trials" in errors
 
 
+TRAINING = """
+import sys
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+if sys.argv[4] == "wrong":
+    model[1].register_forward_hook(lambda module, inputs, result: result * 1.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[2]))
+for step in range(9):
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+print("loss:", loss.item())
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_trial_that_leaves_the_reference_by_a_fault_or_overflows_is_infeasible(
+    tmp_path: Path, programs: Path
+) -> None:
+    """Given a reference, and trials with a different learning rate, a wrong operator, and a rate that overflows
+    When each is run
+    Then the first alone has a value, and the other two name the operator."""
+    script, reference = tmp_path / "train.py", tmp_path / "ref"
+    script.write_text(TRAINING)
+    command = [str(programs / "python"), str(script)]
+    subprocess.run(
+        [programs / "lockstep", "record", "-o", reference, "--", *command, "--lr", "0.1", "--act", "right"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    parameters = "parameters: {lr: {choice: [0.2]}, act: {choice: [right]}}"
+
+    def tried(more: str, lr: float, act: str) -> Came:
+        file = tmp_path / "search.yaml"
+        file.write_text(f"target: {{name: loss}}\n{parameters}\n{more}\n")
+        folder = tmp_path / f"{lr}-{act}-{len(more)}"
+        folder.mkdir()
+        values = {"lr": lr, "act": act}
+        return Attempt(
+            read_plan(file), command, values, folder, lambda step, loss: step == 1, lambda: True
+        ).run()
+
+    sound, faulty = (tried(f"reference: {reference}", 0.2, act) for act in ("right", "wrong"))
+    overflows = tried("rules: [not-finite]", 1e30, "right")
+    cut = tried("prune: {by: median}", 0.2, "right")
+
+    assert sound.outcome is Outcome.DONE
+    assert faulty.outcome is Outcome.INFEASIBLE
+    assert "fault at" in faulty.words
+    assert "mul" in faulty.words
+    assert overflows.outcome is Outcome.INFEASIBLE
+    assert "not-finite in step" in overflows.words
+    assert cut.outcome is Outcome.PRUNED
+
+
 Run = Callable[..., Came]
 
 

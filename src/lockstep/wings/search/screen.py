@@ -39,7 +39,7 @@ def as_values(study: optuna.Study, plan: Plan, command: Sequence[str]) -> dict[s
         {
             "number": one.number,
             "outcome": one.user_attrs.get("outcome"),
-            "value": one.value if one.values else None,
+            "value": one.value if one.user_attrs.get("outcome") == "done" else None,
             "reason": one.user_attrs.get("words", ""),
             "parameters": dict(one.params),
             "losses": len(one.intermediate_values),
