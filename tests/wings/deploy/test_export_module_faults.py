@@ -14,7 +14,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.export_command import export
 from lockstep.wings.deploy.parity import ParityRuns
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Session, Settings
 
 
 class Plain(nn.Module):
@@ -184,6 +184,19 @@ class Numbers(Plain):
 def test_a_number_beside_the_tensors_that_are_returned_is_refused():
     with pytest.raises(UsageError, match="returns 3 beside its tensors"):
         Sound(lambda: (Numbers(), torch.randn(3, 4)))
+
+
+class HandsOn(Plain):
+    def forward(self, x):
+        return self.linear(x), x
+
+
+def test_an_input_that_is_returned_as_it_is_keeps_its_name():
+    sound = Sound(lambda: (HandsOn(), torch.randn(3, 4)))
+    given = {"x": sound.inputs["x"].numpy()}
+    assert [one.name for one in sound.exported.optimized.graph.input] == ["x"]
+    _, returned = Session(sound.exported.optimized).run(given).values()
+    np.testing.assert_array_equal(returned, given["x"])
 
 
 def _halved(tensor):

@@ -25,7 +25,7 @@ from lockstep.wings.deploy.free_axes import (
     constraint_sentence,
     to_trace_with,
 )
-from lockstep.wings.deploy.model_file import opset_of
+from lockstep.wings.deploy.model_file import opset_of, rename_values
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.recurrent import any_length
 
@@ -171,9 +171,21 @@ def to_onnx(
         with _kept_apart(made.model.graph):
             made.optimize()
         optimized = made.model_proto
+    _restore_inputs(optimized, plain)
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
     return Exported(made.exported_program, plain, optimized)
+
+
+def _restore_inputs(optimized: Any, plain: Any) -> None:
+    """Give inputs that a model returns as they are their names back: the exporter's optimisation takes them away."""
+    spelled = {}
+    for found, own in zip(optimized.graph.input, plain.graph.input, strict=False):
+        if found.name != own.name:
+            spelled |= {own.name: f"{own.name}_returned", found.name: own.name}
+    rename_values(optimized.graph, spelled)
+    for one in (*optimized.graph.input, *optimized.graph.output, *optimized.graph.value_info):
+        one.name = spelled.get(one.name, one.name)
 
 
 def _check_returned(program: ExportedProgram) -> None:

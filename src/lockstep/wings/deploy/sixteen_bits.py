@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.model_file import rename_values
 
 NARROW = "/narrow"
 """What names of values end in that are of 16 bits still; for bfloat16 the runtime has no form to return them in."""
@@ -56,7 +57,7 @@ def widened(model: Any) -> Any:
     for value in (*made.graph.input, *made.graph.output):
         if value.name in spelled:
             value.type.tensor_type.elem_type = half
-    _spell(made.graph, spelled)
+    rename_values(made.graph, spelled)
     cast = onnx.helper.make_node
     enter = [cast("Cast", [one.name], [spelled[one.name]], to=single) for one in borders[0]]
     leave = [cast("Cast", [spelled[one.name]], [one.name], to=half) for one in borders[1]]
@@ -64,16 +65,6 @@ def widened(model: Any) -> Any:
     del made.graph.node[:]
     made.graph.node.extend([*enter, *nodes, *leave])
     return made
-
-
-def _spell(graph: Any, spelled: Mapping[str, str]) -> None:
-    """Rename values in all nodes of a graph, and of the graphs in them."""
-    for node in graph.node:
-        node.input[:] = [spelled.get(one, one) for one in node.input]
-        node.output[:] = [spelled.get(one, one) for one in node.output]
-        for one in node.attribute:
-            if one.HasField("g"):
-                _spell(one.g, spelled)
 
 
 def _widen(graph: Any, names: Collection[str], kind: int) -> None:
