@@ -181,6 +181,14 @@ def one_row():
     return nn.Linear(3, 4), torch.randn(1, 3), "batch", (5, 3)
 
 
+@pytest.mark.exhaustive
+def test_a_recurrent_layer_that_is_written_out_step_by_step_keeps_its_length():
+    inputs = {"input": torch.randn(2, 5, 3)}
+    source = ModelSource("net", nn.RNN(3, 4, batch_first=True).eval())
+    with pytest.raises(UsageError, match="seq is always 5"):
+        program_of(source, inputs, free_axes("batch,seq", inputs))
+
+
 @pytest.mark.parametrize(
     "net",
     [

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-_OPERATORS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_OPERATORS = ("lstm", "gru")
+"""Those that ONNX has too; plain recurrent layers are written out step by step, and must be run."""
 
 
 @contextlib.contextmanager
