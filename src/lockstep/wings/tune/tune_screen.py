@@ -76,7 +76,9 @@ def render(answer: Answer, *, limit: int) -> Page:
     ]
     add_table(text, columns, rows, limit=limit, width=terminal_width())
     if answer.left:
-        add_paragraph(text, left_words(answer), first="", indent="  ")
+        add_line(text, "")
+        add_paragraph(text, f"not tried: {'; '.join(left_words(answer))}", first="", indent="  ")
+        add_line(text, "")
     for sentence in answer.sentences:
         add_paragraph(text, sentence, first="edit: ", indent="  ")
     for line in answer.diff.splitlines():
@@ -84,13 +86,12 @@ def render(answer: Answer, *, limit: int) -> Page:
     return text
 
 
-def left_words(answer: Answer) -> str:
-    """Which knobs are not tried, with the reason of each."""
+def left_words(answer: Answer) -> list[str]:
+    """Which knobs are not tried, by the reason."""
     reasons: dict[str, list[str]] = {}
     for name, why in answer.left.items():
         reasons.setdefault(why, []).append(name)
-    told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
-    return f"not tried: {told}"
+    return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 def speed_words(tried: Tried) -> str:
