@@ -19,14 +19,16 @@ from lockstep.core.site import Role
 from lockstep.core.sketch import distance, sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import ReadLater
+from lockstep.store.later_tensors import LaterTensor, ReadLater
 from lockstep.store.reader import RankRecording
+from lockstep.store.shards.batch_forms import Form, Spread, together
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.rank_parts import Parts
+from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
+from lockstep.store.written_calls import known
 
 Ranks = Mapping[int, RankRecording]
-DimsOf = Callable[[StateRecord], tuple[Dims, Mesh] | None]
+DimsOf = Callable[[StateRecord], Form | tuple[Dims, Mesh] | None]
 _Key = tuple[Moment, Role, str]
 
 
@@ -116,10 +118,12 @@ class _JoinedStates:
     def _content(self, first: StateRecord, same: Mapping[int, StateRecord]) -> Content:
         contents = {number: state.content for number, state in same.items()}
         told = placed_by(first.content) or self.dims_of(first)
-        if told is not None and told[0].over:
-            return self._whole(first.content, contents, *told)
+        if isinstance(told, Form) and told.spread is Spread.BATCH and first.content.shape:
+            return self._whole(first.content, contents, told)
+        if isinstance(told, tuple) and told[0].over:
+            return self._whole(first.content, contents, told)
         are_equal = len({_bits(one) for one in contents.values()}) == 1
-        if PART_OF.match(first.content.note) or (told is None and not are_equal):
+        if told is None and (PART_OF.match(first.content.note) or not are_equal):
             raise UnlikeDimsError("nothing says how their parts belong together")
         absent = sorted(set(self.ranks) - set(same))
         if absent and first.role is Role.PARAM and first.standing is not Standing.BESIDE:
@@ -127,7 +131,7 @@ class _JoinedStates:
         return _of_copies(first, contents)
 
     def _whole(
-        self, first: Content, contents: Mapping[int, Content], dims: Dims, mesh: Mesh
+        self, first: Content, contents: Mapping[int, Content], told: Form | tuple[Dims, Mesh]
     ) -> Content:
         """The tensor of parts whose elements the recorded steps hold, as they are of the same bits."""
         found = {
@@ -138,9 +142,17 @@ class _JoinedStates:
             raise UnlikeDimsError(
                 "they are parts, whose elements are kept for recorded steps alone"
             )
-        later, joined = Parts(kept, dims, mesh).whole()
-        assert later.load is not None
-        note = COPIES_APART.format(math.inf) if joined is not None and joined.copies > 1 else ""
+        note = ""
+        if isinstance(told, Form):
+            array = together(
+                [elements_of(kept[number]) for number in sorted(kept)], told, first.dtype
+            )
+            data = encoded(array, first.dtype)
+            later = known(LaterTensor(first.dtype, array.shape, load=lambda: data))
+        else:
+            later, joined = Parts(kept, *told).whole()
+            if joined is not None and joined.copies > 1:
+                note = COPIES_APART.format(math.inf)
         elements = ReadLater(later)
         sketched = is_floating(first.dtype)
         return Content(

@@ -58,7 +58,7 @@ def as_one_rank(recording: Recording, files: Sequence[DimsFile] = ()) -> Recordi
         raise UsageError(
             f"{recording.path}: {odd[0]} is a second process of its rank, which no mesh has a place for"
         )
-    joiner = _Joiner(ranks, files, _mesh_of(recording, ranks, files))
+    joiner = _Joiner(recording.path, ranks, files, _mesh_of(recording, ranks, files))
     return made_of(recording, ranks, "its dims", joiner.calls, joiner.of_state, lambda: False)
 
 
@@ -99,13 +99,20 @@ def is_placed(recording: Recording) -> bool:
     return bool(ranks) and any(placed_by(one.content) for one in _first_records(ranks))
 
 
+def has_axes(recording: Recording) -> bool:
+    """Return whether a tensor is placed over a mesh of several axes: then some ranks share a batch, and others not."""
+    ranks = dict(enumerate(recording.ranks.values()))
+    placed = (placed_by(one.content) for one in _first_records(ranks)) if ranks else iter(())
+    return any(one is not None and len(one[1].sizes) > 1 for one in placed)
+
+
 class _Joiner:
     """Puts the calls of several ranks together, step by step."""
 
     def __init__(
-        self, ranks: dict[int, RankRecording], files: Sequence[DimsFile], mesh: Mesh
+        self, path: Path, ranks: dict[int, RankRecording], files: Sequence[DimsFile], mesh: Mesh
     ) -> None:
-        self._ranks, self._files, self._mesh = ranks, files, mesh
+        self._path, self._ranks, self._files, self._mesh = path, ranks, files, mesh
         self._told = Told()
         self._apart = self._told.apart
         self._numbers: dict[int, int] = {}
@@ -113,7 +120,7 @@ class _Joiner:
     def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
         first, *others = sorted(self._ranks)
-        for step in self._told.steps_of(self._ranks):
+        for step in self._told.steps_of(self._ranks, self._path):
             by_rank = {
                 number: calls_by_key(rank.calls(step)) for number, rank in self._ranks.items()
             }
@@ -203,4 +210,4 @@ class _Joiner:
         return None if dims is None else (dims, self._mesh)
 
 
-__all__ = ["as_one_rank", "is_placed"]
+__all__ = ["as_one_rank", "has_axes", "is_placed"]

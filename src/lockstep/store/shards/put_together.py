@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from lockstep.core.errors import UsageError
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
@@ -40,8 +42,8 @@ class Told:
     rounded: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
-    def steps_of(self, ranks: Mapping[int, RankRecording]) -> list[int]:
-        """Return the steps that every rank recorded to its end; of others it is said which rank lacks them."""
+    def _steps_of(self, ranks: Mapping[int, RankRecording]) -> list[int]:
+        """Those; of others it is said which rank lacks them."""
         every = sorted({step for rank in ranks.values() for step in rank.steps})
         complete = {number: set(rank.complete_steps) for number, rank in ranks.items()}
         for number, rank in ranks.items():
@@ -55,6 +57,20 @@ class Told:
                 why = f"rank{number} of {len(ranks)} did not record {what} to the end{ended}"
                 self.lost.append(f"{why}; record all ranks again to compare it")
         return [step for step in every if all(step in done for done in complete.values())]
+
+    def steps_of(self, ranks: Mapping[int, RankRecording], path: Path) -> list[int]:
+        """Return the steps that every rank recorded to its end, of a recording that lies there.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        steps = self._steps_of(ranks)
+        if not steps:
+            lost = "; ".join(self.lost) or "none holds a step"
+            raise UsageError(f"{path}: no step of all {len(ranks)} ranks can be compared: {lost}")
+        return steps
 
     def gaps(self) -> Iterator[NotSeen]:
         """All of that, a sentence each."""

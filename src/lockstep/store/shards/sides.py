@@ -8,9 +8,9 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.store.reader import Recording
+from lockstep.store.shards.beside_one import as_global_batch
 from lockstep.store.shards.dims_file import NAME, DimsFile, read_dims
-from lockstep.store.shards.global_batch import as_global_batch
-from lockstep.store.shards.one_rank import as_one_rank, is_placed
+from lockstep.store.shards.one_rank import as_one_rank, has_axes, is_placed
 
 
 def side_by_side(
@@ -44,7 +44,7 @@ def side_by_side(
         return sides
     given = [[read_dims(path)] for path in ((dims[0], dims[-1]) if dims else ())] or [[], []]
     own = [_own(one) for one in sides]
-    if not dims and not any(own) and (whole := _data_parallel(sides)):
+    if not dims and not any(own) and (whole := _beside_one(sides)):
         return whole
     left, right = (
         as_one_rank(one, [*files, *annotated])
@@ -65,17 +65,17 @@ def _world_size(recording: Recording) -> int:
     return max((rank.manifest.world_size for rank in recording.ranks.values()), default=0)
 
 
-def _data_parallel(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
-    """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these.
+def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
+    """One rank beside all ranks of a training, put together by what that one holds; None where they are not these.
 
     Another tool's dump does not tell how many ranks there were: one rank of it may be what is left of several.
     """
-    if any(side.is_of_another_tool for side in sides) or any(map(_is_placed_otherwise, sides)):
-        return None
     sizes = [_world_size(side) for side in sides]
-    if sizes[0] == sizes[1]:
+    if any(side.is_of_another_tool for side in sides) or sizes[0] == sizes[1]:
         return None
     many, one = sides if sizes[0] > sizes[1] else (sides[1], sides[0])
+    if (min(sizes) > 1 and any(map(is_placed, sides))) or has_axes(many):
+        return None
     _check_ranks(many, max(sizes))
     if len(one.ranks) != 1 or min(sizes) != 1:
         raise UsageError(
@@ -108,14 +108,6 @@ def _check_ranks(many: Recording, size: int) -> None:
             f" compared with {here}; copy {missing[0]} here from where it was recorded, or record all ranks again"
             " without --ranks"
         )
-
-
-def _is_placed_otherwise(many: Recording) -> bool:
-    """Return whether tensors are placed by more than FSDP2 over all ranks: then ranks may share a batch."""
-    return is_placed(many) and not all(
-        any(name.startswith("fully_shard ") for name in rank.manifest.wrappers)
-        for rank in many.ranks.values()
-    )
 
 
 def _own(recording: Recording) -> list[DimsFile]:
