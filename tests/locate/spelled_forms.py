@@ -198,6 +198,18 @@ def _words(m: Written, x: Tensor, reduction: str) -> Tensor:
     return functional.cross_entropy(x.flatten(0, 1), m.ids[:, :TIME].flatten(), reduction=reduction)
 
 
+def _labels(m: Written, first: int = 0) -> Tensor:
+    return m.ids[:, first : first + TIME].flatten()
+
+
+def _shares_of(labels: Tensor) -> Tensor:
+    return functional.one_hot(labels, WIDTH).float()
+
+
+def _of_labels(x: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(x.flatten(0, 1), labels)
+
+
 def _quarters(m: Written) -> Tensor:
     return m.ids[:, :TIME].float() / 4
 
@@ -262,6 +274,26 @@ REJOINED: dict[str, EqualForms] = {
         lambda m, x: x + m.table[_quarters(m).long()],
         lambda m, x: x + m.table[_quarters(m).floor().long()],
         lambda m, x: x + m.table[_quarters(m).ceil().long()],
+    ),
+    "a loss of two labels": EqualForms(
+        lambda m, x: 0.7 * _of_labels(x, _labels(m)) + 0.3 * _of_labels(x, _labels(m, 1)),
+        lambda m, x: _of_labels(x, 0.7 * _shares_of(_labels(m)) + 0.3 * _shares_of(_labels(m, 1))),
+        lambda m, x: _of_labels(x, 0.3 * _shares_of(_labels(m)) + 0.7 * _shares_of(_labels(m, 1))),
+    ),
+    "the larger of two products": EqualForms(
+        lambda m, x: torch.maximum(0.9 * x, -0.1 * x),
+        lambda m, x: x * (0.9 - (x < 0).float()),
+        lambda m, x: x * (0.9 - (x > 0.5).float()),
+    ),
+    "a product of a norm and a direction": EqualForms(
+        lambda m, x: x @ (m.weight * (m.bias[:, None] / m.weight.norm(dim=1, keepdim=True))).T,
+        lambda m, x: x @ (m.bias[:, None] * functional.normalize(m.weight, dim=1)).T,
+        lambda m, x: x @ (m.bias[:, None] * functional.normalize(m.weight, dim=0)).T,
+    ),
+    "differences in another order": EqualForms(
+        lambda m, x: (x - m.bias) - (x.tanh() - x.roll(1, 1)),
+        lambda m, x: (x - x.tanh()) - (m.bias - x.roll(1, 1)),
+        lambda m, x: (x - x.tanh()) - (m.bias - x.roll(2, 1)),
     ),
     "more classes than there are": EqualForms(
         lambda m, x: functional.one_hot(m.ids[:, :TIME], WIDTH) * x,

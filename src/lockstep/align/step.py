@@ -12,7 +12,7 @@ from lockstep.align.commuted import commuted
 from lockstep.align.constants import without_other_constants
 from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
-from lockstep.align.reassociated import without_reassociated
+from lockstep.align.other_parts import without_other_parts
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -72,7 +72,7 @@ class AlignedStep:
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)
         pairs = without_other_constants(pairs, self.reference, self.candidate)
-        self.pairs = without_reassociated(pairs, self.reference, self.candidate)
+        self.pairs = without_other_parts(pairs, self.reference, self.candidate)
         self.aligned = _in_known_layouts(
             [
                 Aligned(pair, tuple(pair_records(pair, names)))
