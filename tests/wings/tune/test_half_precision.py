@@ -87,7 +87,8 @@ def _recorded(
     return folder
 
 
-@pytest.mark.parametrize("use", [use_autocast, use_low_weights])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("use", [use_low_weights, use_autocast])
 def test_16_bits_are_another_precision_throughout_with_an_error_and_a_fault_in_them_is_one(
     tmp_path: Path, use: Callable[[torch.nn.Module, str], None]
 ) -> None:

