@@ -46,6 +46,8 @@ class Options:
     """Whether an optimizer's state is recorded beside its parameters."""
     sketch_parameters: bool = False
     """With `save` "stats", parameters have sketches all the same, so that the size of an update is known."""
+    finite_alone: bool = False
+    """With `save` "stats", of a large tensor that is finite nothing is taken but its norm: no digest, no range."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
     until_losses_part: bool = False
