@@ -144,6 +144,8 @@ class Use(enum.Enum):
     WRITES = enum.auto()
     RECORDS = enum.auto()
     """It makes a recording there."""
+    LIES = enum.auto()
+    """It reads a recording, which lies on the machine that stands in front of it: `NAME:PATH`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,11 @@ class Elsewhere:
     Parameters
     ----------
     machine
-        Its name.
+        Its name; "" for the one on which the largest of the paths lies that are `Use.LIES`.
     words
         The verb and its options.
     command
-        The training's command, as it stands after `--`.
+        The training's command, as it stands after `--`; empty for a verb that takes none.
     force
         Whether what lies where it writes is replaced.
     """

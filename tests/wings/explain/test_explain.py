@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from lockstep.core.errors import UsageError
-from lockstep.hookspecs import LoadedModel
+from lockstep.hookspecs import AskedModel, LoadedModel
+from lockstep.plugins import manager
 
 captum = pytest.importorskip("captum.attr", reason="needs the extra `explain`")
 attributing = pytest.importorskip("lockstep.wings.explain.attributing")
@@ -197,3 +198,32 @@ def test_an_explanation_holds_a_score_for_each_sample(images: LoadedModel) -> No
 
     assert found.scores.shape == (2, 5)
     assert found.classes == (1, 2)
+
+
+@pytest.mark.exhaustive
+def test_an_exported_program_is_explained_like_its_module(
+    images: LoadedModel, tmp_path: Path
+) -> None:
+    """Given a program, which takes as many samples as it was exported with
+    When it is loaded and explained
+    Then its inputs' attributions are the module's, and it has no layers."""
+    file = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(images.module, tuple(images.inputs.values())), file)
+    program = manager().hook.lockstep_load_model(asked=AskedModel(str(file)))
+
+    ours, theirs = explained(images), explained(program)
+
+    for how in Method:
+        np.testing.assert_allclose(
+            theirs.parts[0].values[how], ours.parts[0].values[how], rtol=1e-4, atol=1e-6
+        )
+    assert theirs.layers == {}
+
+
+def test_a_model_that_fails_is_said_in_a_sentence() -> None:
+    class Fails(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no such table")
+
+    with pytest.raises(UsageError, match=r"fails \(ValueError: no such table\)"):
+        explained(LoadedModel("fails", Fails(), {"x": torch.ones(2, 3)}))

@@ -146,6 +146,20 @@ def model_source(
     return source
 
 
+class _CalledByName(torch.nn.Module):
+    """A program that is called by the names of all its inputs, as a module is."""
+
+    def __init__(self, program: ExportedProgram, names: list[str]) -> None:
+        super().__init__()
+        self.program = program.module()
+        self._in_order = names[: len((program.example_inputs or ((), {}))[0])]
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        """Run the program."""
+        args = [inputs.pop(name) for name in self._in_order]
+        return self.program(*args, **inputs)
+
+
 def loaded_model(asked: AskedModel) -> LoadedModel:
     """The model and the first set of inputs that a verb of a different wing asks for.
 
@@ -167,7 +181,7 @@ def loaded_model(asked: AskedModel) -> LoadedModel:
     module = source.module
     if module is None:
         assert source.program is not None
-        module = source.program.module()
+        module = _CalledByName(source.program, list(inputs))
     names = tuple(map(str, source.facts.get("class_names", ())))
     return LoadedModel(source.name, module, inputs, names, tuple(source.said))
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lockstep.core.errors import UsageError
+from lockstep.core.text import words_of
 from lockstep.hookspecs import LoadedModel
 
 try:
@@ -102,8 +103,8 @@ def explained(model: LoadedModel, classes: Sequence[int] | None = None) -> Expla
     UsageError
         If the model has no inputs that can be explained, or gives no scores.
     """
-    run = _Run(model)
-    with _out_of_place(model.module):
+    with _out_of_place(model.module), _model_errors(model.name):
+        run = _Run(model)
         scores = run.scores()
         chosen = scores.argmax(1).tolist() if classes is None else list(classes)
         beyond = max(chosen, default=0) >= scores.shape[1] or len(chosen) != len(scores)
@@ -154,7 +155,10 @@ class _Run:
         """Return the attributions of each input by each method, and the gap of integrated gradients."""
         more = {"target": target, "additional_forward_args": self._others}
         integrated, gaps = captum.IntegratedGradients(self._forward).attribute(
-            self._given, return_convergence_delta=True, **more
+            self._given,
+            return_convergence_delta=True,
+            internal_batch_size=len(self._given[0]),
+            **more,
         )
         windows = tuple(map(self._window, self.names, self._given))
         found = {
@@ -192,15 +196,10 @@ class _Run:
         ]
         try:
             ordered = {name: inputs[name] for name in self._model.inputs}
-            return _scores_in(self._called(ordered), self._model.name)
+            return _scores_in(self._module(**ordered), self._model.name)
         finally:
             for hook in hooks:
                 hook.remove()
-
-    def _called(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        if isinstance(self._module, torch.fx.GraphModule):  # a program takes them in their order
-            return self._module(*inputs.values())
-        return self._module(**inputs)
 
     def _seen(self, look: Callable[[str, torch.nn.Module, Any, Any], None]) -> None:
         """Run the model once, and look at each call of a leaf module."""
@@ -215,7 +214,7 @@ class _Run:
         ]
         try:
             with torch.no_grad():
-                self._called(self._model.inputs)
+                self._module(**self._model.inputs)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -288,6 +287,18 @@ def _scores_in(returned: Any, name: str) -> torch.Tensor:
     if scores.ndim > 3:
         return scores.flatten(2).mean(2)
     return scores if scores.ndim == 2 else scores.reshape(-1, 1)
+
+
+@contextmanager
+def _model_errors(name: str) -> Iterator[None]:
+    """Say in a sentence where the code of a model fails."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {words_of(error).strip().partition(chr(10))[0]}"
+        raise UsageError(f"{name}: cannot be explained, as it fails ({why})") from error
 
 
 @contextmanager

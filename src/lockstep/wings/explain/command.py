@@ -91,7 +91,8 @@ def explain(
     if as_json:
         click.echo(json_text(_values(found, measured, told, headline)))
     else:
-        click.echo("\n".join([headline, *said, *left, "", _table(found[0], measured, limit)]))
+        table = _table(found[0], measured, limit)
+        click.echo("\n".join([headline, *said, *left, *(["", table] if table else [])]))
         click.echo(f"\nwrote {output}")
     return ExitCode.AGREES
 
