@@ -129,6 +129,9 @@ NESTING = "which call holds which"
 APART = "parts of tensors"
 """What is not seen where ranks' parts of one tensor could not be put together: it is not compared."""
 
+BY_TOKENS = "what depends on how many tokens come at once"
+"""What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 
