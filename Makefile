@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -110,6 +110,10 @@ bench-tune: $(READY)
 # onnxslim, onnx and onnxruntime.
 bench-export: $(READY)
 	$(BIN)/python benchmarks/export_peers.py --peers $(PEERS) $(OPTIONS)
+
+# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some five minutes.
+bench-parallel: $(READY)
+	$(BIN)/python benchmarks/parallel --docs docs/distributed.md $(OPTIONS)
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)

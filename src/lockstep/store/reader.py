@@ -20,6 +20,7 @@ import polars as pl
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import (
+    BY_TOKENS,
     OTHER_TRAININGS,
     PART,
     RankManifest,
@@ -153,7 +154,8 @@ class Recording:
     def unrecorded(self) -> tuple[str, ...]:
         """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
         if self.put_together_of is not None:
-            return self.put_together_of.unrecorded
+            by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
+            return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
         ranks = self.ranks.values()
         gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
         found = [what for what in gaps if what == OTHER_TRAININGS]

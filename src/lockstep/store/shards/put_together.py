@@ -115,7 +115,8 @@ def made_of(
         If a rank cannot be read.
     """
     reader = Reader(name, lambda _: True, lambda _: _with_gaps(many, calls()))
-    made = Recording(made_by(reader, many.path, f"it was put together of {len(ranks)} ranks"))
+    parts = f"of {len(ranks)} ranks" if len(ranks) > 1 else f"by {name}"
+    made = Recording(made_by(reader, many.path, f"it was put together {parts}"))
     made.path, made.put_together_of = many.path, many
     (rank,) = made.ranks.values()
     give_ends(rank, ranks, dims_of, summed_losses=summed_losses())
