@@ -184,29 +184,24 @@ def _ours(made: Any, model: Any, inputs: Any, module: Any, folder: Path, value: 
     return f"{first.module} {first.op}"
 
 
-def _looked_at(folder: Path) -> list[tuple[str, str, str, str]]:
-    """Folder, name of the value at fault ("" where none is), and what the tools of this environment show."""
-    sys.path.insert(0, str(NETS))
-    import public_nets
-
+def _looked_at(net: Any, folder: Path) -> list[tuple[Path, str, str, str]]:
+    """Place, name of the value at fault ("" where none is), and what the tools of this environment show."""
     rows = []
-    for net in public_nets.EVERY:
-        module, inputs, made = _exported(net)
-        outputs = run_module(module, inputs).outputs or []
-        sound = made.model_proto
-        faulty = onnx.ModelProto()
-        faulty.CopyFrom(sound)
-        value = FAULTS[net.__name__][1](faulty)
-        for kind, model, at in (("sound", sound, ""), ("faulty", faulty, value)):
-            place = folder / f"{net.__name__}-{kind}"
-            place.mkdir()
-            onnx.save(sound, place / "sound.onnx")
-            onnx.save(model, place / "model.onnx")
-            np.savez(place / "inputs.npz", **{name: array_of(one) for name, one in inputs.items()})
-            np.savez(place / "outputs.npz", *[array_of(one) for one in outputs])
-            ours = _ours(made, model, inputs, module, place, at)
-            rows.append((place.name, at, ours, _torch_verify(made, model, inputs)))
-            print(rows[-1], file=sys.stderr, flush=True)
+    module, inputs, made = _exported(net)
+    outputs = run_module(module, inputs).outputs or []
+    sound = made.model_proto
+    faulty = onnx.ModelProto()
+    faulty.CopyFrom(sound)
+    value = FAULTS[net.__name__][1](faulty)
+    for kind, model, at in (("sound", sound, ""), ("faulty", faulty, value)):
+        place = folder / f"{net.__name__}-{kind}"
+        place.mkdir()
+        onnx.save(sound, place / "sound.onnx")
+        onnx.save(model, place / "model.onnx")
+        np.savez(place / "inputs.npz", **{name: array_of(one) for name, one in inputs.items()})
+        np.savez(place / "outputs.npz", *[array_of(one) for one in outputs])
+        ours = _ours(made, model, inputs, module, place, at)
+        rows.append((place, at, ours, _torch_verify(made, model, inputs)))
     return rows
 
 
@@ -220,24 +215,29 @@ def _words(shown: str, value: str) -> str:
 
 
 def main() -> None:
-    """Print the table as Markdown."""
+    """Print the table as Markdown, a network after the other."""
+    sys.path.insert(0, str(NETS))
+    import public_nets
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", required=True, help="Python with polygraphy and onnxslim.")
+    parser.add_argument("--only", default="", help="Names of networks.")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        rows = _looked_at(Path(place))
-        done = subprocess.run(
-            [asked.peers, "-c", PEERS, *(str(Path(place) / row[0]) for row in rows)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    theirs = {tuple(one[:2]): one[2] for one in map(json.loads, done.stdout.splitlines())}
+    wanted = {one.__name__: one for one in public_nets.EVERY}
     tools = ("Lockstep", "torch.onnx verify", "polygraphy", "onnxslim", "onnxruntime")
-    print(f"| file | mistake | {' | '.join(tools)} |\n|{'---|' * 7}")
-    for name, value, ours, verify in rows:
-        shown = [ours, verify, *(theirs[name, one] for one in tools[2:])]
-        net, kind = name.split("-")
-        words = FAULTS[net][0] if value else "none"
-        print(f"| {net}, {kind} | {words} | {' | '.join(_words(one, value) for one in shown)} |")
+    print(f"| file | mistake | {' | '.join(tools)} |\n|{'---|' * 7}", flush=True)
+    for name in asked.only.split(",") if asked.only else wanted:
+        with tempfile.TemporaryDirectory() as place:
+            rows = _looked_at(wanted[name], Path(place))
+            done = subprocess.run(
+                [asked.peers, "-c", PEERS, *(str(row[0]) for row in rows)],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+        theirs = {tuple(one[:2]): one[2] for one in map(json.loads, done.stdout.splitlines())}
+        for where, value, ours, verify in rows:
+            shown = [ours, verify, *(theirs[where.name, one] for one in tools[2:])]
+            said = " | ".join(_words(one, value) for one in shown)
+            print(f"| {where.name} | {FAULTS[name][0] if value else 'none'} | {said} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -181,6 +181,16 @@ def one_row():
     return nn.Linear(3, 4), torch.randn(1, 3), "batch", (5, 3)
 
 
+def empty_past():
+    """What a decoder keeps, of which there is nothing yet."""
+
+    class Keeps(nn.Module):
+        def forward(self, x):
+            return torch.cat([x, x + 1], 1)
+
+    return Keeps(), torch.zeros(2, 0, 3), "x:1=past", (2, 4, 3)
+
+
 @pytest.mark.exhaustive
 def test_a_recurrent_layer_that_is_written_out_step_by_step_keeps_its_length():
     inputs = {"input": torch.randn(2, 5, 3)}
@@ -194,6 +204,7 @@ def test_a_recurrent_layer_that_is_written_out_step_by_step_keeps_its_length():
     [
         pytest.param(tagger, marks=pytest.mark.exhaustive),
         pytest.param(strided, marks=pytest.mark.exhaustive),
+        pytest.param(empty_past, marks=pytest.mark.exhaustive),
         one_row,
     ],
 )

@@ -47,6 +47,11 @@ class AveragesInTraining(Plain):
         return super().forward(x)
 
 
+class Caches(Plain):
+    def forward(self, x):
+        return self.linear(torch.cat([torch.tensor([]), x]))
+
+
 class Counts(Plain):
     def forward(self, x):
         self.held += 1
@@ -117,6 +122,7 @@ CASES = [
     (InPlace, Verdict.AGREE, "forward changes its input x in place"),
     (Counts, Verdict.AGREE, "forward writes held, which changes nothing that it returns"),
     (NotANumber, Verdict.AGREE, ""),
+    (Caches, Verdict.AGREE, ""),
     (AveragesInTraining, Verdict.AGREE, ""),
     (DropsInTraining, Verdict.AGREE, ""),
     (Averages, Verdict.INCOMPARABLE, "forward writes held, and returns something else"),

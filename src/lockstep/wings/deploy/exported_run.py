@@ -89,6 +89,7 @@ class ExportedRun:
         return {
             full: _as_meant(self._tensor(name), self._meant[full])
             for full, name in self._held.values()
+            if self._meant[full].numel()
         }
 
     def value(self, node: fx.Node) -> Any:

@@ -179,7 +179,7 @@ def to_onnx(
 
 def _restore_inputs(optimized: Any, plain: Any) -> None:
     """Give inputs that a model returns as they are their names back: the exporter's optimisation takes them away."""
-    spelled = {}
+    spelled: dict[str, str] = {}
     for found, own in zip(optimized.graph.input, plain.graph.input, strict=False):
         if found.name != own.name:
             spelled |= {own.name: f"{own.name}_returned", found.name: own.name}

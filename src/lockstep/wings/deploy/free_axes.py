@@ -118,13 +118,22 @@ def as_torch_takes(axes: Axes, inputs: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def to_trace_with(inputs: Mapping[str, torch.Tensor], axes: Axes) -> dict[str, torch.Tensor]:
-    """The inputs with free axes of extent 1 twice as long: torch takes an extent of 1 for one that is always 1."""
+    """The inputs with free axes of extent 0 and 1 made 2: torch takes such an extent for one that is always so."""
     found = dict(inputs)
     for name, free in axes.items():
         for axis in free:
-            if found[name].shape[axis] == 1 and (free[axis].most or 2) > 1:
-                found[name] = found[name].repeat_interleave(2, axis)
+            if found[name].shape[axis] < 2 <= (free[axis].most or 2):
+                found[name] = _of_extent(found[name], axis, 2)
     return found
+
+
+def _of_extent(tensor: torch.Tensor, axis: int, extent: int) -> torch.Tensor:
+    """A tensor with an axis of at most twice its extent, its elements again; zeros where it has none."""
+    have = tensor.shape[axis]
+    if not have:
+        return tensor.new_zeros([*tensor.shape[:axis], extent, *tensor.shape[axis + 1 :]])
+    times = [1 + (extent > have) if at == axis else 1 for at in range(tensor.dim())]
+    return tensor.repeat(times).narrow(axis, 0, extent)
 
 
 def as_suggested(axes: Axes, said: str) -> dict[str, dict[int, FreeAxis]] | None:
@@ -206,10 +215,9 @@ def other_extents(
         for axis, free in axes.get(name, {}).items():
             least, most = _range_of(program, name, axis)
             have = one.shape[axis]
-            want = min(2 * have, most - most % free.multiple)
+            want = min(2 * have or 2, most - most % free.multiple)
             want = max(have - free.multiple, least) if want == have else want
-            times = [1 + (want > have) if at == axis else 1 for at in range(one.dim())]
-            one = one.repeat(times).narrow(axis, 0, want)
+            one = _of_extent(one, axis, want)
         found[name] = one.contiguous()
     return found
 

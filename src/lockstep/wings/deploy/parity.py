@@ -162,8 +162,8 @@ class ParityRuns:
             for number in range(_DRAWS):
                 written = self._written(f"noise-{number}")
                 with Values() as drawn:
-                    moved = self._run(drawn, run, np.random.default_rng(number))
-                    write_segments(segments, moved, written, changed)
+                    draw = np.random.default_rng(number)
+                    write_segments(segments, self._run(drawn, run, draw), written, changed)
                 noise.append(written.finish())
         found = self._compared_as_run(eager.finish(), exported.finish(), noise)
         operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]

@@ -177,7 +177,7 @@ def _metadata(node: Any) -> dict[str, str]:
 
 
 def _looks_up_rows(node: Any) -> bool:
-    return node.op_type == LOOKUP and attribute(node, "axis", 0) == 0
+    return bool(node.op_type == LOOKUP and attribute(node, "axis", 0) == 0)
 
 
 def _channel_axis(node: Any, weight_at: int, dimensions: int) -> int | None:
