@@ -216,6 +216,13 @@ OPTIONS: dict[str, Meaning] = {
         "Inputs of the model: .npz, .npy, .safetensors, or a text such as x:float32[1,3,32,32] or"
         " ids:int64[2,16]<1000; may be repeated.", str, metavar="FILE|SPEC",
     ),
+    "--factory": Meaning(
+        "For a checkpoint or a recording: what makes its module.", str, metavar="PKG.MOD:FUNCTION"
+    ),
+    "--weights": Meaning("Which weights of a checkpoint that has two sorts.",
+                         click.Choice(["auto", "ema", "plain"]), "auto"),
+    "--trust": Meaning("Read a checkpoint that holds objects besides weights; that runs its code."),
+    "--against": Meaning("Compare with this.", PATH),
     "--session": Meaning(
         "An entry of the runtime's session configuration; may be repeated.", str, metavar="KEY=VALUE"
     ),
