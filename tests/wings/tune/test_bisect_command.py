@@ -234,4 +234,3 @@ for _ in""",
     found = json.loads(ended.stdout)
     assert found["searched"][-1]["what"] == "lowerings"
     assert "tanh" in found["headline"]
-    print(len(found["trials"]), found["searched"])

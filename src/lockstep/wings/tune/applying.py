@@ -110,11 +110,15 @@ class Applying:
             self._note((time.perf_counter() - self._began_s) / (number - self._timed[0]))
 
     def finish(self) -> None:
-        """The training has ended: leave what was noted. A worker of a data loader, whose end is heard too, is none."""
-        if self._process != os.getpid() or multiprocessing.parent_process() is not None:
+        """The training has ended: leave what was noted.
+
+        Workers of a data loader and torchrun itself, whose ends are heard too, train nothing.
+        """
+        is_child = self._process != os.getpid() or multiprocessing.parent_process() is not None
+        if is_child or self._number < 0:
             return
         if self._into is None:
-            if self._number >= 0 and rank_and_world_size()[0] == 0:
+            if rank_and_world_size()[0] == 0:
                 for name in self._without_place():
                     say(f"{name} was not set: the training has no {KNOBS[name].place}")
         elif self._timed is not None and self._number < self._timed[1]:
