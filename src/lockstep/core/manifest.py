@@ -134,6 +134,9 @@ APART = "parts of tensors"
 CONTRADICTIONS = "files that contradict their names"
 """What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
 
+BY_TOKENS = "what depends on how many tokens come at once"
+"""What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 

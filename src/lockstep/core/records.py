@@ -90,6 +90,11 @@ JOINED = re.compile(rf"(?:{JOINED_AS}|{COPIES_DIFFER}) '(.*)'")
 """How the note of a content is spelled that was put together of several ranks' parts, or is all of their copies along
 a first axis of its own; with the dims that say so."""
 
+COPIES_APART = "copies apart by {:.3e}"
+"""Note of a state of which ranks hold copies that have other bits: how far the furthest is from the first, relative to
+their Euclidean norms."""
+COPIES_APART_BY = re.compile(r"copies apart by (\S+)")
+
 ADDED_UP = re.compile(
     r"added up of \d+ ranks' parts, whose roundings reach (\d\.\d{3}e[+-]\d{2,3})"
 )

@@ -228,7 +228,9 @@ def _gaps(
     yield from _known_by_numbers_alone(findings)
     if not gathered.judge.looks_at_set_up:
         yield from unjudged_calls(gathered.unaligned.calls, findings)
-    if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
+    nothing = all(one.outcome is Outcome.INCOMPARABLE for one in findings)
+    # Another tool may tell no loss that would show what these do.
+    if nothing or pairing.is_of_another_tool:
         yield from _unjudged(findings)
     for recording in (pairing.reference, pairing.candidate):
         gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))

@@ -69,7 +69,11 @@ _WIDTH = 100
     help="Wait at the end of each step and ask: numbers, histograms, slices, the step before, other limits.",
 )  # fmt: skip
 @options.option("--tensorboard", words="Loss, gradient norm and loss scale of each rank.")
-@options.option("--budget", words="Steps beyond it are left out.")
+@options.option(
+    "--budget",
+    form=options.Share(),
+    words="a share of the training's, as in 20%; steps beyond it are left out.",
+)
 @click.option(
     "--events", type=click.Path(path_type=Path), metavar="FILE",
     help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
