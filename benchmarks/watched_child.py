@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import trainings
 from bench import Size
 
@@ -23,20 +22,23 @@ def main() -> None:
     """Train, and write down what each step took from the end of the one before."""
     steps, target, size = sys.argv[1:]
     step = trainings.gpt2(Size(**json.loads(size)))
-    starter = psutil.Process(os.getppid())
-    took, last = [], _now(starter)
+    took, last = [], _now()
     for _ in range(int(steps)):
         step()
-        now = _now(starter)
+        now = _now()
         took.append([now[0] - last[0], now[1] - last[1]])
         last = now
     Path(target).write_text(json.dumps(took))
 
 
-def _now(starter: psutil.Process) -> tuple[float, float]:
-    """Seconds by the clock, and of processor time of both processes."""
-    used = starter.cpu_times()
-    return time.perf_counter(), time.process_time() + used.user + used.system
+def _now() -> tuple[float, float]:
+    """Seconds by the clock, and of processor time of both processes; of this one alone where there is no /proc."""
+    told = Path(f"/proc/{os.getppid()}/stat")
+    if not told.exists():
+        return time.perf_counter(), time.process_time()
+    fields = told.read_text().rpartition(")")[2].split()
+    used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter(), time.process_time() + used
 
 
 if __name__ == "__main__":

@@ -652,7 +652,7 @@ class Session:
         )._cdata  # pinned by its content, so given to no other in this step
         before = self._summed_in.get(id(parameter), storage)
         self._summed_in[id(parameter)] = storage
-        return before != storage
+        return bool(before != storage)
 
     def stack_here(self) -> int:
         """Number of the call stack that several updates begin at."""
