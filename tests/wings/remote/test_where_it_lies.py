@@ -59,7 +59,9 @@ def test_two_recordings_on_two_machines_give_the_local_answer_letter_for_letter(
         client.knows("gpu2", second)
         shutil.copytree("cand", second.home / "cand")
         assert main(["remote", "add", "gpu2", "gpu2", "--python", str(programs / "python")]) == 0
-        second.cut = lambda command, data: 0 if not second.cuts and b'"kind": "file"' in data else None
+        second.cut = lambda command, data: (
+            0 if not second.cuts and b'"kind": "file"' in data else None
+        )
         capfd.readouterr()
 
         code = main(["compare", "--where-it-lies", *BOTH, "-o", "there"])
