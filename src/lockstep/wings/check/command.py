@@ -11,6 +11,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
@@ -29,6 +30,7 @@ class _Command(TrainingBehind):
     )
 
 
+@runs_elsewhere(writes=("--keep",))
 @click.command(cls=_Command)
 @click.argument("recordings", nargs=-1, type=click.Path(path_type=Path))
 @options.option("--mapping")
