@@ -75,6 +75,9 @@ UNCOUNTED = "holds NaN or infinite elements, and how many was not written"
 FILE_MISSING = "its file is not there: "
 """How the note of a content begins whose elements another tool should have left in a file."""
 
+BEGAN_ANEW = "began anew"
+"""Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
+
 OF_LAST_FUNCTION = "grad_fn."
 """How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
 than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""

@@ -19,7 +19,7 @@ from lockstep.core.finding import (
     SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, NESTING, PART, Event
+from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART, Event
 from lockstep.core.records import FILE_MISSING, MEMORY_AS_FOUND, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
@@ -221,6 +221,7 @@ def _gaps(
     if not stopped and gathered.aligned == 0 and calls:
         yield "no call of one run could be aligned with a call of the other"
     if pairing.is_of_another_tool:
+        yield from _contradictions(pairing)
         yield from _missing_files(findings)
         yield from _of_one_side(gathered)
     yield from gathered.coverage.gaps(findings)
@@ -342,6 +343,14 @@ def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
     if found:
         first = found[0].pair.present
         yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"
+
+
+def _contradictions(pairing: Pairing) -> Iterator[str]:
+    """Files of either dump that say in themselves that they are of something else."""
+    for name, recording in (("reference", pairing.reference), ("candidate", pairing.candidate)):
+        for gap in recording.manifest.not_seen:
+            if gap.what == CONTRADICTIONS:
+                yield f"in the {name}, {gap.reason}"
 
 
 def _missing_files(findings: Iterable[Finding]) -> Iterator[str]:

@@ -32,10 +32,9 @@ class _Command(TrainingBehind):
 @click.command(cls=_Command)
 @click.argument("recordings", nargs=-1, type=click.Path(path_type=Path))
 @options.option("--mapping")
-@click.option(
-    "--against", type=click.Path(path_type=Path),
-    help="Run COMMAND to its first backward, and hold its set-up against this recording.",
-)  # fmt: skip
+@options.option(
+    "--against", words="A recording: COMMAND runs to its first backward, and set-ups are compared."
+)
 @options.option("--repeat", "times", words="Of COMMAND, twice at least.")
 @click.option(
     "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",
