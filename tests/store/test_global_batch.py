@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_ranks import call, made
 from two_ranks import run_two_ranks
 
 import lockstep
@@ -27,6 +28,7 @@ from lockstep.store.shards.batch_forms import (
 )
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.sides import side_by_side
+from lockstep.store.written_calls import ReadCall, ReadTensor
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TWINS = (
@@ -307,3 +309,29 @@ def test_sums_are_rounded_once() -> None:
     assert together(parts, Form(Spread.SUM), "float32")[0] == np.float32(1 + 2**-23)
     assert together(parts, Form(Spread.MEAN), "float32")[0] == np.float32((1 + 2**-23) / 3)
     assert together(parts, Form(Spread.SUM), "float32", divided_by=2)[0] == 0.5 + 2**-24
+
+
+def test_rows_that_a_module_sorts_are_not_put_together_and_no_operator_is_blamed(
+    tmp_path: Path,
+) -> None:
+    # given ranks that each sort the rows of their batch within a module, as one rank sorts all
+    rows, given = np.array([3, 1, 2, 0]), np.arange(4, dtype="f4")
+
+    def calls(own: slice) -> list[ReadCall]:
+        keys = rows[own]
+        inside = [
+            ReadTensor(Role.INPUT, "args.0", keys),
+            ReadTensor(Role.OUTPUT, "result.1", keys.argsort()),
+        ]
+        return [
+            ReadCall(0, "experts", "torch.sort", inside),
+            call("exp", given[own]),
+        ]
+
+    one = made(tmp_path / "one", calls(slice(None)))
+    two = made(tmp_path / "two", calls(slice(2)), calls(slice(2, None)))
+
+    # when they are compared, then that is said, and what is outside of the module agrees
+    found = compare_recordings(one, two)
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    assert "experts sorts the rows of each rank's batch" in " ".join(found.not_compared)

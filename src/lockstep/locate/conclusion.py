@@ -20,7 +20,7 @@ from lockstep.core.finding import (
     verdict_of,
 )
 from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART, Event
-from lockstep.core.records import FILE_MISSING, TensorRecord, would_differ
+from lockstep.core.records import FILE_MISSING, MEMORY_AS_FOUND, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
@@ -334,7 +334,12 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
     """Tensors that differ, and by how much they may is not known."""
-    found = [one for one in findings if one.outcome is Outcome.INCOMPARABLE]
+    found = [
+        one
+        for one in findings
+        if one.outcome is Outcome.INCOMPARABLE
+        and one.pair.present.content.note != MEMORY_AS_FOUND  # which means nothing
+    ]
     if found:
         first = found[0].pair.present
         yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"

@@ -15,7 +15,7 @@ import numpy as np
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
-from lockstep.core.records import COPIES_DIFFER, PART_OF, Call, TensorRecord
+from lockstep.core.records import COPIES_DIFFER, MEMORY_AS_FOUND, PART_OF, Call, TensorRecord
 from lockstep.core.states import StateRecord
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
@@ -158,6 +158,8 @@ class _Joiner:
         record = seen.first
         if len({each.dtype for each in seen.records}) > 1:
             raise UnlikeDimsError("ranks hold it in several dtypes")
+        if record.content.note == MEMORY_AS_FOUND:
+            return _as_on_one(record)
         if any(each.content.loader is None for each in seen.records) or not can_store(record.dtype):
             if seen.equal and seen.is_held:
                 return _as_on_one(record)

@@ -11,7 +11,7 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import NotSeen
 from lockstep.core.operators import operator_of
 from lockstep.core.records import Call
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording
 from lockstep.store.shards.batch_forms import (
     Form,
@@ -47,6 +47,7 @@ class DataForms:
         self._order = Order()
         self._rows: Mapping[int, int] = {}
         self._forms: dict[tuple[int, bool, int], Form] = {}
+        self._sorting: set[str] = set()
 
     @property
     def sums_losses(self) -> bool:
@@ -70,6 +71,7 @@ class DataForms:
     ) -> None:
         """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
         self._order, self._rows, self._forms = Order(), {}, {}
+        self._sorting = {call.site.module for call in by_rank[0].values() if _sorts_rows(call)}
         batches = []
         for seen in batches_of(by_rank, whole):
             form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
@@ -102,13 +104,28 @@ class DataForms:
         Raises
         ------
         UnlikeDimsError
-            If their shapes make no batch.
+            If their shapes make no batch, or their rows stand in orders of their own.
         """
+        is_copied = seen.equal and seen.shapes[0] == seen.whole_shape
+        if not (seen.is_held or is_copied) and (sorting := self._sorted_by(seen.call)):
+            raise UnlikeDimsError(f"{sorting} sorts the rows of each rank's batch")
         form, divided_by = self._form(seen)
         record = seen.first
         if record.role in (Role.INPUT, Role.OUTPUT):
             self._forms[(seen.call.id, record.role is Role.OUTPUT, record.index)] = form
         return form, divided_by
+
+    def _sorted_by(self, call: Call) -> str:
+        """The module within which a call is made that puts rows into orders of their own; "" for none."""
+        module, is_operator = call.site.module, call.kind is CallKind.OPERATOR
+        return next(
+            (
+                one
+                for one in self._sorting
+                if module.startswith(f"{one}.") or (is_operator and module == one)
+            ),
+            "",
+        )
 
     def _form(self, seen: Seen) -> tuple[Form, int]:
         role = seen.first.role
@@ -174,6 +191,13 @@ class DataForms:
             if name in ("mul", "div"):
                 told["args.1"] = factor / self._ranks if name == "mul" else factor * self._ranks
         return told
+
+
+def _sorts_rows(call: Call) -> bool:
+    """Whether an operator sorts the rows of a batch, as where tokens go to experts: ranks have other orders then."""
+    given = [one for one in call.with_role(Role.INPUT) if not one.argument]
+    named = operator_of(call.site.op).name in ("sort", "argsort")
+    return named and bool(given) and len(given[0].shape) == 1
 
 
 __all__ = ["DataForms"]
