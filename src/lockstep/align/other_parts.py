@@ -9,8 +9,11 @@ judged together, by what enters all of them and what leaves them: a wrong one sh
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, product
 
 from lockstep.align.dataflow import Flow
@@ -30,10 +33,11 @@ def without_other_parts(
     pairs: Sequence[CallPair], reference: Flow, candidate: Flow
 ) -> list[CallPair]:
     """The pairs, with those apart that do other parts of the work."""
+    held = _Held(reference), _Held(candidate)
     kept: list[CallPair] = []
     for pair in pairs:
         left, right = pair.reference, pair.candidate
-        if left is None or right is None or not _may_be_another(left, right):
+        if left is None or right is None or not _may_be_another(left, right, held):
             kept.append(pair)
         elif not _differ(left, right, Role.OUTPUT):
             kept.append(replace(pair, only_results=True))
@@ -49,17 +53,61 @@ def without_other_parts(
     return kept
 
 
-def _may_be_another(left: Call, right: Call) -> bool:
-    """Whether two calls take other tensors, and are of a kind that may do another part of the work."""
+class _Held:
+    """The tensors that one run's operators take and return, to ask whether another run's tensor is among them."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    @cached_property
+    def _by_shape(self) -> dict[tuple[int, ...], list[TensorRecord]]:
+        found: dict[int, TensorRecord] = {}
+        for call in self._flow.calls.values():
+            if call.kind is CallKind.OPERATOR:
+                for record in call.with_role(Role.INPUT, Role.OUTPUT):
+                    found.setdefault(record.content.id, record)
+        shapes: dict[tuple[int, ...], list[TensorRecord]] = defaultdict(list)
+        for record in found.values():
+            shapes[record.shape].append(record)
+        return shapes
+
+    def has(self, one: TensorRecord) -> bool:
+        """Whether a tensor is here that is this one but for noise."""
+        size = _norm(one)
+        return any(
+            one.digest == other.digest
+            or (abs(_norm(other) - size) <= _SIZES * size and is_near(one, other))
+            for other in self._by_shape.get(one.shape, ())
+        )
+
+
+_SIZES = 0.05
+"""How far apart norms may be, relative to each other, of tensors that are then held against each other."""
+
+
+def _norm(record: TensorRecord) -> float:
+    return math.nan if record.statistics is None else record.statistics.norm
+
+
+def _may_be_another(left: Call, right: Call, held: tuple[_Held, _Held]) -> bool:
+    """Whether two calls take other tensors, and are of a kind that may do another part of the work.
+
+    What is not the same in both runs only because they parted before is no other tensor.
+    """
     if left.kind is not CallKind.OPERATOR or left.site.phase is not Phase.FORWARD:
         return False
     if left.site.op != right.site.op or family_of(left.site.op) not in _REORDERED:
         return _takes_another_kind(left, right) and _differ(left, right, Role.OUTPUT)
     inputs, others = left.with_role(Role.INPUT), right.with_role(Role.INPUT)
-    orders = [others]
-    if Trait.COMMUTES in operator_of(left.site.op).traits:
-        orders.append(others[::-1])
-    return all(len(inputs) != len(one) or _far_apart(inputs, one) for one in orders)
+    if len(inputs) != len(others):
+        return True
+    if Trait.COMMUTES in operator_of(left.site.op).traits and not _far_apart(inputs, others[::-1]):
+        return False
+    return any(
+        held[1].has(one) and held[0].has(other)
+        for one, other in zip(inputs, others, strict=True)
+        if _far_apart([one], [other])
+    )
 
 
 def _takes_another_kind(left: Call, right: Call) -> bool:
