@@ -97,7 +97,7 @@ def test_the_readme_has_a_command_of_every_verb() -> None:
 def test_every_command_of_the_readme_is_one_that_the_verb_takes(line: str) -> None:
     # given the command's verb, when its words are parsed
     _, verb, *words = shlex.split(line)
-    around = click.Context(cli, **cli.context_settings)  # as it is typed: click keeps the help option
+    around = click.Context(cli, **cli.context_settings)  # click keeps a verb's help option
     command = cli.get_command(around, verb)
     assert command is not None
     if verb in ("msaccucmp", "msprobe", "tfdbg"):  # named without their arguments
