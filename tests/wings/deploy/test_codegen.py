@@ -131,6 +131,54 @@ def test_quantised_models_are_generated_too(model, tmp_path, options):
         assert "bit by bit" in found["headline"]
 
 
+VECTORS = """\
+extern void _start(void);
+__attribute__((section(".vectors"), used)) void *const vectors[] = {(void *)0x20400000, _start};
+"""
+
+
+def on_cortex_m(folder, name):
+    """What the test program says on a Cortex-M4, which QEMU emulates with the C library's own file access."""
+    (folder / "vectors.c").write_text(VECTORS)
+    flags = (
+        "-std=gnu99 -mcpu=cortex-m4 -mthumb -Os -ffp-contract=off -fno-strict-aliasing --specs=rdimon.specs"
+        " -Wl,--section-start=.vectors=0 -Wl,-Tdata=0x20000000"
+    )
+    files = ["vectors.c", "test.c", f"{name}.c", "weights.c", "-lm", "-o", "check.elf"]
+    subprocess.run(["arm-none-eabi-gcc", *flags.split(), *files], cwd=folder, check=True)
+    machine = "qemu-system-arm -M mps2-an386 -nographic -semihosting-config enable=on,target=native"
+    done = subprocess.run(
+        [*machine.split(), "-kernel", "check.elf"], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("arm-none-eabi-gcc", "qemu-system-arm"))),
+    reason="needs Debian's gcc-arm-none-eabi and qemu-system-arm",
+)
+@pytest.mark.parametrize("bits", [32, 8])
+def test_the_program_gives_the_same_on_a_cortex_m(model, bits, tmp_path):
+    # given the C of a model in float32, and in 8 bits
+    source = model
+    if bits == 8:
+        source = model.parent / "cortex8.onnx"
+        samples = str(model.parent / "x.npz")
+        given = [str(model), "-o", str(source), "--ranges-from", samples, "--force"]
+        CliRunner().invoke(quantize, given, standalone_mode=False)
+    folder = tmp_path / "src"
+    assert generate(source, folder, "--name", "net")[0] == 0
+    # when it is cross-compiled and run
+    # then its results are the recorded ones, and a wrong weight fails
+    assert on_cortex_m(folder, "net") == (0, "all results agree\n")
+    data = (folder / "test_data.h").read_text()
+    (folder / "test_data.h").write_text(re.sub(r"0x1\.[0-9a-f]+p\+0f", "99.5f", data))
+    code, said = on_cortex_m(folder, "net")
+    assert code == 1
+    assert "elements are off by more than is allowed" in said
+
+
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_buffers_that_live_at_once_never_overlap(drawn):
     buffers = [

@@ -10,8 +10,11 @@ from torch import nn
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.export_command import export
+from lockstep.wings.deploy.exporting import program_of, to_onnx
 from lockstep.wings.deploy.free_axes import constraint_sentence, free_axes
+from lockstep.wings.deploy.model_source import ModelSource, bound
 from lockstep.wings.deploy.run_command import run
+from lockstep.wings.deploy.runtime import Session
 
 HERE = Path(__file__)
 
@@ -151,3 +154,70 @@ def test_torch_own_suggestion_is_passed_on():
     said = "Constraints violated (seq)!\n  - a\nSuggested fixes:\n  {}\n\nThe error above"
     assert "seq is always 6" in constraint_sentence(said.format("seq = 6"))
     assert "seq = 2*_s + 1" in constraint_sentence(said.format("seq = 2*_s + 1"))
+
+
+def tagger():
+    """A recurrent layer, which torch runs step by step in a trace."""
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+
+        def forward(self, x):
+            return self.lstm(x)[0]
+
+    return Tagger(), torch.randn(2, 5, 3), "batch,seq", (3, 7, 3)
+
+
+def strided():
+    """A convolution with a stride: torch says a guard of its height, and suggests no bound."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1))
+    return net, torch.randn(2, 1, 8, 8), "input:2=high", (2, 1, 11, 8)
+
+
+def one_row():
+    """An example of one row, which torch takes for one that is always alone."""
+    return nn.Linear(3, 4), torch.randn(1, 3), "batch", (5, 3)
+
+
+def empty_past():
+    """What a decoder keeps, of which there is nothing yet."""
+
+    class Keeps(nn.Module):
+        def forward(self, x):
+            return torch.cat([x, x + 1], 1)
+
+    return Keeps(), torch.zeros(2, 0, 3), "x:1=past", (2, 4, 3)
+
+
+@pytest.mark.exhaustive
+def test_a_recurrent_layer_that_is_written_out_step_by_step_keeps_its_length():
+    inputs = {"input": torch.randn(2, 5, 3)}
+    source = ModelSource("net", nn.RNN(3, 4, batch_first=True).eval())
+    with pytest.raises(UsageError, match="seq is always 5"):
+        program_of(source, inputs, free_axes("batch,seq", inputs))
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        pytest.param(tagger, marks=pytest.mark.exhaustive),
+        pytest.param(strided, marks=pytest.mark.exhaustive),
+        pytest.param(empty_past, marks=pytest.mark.exhaustive),
+        one_row,
+    ],
+)
+def test_an_axis_is_free_that_torch_fixes_or_bounds_in_its_own_words(net):
+    # given a module that takes any extent there
+    module, x, dynamic, other = net()
+    inputs = bound(module.eval(), x)
+    (name,) = inputs
+    # when it is exported with that axis free
+    source = ModelSource("net", module)
+    program = program_of(source, inputs, free_axes(dynamic, inputs))
+    model = to_onnx(program, inputs).plain
+    # then the file computes what the module does at another extent, and at its own
+    for given in (x, torch.randn(other)):
+        (found,) = Session(model).run({name: given.numpy()}).values()
+        torch.testing.assert_close(torch.from_numpy(found), module(given))

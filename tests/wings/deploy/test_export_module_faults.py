@@ -1,5 +1,8 @@
 """Where the module cannot be repeated by any file, that is said, and the export is not accused."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -7,10 +10,11 @@ from test_export_faults import Sound
 from torch import nn
 from torch.nn import functional as F
 
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy.export_command import export
 from lockstep.wings.deploy.parity import ParityRuns
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Session, Settings
 
 
 class Plain(nn.Module):
@@ -41,6 +45,11 @@ class AveragesInTraining(Plain):
         if self.training:
             self.held.mul_(0.9).add_(0.1 * x.mean(0))
         return super().forward(x)
+
+
+class Caches(Plain):
+    def forward(self, x):
+        return self.linear(torch.cat([torch.tensor([]), x]))
 
 
 class Counts(Plain):
@@ -75,6 +84,16 @@ class Draws(Plain):
         return self.linear(x + torch.rand_like(x))
 
 
+class DrawsInPython(Plain):
+    def forward(self, x):
+        return self.linear(x) * random.random()
+
+
+class DrawsInNumPy(Plain):
+    def forward(self, x):
+        return self.linear(x) + torch.from_numpy(np.random.rand(4).astype("f4"))  # as users do
+
+
 class Drops(Plain):
     def forward(self, x):
         return F.dropout(self.linear(x), 0.5)
@@ -103,12 +122,15 @@ CASES = [
     (InPlace, Verdict.AGREE, "forward changes its input x in place"),
     (Counts, Verdict.AGREE, "forward writes held, which changes nothing that it returns"),
     (NotANumber, Verdict.AGREE, ""),
+    (Caches, Verdict.AGREE, ""),
     (AveragesInTraining, Verdict.AGREE, ""),
     (DropsInTraining, Verdict.AGREE, ""),
     (Averages, Verdict.INCOMPARABLE, "forward writes held, and returns something else"),
-    (CountsInPython, Verdict.INCOMPARABLE, "keeps something that is no buffer"),
+    (CountsInPython, Verdict.INCOMPARABLE, "reads something that is no input, parameter or buffer"),
     (Grows, Verdict.INCOMPARABLE, "forward keeps tensors from one call to the next"),
     (Draws, Verdict.INCOMPARABLE, "draws random numbers (aten.rand_like.default of the model, "),
+    (DrawsInPython, Verdict.INCOMPARABLE, "of Python's `random` or of NumPy"),
+    (DrawsInNumPy, Verdict.INCOMPARABLE, "of Python's `random` or of NumPy"),
     (Drops, Verdict.INCOMPARABLE, "draws random numbers (aten.native_dropout.default of"),
     (StaysInTraining, Verdict.DIVERGED, "statistics of the batch, as in training (aten._nat"),
 ]
@@ -158,6 +180,29 @@ def test_a_fault_beside_random_numbers_is_still_named(tmp_path):
     found = runs.plain(faulty.plain).comparison
     assert found.verdict is Verdict.DIVERGED
     assert found.origins[0].module == "linear"
+
+
+class Numbers(Plain):
+    def forward(self, x):
+        return self.linear(x), 3
+
+
+def test_a_number_beside_the_tensors_that_are_returned_is_refused():
+    with pytest.raises(UsageError, match="returns 3 beside its tensors"):
+        Sound(lambda: (Numbers(), torch.randn(3, 4)))
+
+
+class HandsOn(Plain):
+    def forward(self, x):
+        return self.linear(x), x
+
+
+def test_an_input_that_is_returned_as_it_is_keeps_its_name():
+    sound = Sound(lambda: (HandsOn(), torch.randn(3, 4)))
+    given = {"x": sound.inputs["x"].numpy()}
+    assert [one.name for one in sound.exported.optimized.graph.input] == ["x"]
+    _, returned = Session(sound.exported.optimized).run(given).values()
+    np.testing.assert_array_equal(returned, given["x"])
 
 
 def _halved(tensor):

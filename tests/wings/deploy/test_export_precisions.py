@@ -21,14 +21,17 @@ from lockstep.wings.deploy.runtime import Settings
 
 
 class Half(nn.Module):
-    """What runtimes compute in single precision between casts, in float16."""
+    """What runtimes compute in single precision between casts, and an operator of several nodes, in float16."""
 
     def __init__(self):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 8, 1), nn.LayerNorm(4)
+        self.group = nn.GroupNorm(2, 8)
+        nn.init.normal_(self.group.weight)
+        nn.init.normal_(self.group.bias)
 
     def forward(self, x):
-        x = F.gelu(self.conv(x))
+        x = F.gelu(self.group(self.conv(x)))
         x = F.silu(self.norm(x).abs() ** 2.5)
         x = 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.0447 * x**3)))
         return torch.rsqrt(x.abs() + 0.1).softmax(-1)

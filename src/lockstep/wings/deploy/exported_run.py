@@ -15,13 +15,13 @@ from torch.export.graph_signature import OutputKind
 
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.wings.deploy import runtime
-from lockstep.wings.deploy.bfloat16 import NARROW
 from lockstep.wings.deploy.calls import Array, array_of, is_call, names_of
 from lockstep.wings.deploy.engines import bfloat16, engine
 from lockstep.wings.deploy.module_run import draws_of
 from lockstep.wings.deploy.node_values import Values
 from lockstep.wings.deploy.program_run import ProgramRun, held_by
 from lockstep.wings.deploy.runtime import Level, Session, Settings
+from lockstep.wings.deploy.sixteen_bits import NARROW
 
 _SINGLE_EPS = float(np.finfo(np.float32).eps)
 _NUMBER_ROUNDINGS = 4
@@ -89,6 +89,7 @@ class ExportedRun:
         return {
             full: _as_meant(self._tensor(name), self._meant[full])
             for full, name in self._held.values()
+            if self._meant[full].numel()
         }
 
     def value(self, node: fx.Node) -> Any:
@@ -201,13 +202,19 @@ def returned_by(program: ExportedProgram) -> list[fx.Node]:
 
 
 def as_taken(model: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Inputs as a graph takes them: float32 for bfloat16 where that is what it has."""
+    """Inputs as a graph takes them: float32 for 16 bits where that is what it has."""
     single = engine("onnx").TensorProto.FLOAT
     types = {one.name: one.type.tensor_type.elem_type for one in model.graph.input}
     return {
-        name: one.astype(np.float32) if one.dtype.kind == "V" and types.get(name) == single else one
+        name: one.astype(np.float32)
+        if one.dtype in _narrow() and types.get(name) == single
+        else one
         for name, one in inputs.items()
     }
+
+
+def _narrow() -> tuple[Any, ...]:
+    return np.dtype(np.float16), bfloat16()
 
 
 def _several(made: Any) -> Sequence[Any]:
@@ -215,11 +222,11 @@ def _several(made: Any) -> Sequence[Any]:
 
 
 def _as_meant(found: Any, meant: Any) -> Any:
-    """Complex numbers of the pairs of real ones that ONNX has for them, bfloat16 of float32; all else as it is."""
+    """Complex numbers of the pairs of real ones that ONNX has for them, 16 bits of float32; all else as it is."""
     if not (isinstance(found, np.ndarray) and isinstance(meant, torch.Tensor)):
         return found
-    if meant.dtype is torch.bfloat16 and found.dtype == np.float32:
-        return found.astype(bfloat16())
+    if meant.dtype in (torch.float16, torch.bfloat16) and found.dtype == np.float32:
+        return found.astype(np.float16 if meant.dtype is torch.float16 else bfloat16())
     is_pairs = meant.is_complex() and found.dtype.kind == "f" and found.ndim == meant.dim() + 1
     if not is_pairs or found.shape[-1] != 2:
         return found

@@ -23,9 +23,11 @@ from lockstep.wings.deploy.free_axes import (
     as_suggested,
     as_torch_takes,
     constraint_sentence,
+    to_trace_with,
 )
-from lockstep.wings.deploy.model_file import opset_of
+from lockstep.wings.deploy.model_file import opset_of, rename_values
 from lockstep.wings.deploy.model_source import ModelSource
+from lockstep.wings.deploy.recurrent import any_length
 
 OPSET = 20
 """The opset without `--opset`: the one that torch's exporter is written for."""
@@ -123,8 +125,9 @@ def _program(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], axes: Axes
 ) -> ExportedProgram:
     shapes = as_torch_takes(axes, inputs) if axes else None
-    with _quiet():
-        return torch.export.export(module, (), dict(inputs), dynamic_shapes=shapes, strict=False)
+    traced = to_trace_with(inputs, axes)
+    with _quiet(), any_length():
+        return torch.export.export(module, (), traced, dynamic_shapes=shapes, strict=False)
 
 
 def to_onnx(
@@ -150,10 +153,11 @@ def to_onnx(
     Raises
     ------
     UsageError
-        If an operator has no rule, or the exporter writes another opset.
+        If an operator has no rule, the model returns what is no tensor, or the exporter writes another opset.
     """
     engine("onnx"), engine("onnxscript")
-    with _quiet() as said:
+    _check_returned(program)
+    with _quiet() as said, any_length():
         try:
             made = torch.onnx.export(
                 program, (), kwargs=dict(inputs), dynamo=True, opset_version=opset, optimize=False, verbose=False,
@@ -167,9 +171,32 @@ def to_onnx(
         with _kept_apart(made.model.graph):
             made.optimize()
         optimized = made.model_proto
+    _restore_inputs(optimized, plain)
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
     return Exported(made.exported_program, plain, optimized)
+
+
+def _restore_inputs(optimized: Any, plain: Any) -> None:
+    """Give inputs that a model returns as they are their names back: the exporter's optimisation takes them away."""
+    spelled: dict[str, str] = {}
+    for found, own in zip(optimized.graph.input, plain.graph.input, strict=False):
+        if found.name != own.name:
+            spelled |= {own.name: f"{own.name}_returned", found.name: own.name}
+    rename_values(optimized.graph, spelled)
+    for one in (*optimized.graph.input, *optimized.graph.output, *optimized.graph.value_info):
+        one.name = spelled.get(one.name, one.name)
+
+
+def _check_returned(program: ExportedProgram) -> None:
+    """Refuse numbers and words among what a model returns, of which the exporter knows nothing; None is left out."""
+    for spec in program.graph_signature.output_specs:
+        value = getattr(spec.arg, "value", None)
+        if value is not None:
+            raise UsageError(
+                f"the model returns {value!r} beside its tensors, and an ONNX file returns tensors alone; export a"
+                " module that leaves it out, or makes a tensor of it"
+            )
 
 
 def _check_opset(model: Any, asked: int, said: str) -> None:

@@ -20,9 +20,15 @@ _PART = re.compile(
 _BOUNDED = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _MULTIPLE = re.compile(r"(\w+) = (\d+)\*_?(\w+)")
 _FIXED = re.compile(r"(\w+) = (\d+)")
+_GUARD = re.compile(
+    r"Not all values of (\w+) = (\S+) in the specified range satisfy the generated guard (.+)\."
+)
+_ARITHMETIC = re.compile(r"[\dn\s()+\-*/%<>=!]+")
 
 
 _FACT = "axes"
+_TRIED = 1 << 12
+"""Extents up to which a bound is looked for; torch checks what is found."""
 _ANY = 1 << 31
 """No bound: more than an axis has."""
 
@@ -111,6 +117,25 @@ def as_torch_takes(axes: Axes, inputs: Mapping[str, torch.Tensor]) -> dict[str, 
     }
 
 
+def to_trace_with(inputs: Mapping[str, torch.Tensor], axes: Axes) -> dict[str, torch.Tensor]:
+    """The inputs with free axes of extent 0 and 1 made 2: torch takes such an extent for one that is always so."""
+    found = dict(inputs)
+    for name, free in axes.items():
+        for axis in free:
+            if found[name].shape[axis] < 2 <= (free[axis].most or 2):
+                found[name] = _of_extent(found[name], axis, 2)
+    return found
+
+
+def _of_extent(tensor: torch.Tensor, axis: int, extent: int) -> torch.Tensor:
+    """A tensor with an axis of at most twice its extent, its elements again; zeros where it has none."""
+    have = tensor.shape[axis]
+    if not have:
+        return tensor.new_zeros([*tensor.shape[:axis], extent, *tensor.shape[axis + 1 :]])
+    times = [1 + (extent > have) if at == axis else 1 for at in range(tensor.dim())]
+    return tensor.repeat(times).narrow(axis, 0, extent)
+
+
 def as_suggested(axes: Axes, said: str) -> dict[str, dict[int, FreeAxis]] | None:
     """Axes with the bounds that torch suggests for those that have none; None where it suggests none, or fixes one.
 
@@ -121,14 +146,17 @@ def as_suggested(axes: Axes, said: str) -> dict[str, dict[int, FreeAxis]] | None
     said
         The message of torch's error.
     """
-    bounded = {one[1]: one for one in map(_BOUNDED.fullmatch, suggestions(said)) if one}
+    bounded = {
+        one[1]: one.groups()[1:] for one in map(_BOUNDED.fullmatch, suggestions(said)) if one
+    }
+    bounded |= _guarded(said)
     multiples = {one[1]: one for one in map(_MULTIPLE.fullmatch, suggestions(said)) if one}
 
     def suggested(free: FreeAxis) -> FreeAxis:
         if free.name in multiples:
             return replace(free, multiple=int(multiples[free.name][2]))
         if free.name in bounded and not free.is_bounded:
-            least, most = (int(one) if one else None for one in bounded[free.name].groups()[1:])
+            least, most = (int(one) if one else None for one in bounded[free.name])
             return replace(free, least=least, most=most)
         return free
 
@@ -136,6 +164,21 @@ def as_suggested(axes: Axes, said: str) -> dict[str, dict[int, FreeAxis]] | None
         name: {axis: suggested(free) for axis, free in one.items()} for name, one in axes.items()
     }
     return None if found == {name: dict(one) for name, one in axes.items()} else found
+
+
+def _guarded(said: str) -> dict[str, tuple[str | None, ...]]:
+    """The least extents of axes of which torch says what they must satisfy, and suggests nothing."""
+    found: dict[str, tuple[str | None, ...]] = {}
+    for name, extent, guard in _GUARD.findall(said):
+        text = guard.replace(extent, "n")
+        if _ARITHMETIC.fullmatch(text):
+            wrong = [
+                n for n in range(1, _TRIED) if not eval(text, {"__builtins__": {}}, {"n": n})
+            ]  # arithmetic alone
+            if wrong and wrong[-1] < _TRIED - 1:
+                least = max(wrong[-1] + 1, int(found.get(name, ("0",))[0] or 0))
+                found[name] = str(least), None
+    return found
 
 
 def suggestions(said: str) -> list[str]:
@@ -172,10 +215,9 @@ def other_extents(
         for axis, free in axes.get(name, {}).items():
             least, most = _range_of(program, name, axis)
             have = one.shape[axis]
-            want = min(2 * have, most - most % free.multiple)
+            want = min(2 * have or 2, most - most % free.multiple)
             want = max(have - free.multiple, least) if want == have else want
-            times = [1 + (want > have) if at == axis else 1 for at in range(one.dim())]
-            one = one.repeat(times).narrow(axis, 0, want)
+            one = _of_extent(one, axis, want)
         found[name] = one.contiguous()
     return found
 

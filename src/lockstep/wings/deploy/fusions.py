@@ -15,6 +15,7 @@ from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.optimizers import RULE_SET, Optimizer, rules_of_library
 from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed
 from lockstep.wings.deploy.runtime import Session, Settings
+from lockstep.wings.deploy.sixteen_bits import in_single_precision
 
 Array = npt.NDArray[Any]
 
@@ -249,9 +250,10 @@ class Trials:
             (_moved_model(self._model, one), {k: moved(v, one) for k, v in self._inputs.items()})
             for one in draws
         ]
-        if any(getattr(one, "dtype", None) == np.float16 for one in self._plain.values()):
-            # What each operator rounds, the runtime may leave out between two.
-            runs.append((runtime.rounded_at(self._model, self._names), dict(self._inputs)))
+        half = [name for name, one in self._plain.items() if _is_half(one)]
+        if half:  # What each operator rounds, the runtime may leave out between two.
+            wide = {k: v.astype("f4") if _is_half(v) else v for k, v in self._inputs.items()}
+            runs.append((in_single_precision(self._model, half, "float16"), wide))
         for model, inputs in runs:
             for name, value in runtime.every_value(model, inputs, self._names):
                 if not isinstance(value, list):
@@ -308,6 +310,10 @@ def _moved_model(model: Any, draw: np.random.Generator) -> Any:
         if array.dtype.kind == "f" and array.ndim:  # a single number is a constant of the program
             tensor.CopyFrom(helper.from_array(moved(array, draw), tensor.name))
     return found
+
+
+def _is_half(value: Any) -> bool:
+    return getattr(value, "dtype", None) == np.float16
 
 
 def _spacing(value: Any) -> float:

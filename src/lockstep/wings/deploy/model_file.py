@@ -194,6 +194,16 @@ def digest_of(proto: Any) -> str:
     return digest.hexdigest()
 
 
+def rename_values(graph: Any, spelled: Mapping[str, str]) -> None:
+    """Rename values in all nodes of a graph, and of the graphs in them."""
+    for node in graph.node:
+        node.input[:] = [spelled.get(one, one) for one in node.input]
+        node.output[:] = [spelled.get(one, one) for one in node.output]
+        for one in node.attribute:
+            if one.HasField("g"):
+                rename_values(one.g, spelled)
+
+
 def _set_metadata(proto: Any, entries: Mapping[str, str], without: str = "") -> None:
     kept = {one.key: one.value for one in proto.metadata_props if one.key != without} | dict(
         entries

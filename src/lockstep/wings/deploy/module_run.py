@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,14 @@ def run_module(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> M
         notes += _in_place(inputs, given)
         written = changed()
         off = _off_next_time(module, inputs, outputs)
-    if written and off is None:
+        draws = off is not None and _off_next_time(module, inputs, outputs, seed=0) is None
+    if draws:
+        gaps.append(
+            f"the module is at fault: forward draws random numbers of Python's `random` or of NumPy (the next time it"
+            f" returns something else, {off}); the file has those of its export. Leave them out in evaluation, or pass"
+            " them in"
+        )
+    elif written and off is None:
         notes.append(
             f"forward writes {listed(written)}, which changes nothing that it returns; the file leaves that out"
         )
@@ -80,7 +88,8 @@ def run_module(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> M
     elif off is not None:
         gaps.append(
             f"the module is at fault: called again with the same inputs, it returns something else ({off}), so forward"
-            " keeps something that is no buffer; the file has what that was at export"
+            " reads something that is no input, parameter or buffer (what it keeps between calls, or a clock); the file"
+            " has what that was at export"
         )
     return ModuleRun(outputs, gaps, notes)
 
@@ -153,24 +162,42 @@ def flat_tensors(returned: Any) -> list[torch.Tensor]:
 
 
 def _off_next_time(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    seed: int = 1,
 ) -> str | None:
     """How far what a module returns at its next call is off, in words; None where it is not."""
     try:
-        again = _called(module, {name: one.clone() for name, one in inputs.items()})
+        again = _called(module, {name: one.clone() for name, one in inputs.items()}, seed)
     except Exception as error:
         return f"it fails: {first_line(error, 120)}"
     return furthest(outputs, again)
 
 
-def _called(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """What a module returns, copied, with the same random numbers each time."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+def _called(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], seed: int = 0
+) -> list[torch.Tensor]:
+    """What a module returns, copied, with the same random numbers of torch each time, and others by their seed."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _seeded(seed):
         torch.manual_seed(0)
         outputs = [one.clone() for one in flat_tensors(module(**inputs))]
     if any(isinstance(one, FakeTensor) for one in outputs):
         raise ValueError("it returns tensors of torch.export's trace")
     return outputs
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of Python and of NumPy; afterwards they are as they were."""
+    before, numbers = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numbers)
 
 
 @contextlib.contextmanager

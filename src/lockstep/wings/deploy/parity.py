@@ -24,7 +24,6 @@ from lockstep.reading.paired_steps import opened
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart
 from lockstep.wings.deploy.as_run_judge import AsRunJudge
-from lockstep.wings.deploy.bfloat16 import in_single_precision
 from lockstep.wings.deploy.calls import (
     WrittenRun,
     array_of,
@@ -52,7 +51,8 @@ from lockstep.wings.deploy.node_values import (
     write_segments,
 )
 from lockstep.wings.deploy.program_run import ProgramRun
-from lockstep.wings.deploy.runtime import Settings, rounded_at
+from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.sixteen_bits import in_single_precision
 
 _SHOWN = 6
 _DRAWS = 3
@@ -118,7 +118,8 @@ class ParityRuns:
         """
         eager, exported = self._written(REFERENCE), self._written(PLAIN)
         with Values() as own, Values() as others:
-            run = ExportedRun(self._prepared(model), self._program, self._arrays, others)
+            alone = self._in_single_precision(model, torch.float16, torch.bfloat16)
+            run = ExportedRun(alone, self._program, self._arrays, others)
             ran = run.beside = self._run(own, run)
             write_operators(self._program, ran, eager)
             without = write_operators(self._program, run, exported)
@@ -149,8 +150,7 @@ class ParityRuns:
         eager, exported = self._written(BESIDE), self._written(AS_RUN)
         noise = []
         if self.is_emulated:
-            names = values_of(self._program, model, torch.bfloat16)
-            model = in_single_precision(model, names)
+            model = self._in_single_precision(model, torch.bfloat16)
         with Values() as own, Values() as others:
             run = run_as_user(model, self._program, self._arrays, others, settings)
             ran = run.beside = self._run(own, run)
@@ -162,8 +162,8 @@ class ParityRuns:
             for number in range(_DRAWS):
                 written = self._written(f"noise-{number}")
                 with Values() as drawn:
-                    moved = self._run(drawn, run, np.random.default_rng(number))
-                    write_segments(segments, moved, written, changed)
+                    draw = np.random.default_rng(number)
+                    write_segments(segments, self._run(drawn, run, draw), written, changed)
                 noise.append(written.finish())
         found = self._compared_as_run(eager.finish(), exported.finish(), noise)
         operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]
@@ -187,12 +187,12 @@ class ParityRuns:
         """Whether the model is of bfloat16, for which the runtime has no kernels on CPUs."""
         return _has(self._program, torch.bfloat16)
 
-    def _prepared(self, model: Any) -> Any:
-        """A model of 16 bits with each operator's result rounded; one of bfloat16 in single precision besides."""
-        if self.is_emulated:
-            return in_single_precision(model, values_of(self._program, model, torch.bfloat16))
-        if _has(self._program, torch.float16):
-            return rounded_at(model, values_of(self._program, model))
+    def _in_single_precision(self, model: Any, *dtypes: torch.dtype) -> Any:
+        """A model with each operator of 16 bits in single precision, and its result rounded."""
+        for dtype in dtypes:
+            if _has(self._program, dtype):
+                names = values_of(self._program, model, dtype)
+                model = in_single_precision(model, names, str(dtype).removeprefix("torch."))
         return model
 
     def _run(

@@ -88,8 +88,8 @@ class ProgramRun:
         return {name: array_of(tensor) for name, tensor in self._given.items()}
 
     def held(self) -> Mapping[str, Array]:
-        """Its parameters, buffers and constants, by full name."""
-        return {name: array_of(tensor) for name, tensor in self._held.values()}
+        """Its parameters, buffers and constants, by full name; none without elements, which exporters leave out."""
+        return {name: array_of(one) for name, one in self._held.values() if one.numel()}
 
     def value(self, node: fx.Node) -> Any:
         """What a node returned."""
@@ -113,7 +113,7 @@ def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
     """Each element times 1 - u, 1 or 1 + u, where u is the distance of 1 to the next number of the dtype."""
     if not tensor.is_floating_point():
         return tensor
-    signs = torch.from_numpy(draw.integers(-1, 2, tuple(tensor.shape)))
+    signs = torch.from_numpy(draw.integers(-1, 2, tuple(tensor.shape), np.int8))
     moved: torch.Tensor = tensor.detach() * (
         1 + torch.finfo(tensor.dtype).eps * signs.to(tensor.dtype)
     )

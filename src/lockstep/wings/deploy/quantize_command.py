@@ -37,6 +37,7 @@ from lockstep.wings.deploy.quantize.screen import (
 from lockstep.wings.deploy.quantize.static import Calibration, Method
 from lockstep.wings.deploy.quantize.task import Outcome, outcome
 from lockstep.wings.deploy.quantize.widths import check_bits
+from lockstep.wings.deploy.sixteen_bits import is_float16, widened
 
 
 class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -140,7 +141,10 @@ def quantize(
     check_bits(bits)
     check_output_file(output, force=force)
     file = open_model(model)
+    given, is_half = file.proto, is_float16(file.proto)
     facts_of = {"of": file.digest}
+    if is_half:
+        file = replace(file, proto=widened(given))
     draws = seed_draws(file.proto)
     if dynamic_ranges:
         _check_dynamic(bits, activations, weight_only, mixed)
@@ -149,7 +153,7 @@ def quantize(
         errors, search = dynamic_errors(file.proto, quantised, measured), None
         facts = {"activations": "dynamic", "per_channel": per_channel}
     else:
-        layers = _layers_of(model, file)
+        layers = _layers_of(model, file, lookups=weight_only)
         calibration = _calibration(
             file,
             calibrate,
@@ -168,13 +172,13 @@ def quantize(
         quantised = quantized_model(file.proto, layers, plan)
         errors = layer_errors(file.proto, quantised, layers, plan, measured)
         facts = _facts(plan, layers)
-    result = outcome(file.proto, quantised, measured)
+    result = outcome(given, quantised, measured)
     if not (inputs or calibrate):
         result = replace(result, worst_error={}, samples=0)
     answer = Answer(
         errors, result, measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
-        draws,
+        draws, is_half,
     )  # fmt: skip
     facts |= facts_of | _measured_facts(answer)
     unseed_draws(quantised, draws)
@@ -189,11 +193,12 @@ def quantize(
     )
 
 
-def _layers_of(model: Path, file: ModelFile) -> tuple[Layer, ...]:
-    layers = layers_of(file.proto)
+def _layers_of(model: Path, file: ModelFile, *, lookups: bool) -> tuple[Layer, ...]:
+    layers = layers_of(file.proto, lookups=lookups)
     if not layers:
         raise UsageError(
-            f"{model}: has no weights to quantise (float32 weights of Conv, ConvTranspose, Gemm or MatMul)"
+            f"{model}: has no weights to quantise (float32 or float16 weights of Conv,"
+            " ConvTranspose, Gemm or MatMul)"
         )
     return layers
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -194,28 +194,6 @@ def every_value(
             del model.graph.output[:]
             model.graph.output.extend(outputs)
         yield from session.run(inputs).items()
-
-
-def rounded_at(model: Any, names: Collection[str]) -> Any:
-    """A copy of a model whose values of these names are rounded to their dtype before they are read.
-
-    The runtime computes most operators of float16 in single precision between two casts, and leaves out those between
-    two operators. An Identity, which has a kernel for float16, keeps them.
-    """
-    rounded = type(model)()
-    rounded.CopyFrom(model)
-    del rounded.graph.node[:]
-    spelled: dict[str, str] = {}
-    for node in model.graph.node:
-        new = rounded.graph.node.add()
-        new.CopyFrom(node)
-        new.input[:] = [spelled.get(one, one) for one in node.input]
-        for one in (name for name in node.output if name in names):
-            spelled[one] = f"{one}/rounded"
-            same = rounded.graph.node.add(op_type="Identity", name=spelled[one])
-            same.input.append(one)
-            same.output.append(spelled[one])
-    return rounded
 
 
 def measure(

@@ -59,13 +59,14 @@ def of_range(weight: Floats, bits: int, axis: int | None, step: Floats | None = 
     return _allowance(np.broadcast_to(ideal, weight.shape), 0.5)
 
 
-def of_blocks(weight: Floats, bits: int) -> Allowance:
-    """Of blocks along the first axis with a zero point each, whose rounding shifts the range by up to half a step."""
-    rows = weight.shape[0]
-    padded = np.pad(weight, ((0, -rows % BLOCK), (0, 0))).reshape(-1, BLOCK, weight.shape[1])
+def of_blocks(weight: Floats, bits: int, *, along: int = 0) -> Allowance:
+    """Of blocks along an axis of a matrix, whose zero points are rounded and shift the range by up to half a step."""
+    turned = np.moveaxis(weight, along, 0)
+    rows = len(turned)
+    padded = np.pad(turned, ((0, -rows % BLOCK), (0, 0))).reshape(-1, BLOCK, turned.shape[1])
     spread = np.maximum(padded.max(axis=1), 0) - np.minimum(padded.min(axis=1), 0)
     step = np.repeat(spread / ((1 << bits) - 1), BLOCK, axis=0)[:rows]
-    return _allowance(step, 1.0)
+    return _allowance(np.moveaxis(step, 0, along), 1.0)
 
 
 def _allowance(step: Floats, most: float) -> Allowance:

@@ -10,9 +10,9 @@ from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.engines import as_sentence, engine
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.quantize.allowed import BLOCK
-from lockstep.wings.deploy.quantize.layers import Layer, weights_of
+from lockstep.wings.deploy.quantize.layers import LOOKUP, Layer, weights_of
 from lockstep.wings.deploy.quantize.packing import StoredWeight, stored, stored_as_codes
-from lockstep.wings.deploy.quantize.static import Calibration, quantize_static
+from lockstep.wings.deploy.quantize.static import Calibration, quantize_static, quiet
 from lockstep.wings.deploy.quantize.uniform import quantized
 
 FLOAT_BITS = 32
@@ -95,12 +95,12 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
             or (_shares_channels(layer) and plan.bits[layer.name] != FLOAT_BITS)
         ]
     keep = stored if plan.calibration is None else stored_as_codes
-    kept: dict[tuple[str, int], StoredWeight] = {}
+    kept: dict[tuple[str, int, int | None], StoredWeight] = {}
     for at, layer in enumerate(ours):
-        key = layer.weight, plan.bits[layer.name]
+        axis = layer.channel_axis if plan.per_channel else None
+        key = layer.weight, plan.bits[layer.name], axis
         is_new = key not in kept  # a weight that several layers read is kept once
         if is_new:
-            axis = layer.channel_axis if plan.per_channel else None
             codes = quantized(weights[layer.weight], plan.bits[layer.name], axis)
             kept[key] = keep(f"q{at}", codes, opset_of(found))
         _replace(found, layer, kept[key], is_new)
@@ -126,6 +126,8 @@ def _shares_channels(layer: Layer) -> bool:
 
 
 def _in_blocks(layer: Layer, bits: int) -> bool:
+    if layer.op == LOOKUP:
+        return bits == 4 and len(layer.shape) == 2 and layer.shape[1] % BLOCK == 0
     return (
         layer.op == "MatMul"
         and layer.weight_at == 1
@@ -148,16 +150,18 @@ def _replace(proto: Any, layer: Layer, weight: StoredWeight, is_new: bool) -> No
 
 
 def _with_blocks(proto: Any, bits: Mapping[str, int]) -> Any:
-    """Weights of matrix products in blocks of 32 along the summed axis, a step and a zero a block."""
+    """Weights of matrix products in blocks of 32 along the summed axis, of lookups along a row."""
     module = engine("onnxruntime.quantization.matmul_nbits_quantizer")
     names = {node.output[0]: node.name for node in proto.graph.node}
-    products = [node.name for node in proto.graph.node if node.op_type == "MatMul"]
+    several = [node for node in proto.graph.node if node.op_type in ("MatMul", LOOKUP)]
+    kinds = {node.op_type for node in several if node.name in bits}
     for width in sorted(set(bits.values())):
         wanted = {name for name, one in bits.items() if one == width}
-        with as_sentence(f"onnxruntime cannot keep weights in blocks of {width} bits"):
+        with as_sentence(f"onnxruntime cannot keep weights in blocks of {width} bits"), quiet():
             quantizer = module.MatMulNBitsQuantizer(
                 proto, bits=width, block_size=BLOCK, is_symmetric=False,
-                nodes_to_exclude=[name for name in products if name not in wanted],
+                nodes_to_exclude=[one.name for one in several if one.name not in wanted],
+                op_types_to_quantize=tuple(kinds),
             )  # fmt: skip
             quantizer.process()
         proto = quantizer.model.model

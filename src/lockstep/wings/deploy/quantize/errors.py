@@ -16,7 +16,13 @@ from lockstep.wings.deploy.quantize.allowed import Allowance, of_blocks, of_leve
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS, Plan, engine_of
 from lockstep.wings.deploy.quantize.calibration import Samples
 from lockstep.wings.deploy.quantize.graphs import Compared, Graph, compared_nodes
-from lockstep.wings.deploy.quantize.layers import Layer, attribute, module_of, source_of
+from lockstep.wings.deploy.quantize.layers import (
+    LOOKUP,
+    Layer,
+    attribute,
+    module_of,
+    source_of,
+)
 from lockstep.wings.deploy.quantize.twins import Twin, TwinGraph
 from lockstep.wings.deploy.runtime import Array, Level, Session, Settings
 
@@ -197,7 +203,7 @@ def _allowance(
     ):
         return None
     if by == "blocks":
-        return of_blocks(weight, bits)
+        return of_blocks(weight, bits, along=1 if layer.op == LOOKUP else 0)
     if by != "static":
         return of_levels(weight, bits, axis)
     maker = after.makers.get(compared.node.input[layer.weight_at])

@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float32]
 _WEIGHT_AT = {"Conv": (1,), "ConvTranspose": (1,), "Gemm": (1, 0), "MatMul": (1, 0)}
 """Operators that are quantised by their weights, and at which of their inputs a weight stands."""
 
+LOOKUP = "Gather"
+"""The operator of an embedding, quantised by its table where activations stay in float32."""
+
 _LARGE = 256
 """Elements from which a weight in float32 is worth a word."""
 
@@ -67,13 +70,15 @@ class Layer:
         return self.module or self.name
 
 
-def layers_of(proto: Any) -> tuple[Layer, ...]:
+def layers_of(proto: Any, *, lookups: bool = False) -> tuple[Layer, ...]:
     """The layers of a model in the order of its graph: float32 weights of Conv, ConvTranspose, Gemm and MatMul.
 
     Parameters
     ----------
     proto
         An `onnx.ModelProto`; nodes without a name get one.
+    lookups
+        Whether tables of embeddings are layers too.
     """
     float32 = engine("onnx").TensorProto.FLOAT
     weights = {
@@ -86,7 +91,7 @@ def layers_of(proto: Any) -> tuple[Layer, ...]:
     for node in proto.graph.node:
         at = [
             at
-            for at in _WEIGHT_AT.get(node.op_type, ())
+            for at in _WEIGHT_AT.get(node.op_type, (0,) if lookups and _looks_up_rows(node) else ())
             if at < len(node.input) and node.input[at] in weights
         ]
         others = [name for one, name in enumerate(node.input[:2]) if at and one != at[0]]
@@ -171,8 +176,12 @@ def _metadata(node: Any) -> dict[str, str]:
     return {one.key: one.value for one in node.metadata_props}
 
 
+def _looks_up_rows(node: Any) -> bool:
+    return bool(node.op_type == LOOKUP and attribute(node, "axis", 0) == 0)
+
+
 def _channel_axis(node: Any, weight_at: int, dimensions: int) -> int | None:
-    if node.op_type == "Conv":
+    if node.op_type in ("Conv", LOOKUP):
         return 0
     if node.op_type == "ConvTranspose":
         # With groups the outputs of all groups share one axis, and a scale would belong to several of them.

@@ -84,6 +84,8 @@ class Answer:
         Whether weights have a step for each output channel.
     draws
         Values that the model draws at random; the same numbers were drawn before and after.
+    is_half
+        Whether the model was of float16.
     """
 
     layers: Sequence[LayerError]
@@ -97,6 +99,7 @@ class Answer:
     floor: Floor = Floor()
     per_channel: bool = True
     draws: Sequence[str] = ()
+    is_half: bool = False
 
     @property
     def beyond(self) -> list[LayerError]:
@@ -240,6 +243,9 @@ def render(answer: Answer, *, limit: int) -> Page:
         add_paragraph(
             text, f"not quantised: {total} of weights in float32, {listed(list(answer.left))}"
         )
+    if answer.is_half:
+        words = "of float16; what is not quantised is kept and computed in float32, inputs and outputs as they were"
+        add_paragraph(text, words)
     if answer.draws:
         add_paragraph(
             text,
@@ -320,6 +326,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
         "not_quantised": dict(answer.left),
         "target_db": answer.target_db,
         "below_floor": answer.is_below,
+        "of_float16": answer.is_half,
         "trials": [
             {"bits": dict(one.bits), "outcome": asdict(one.outcome), "reaches": one.reaches}
             for one in answer.trials

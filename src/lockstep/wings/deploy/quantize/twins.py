@@ -22,7 +22,7 @@ import numpy as np
 from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.quantize.allowed import Allowance
 from lockstep.wings.deploy.quantize.graphs import Compared, Graph
-from lockstep.wings.deploy.quantize.layers import Layer
+from lockstep.wings.deploy.quantize.layers import LOOKUP, Layer
 
 _ENTRY = "quantised/"
 """Before names of the quantised graph that layers read."""
@@ -158,6 +158,8 @@ class TwinGraph:
     def _bounds(
         self, compared: Compared, layer: Layer, allowance: Allowance, before: Any, reads: str
     ) -> tuple[str, str]:
+        if layer.op == LOOKUP:
+            return self._bounds_of_rows(layer, allowance, before, reads)
         weight = self._before.array(layer.weight)
         step = compared.entry.step if compared.entry else 0.0
         at = f"{_TWIN}{layer.name}/"
@@ -185,6 +187,17 @@ class TwinGraph:
         self._node("Add", [f"{at}by_weight", f"{at}by_input"], f"{at}variance")
         self._node("Add", [f"{at}most_by_weight", f"{at}most_by_input"], f"{at}most")
         return f"{at}variance", f"{at}most"
+
+    def _bounds_of_rows(
+        self, layer: Layer, allowance: Allowance, before: Any, indices: str
+    ) -> tuple[str, str]:
+        """Of a lookup: the rows that are looked up of what is allowed to each weight."""
+        found = []
+        for key, allowed in (("variance", allowance.variance), ("most", allowance.most)):
+            name = f"{_TWIN}{layer.name}/{key}"
+            self._same(before, layer, indices, self._constant(f"{name}.table", allowed), name)
+            found.append(name)
+        return found[0], found[1]
 
     def _off(self, compared: Compared, at: str, reads: str) -> str:
         """How far each input may be off: half a step, or as far as it lies beyond the ends of its grid."""
