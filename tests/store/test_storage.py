@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import numpy as np
 import pytest
 from werkzeug.serving import make_server
 
@@ -20,6 +22,7 @@ from lockstep.store import storage
 from lockstep.store.partial import marked_as_part
 from lockstep.store.reader import open_recording
 from lockstep.store.storage import Storage, StorageError, url_of
+from lockstep.testing import MadeTraining, write_recording
 
 BUCKET = "s3://bucket"
 
@@ -274,6 +277,28 @@ def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     Path("s3:/bucket").mkdir(parents=True)
     assert url_of("s3:/bucket") == ""
+
+
+def test_a_url_is_printed_as_one_in_answers_and_in_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Given two recordings in storage that differ
+    When they are compared
+    Then what to do next names places beside them as URLs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    altered = {"relu": lambda value: value * np.float32(1.05)}
+    for name, alter in (("ref", None), ("cand", altered)):
+        write_recording(tmp_path / name, MadeTraining(steps=2, alter=alter))
+        assert main(["copy", str(tmp_path / name), f"memory://printed/{name}"]) == 0
+
+    assert main(["compare", "memory://printed/ref", "memory://printed/cand"]) == 1
+    assert main(["show", "memory://printed/ref"]) == 0
+
+    said = capfd.readouterr().out
+    assert "-o memory://printed/cand-whole" in said
+    assert "memory://printed/ref: python train.py" in said
+    assert "memory:/printed" not in said
+    fsspec.filesystem("memory").rm("/printed", recursive=True)
 
 
 def test_without_its_package_the_extra_is_named() -> None:

@@ -40,7 +40,7 @@ from lockstep.store.other_tools import LEFT_OUT, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
-from lockstep.store.storage import cached, url_of
+from lockstep.store.storage import UrlPath, cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
@@ -84,7 +84,7 @@ def open_recording(
     given = path_of("path", path)
     if url := url_of(given):
         recording = Recording(cached(url), read_sketches=read_sketches)
-        recording.path = recording.new_beside = given
+        recording.path = recording.new_beside = UrlPath(given)
         return recording
     try:
         return Recording(given, read_sketches=read_sketches)

@@ -68,6 +68,18 @@ def url_of(path: str | os.PathLike[str]) -> str:
     return f"{found[1]}://{text[found.end() :].rstrip('/')}"
 
 
+class UrlPath(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+    """A path that stands for a URL, and for one beside or below it, and is written as that.
+
+    >>> str(UrlPath("s3://bucket/ref").with_name("cand"))
+    's3://bucket/cand'
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return url_of(text) or text
+
+
 class Storage:
     """A folder, or a file, in object storage.
 

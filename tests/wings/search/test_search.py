@@ -137,12 +137,15 @@ def test_a_different_search_in_the_same_folder_is_refused(place: Place) -> None:
 
 @pytest.mark.exhaustive
 def test_a_command_that_always_fails_ends_the_search(place: Place) -> None:
-    place.write("echo no such data >&2; exit 7")
+    secret = "sk-" + "a1B2" * 8
+    place.write(f"echo no data for --api-key {secret} >&2; exit 7")
 
     values, errors = place.search("--trials", "20", code=2)
 
     assert _outcomes(values) == ["failed"] * 3
-    assert values["trials"][0]["reason"] == "exit code 7: no such data"
+    assert values["trials"][0]["reason"].startswith("exit code 7: no data for --api-key ")
+    for kept in ("search.json", "journal.log"):
+        assert secret not in (place.folder / "searched" / kept).read_text()
     assert "the command failed in each of the first trials" in errors
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.secrets import masked
 from lockstep.launch.descendants import started_with
 from lockstep.wings.search.given import FOLDER
 from lockstep.wings.search.plan import Kind, Parameter, Plan, Value
@@ -142,7 +143,7 @@ def concluded(
 ) -> None:
     """Keep what came of a trial."""
     trial.set_user_attr("outcome", outcome.value)
-    trial.set_user_attr("words", words)
+    trial.set_user_attr("words", masked(words))  # a script may print its own command
     if outcome is Outcome.INFEASIBLE:
         trial.set_constraint("lockstep", 1.0)  # Optuna: feasible where it is 0 or less
     if outcome is Outcome.DONE:
