@@ -15,7 +15,7 @@ from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.store.other_tools import LEFT_OUT, made_by
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.ends import DimsOf, give_ends
+from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 Key = tuple[object, ...]
