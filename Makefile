@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -104,11 +104,16 @@ bench-watch: $(READY)
 # Tunes trainings that are slow for one reason each, with fast but wrong knobs planted: OPTIONS="--only images".
 bench-tune: $(READY)
 	$(BIN)/python benchmarks/tune --docs docs/tune.md $(OPTIONS)
+	$(BIN)/python benchmarks/tune/profile_cost.py --docs docs/profile.md
 
 # Planted faults of exported files, beside torch.onnx's verification and others: PEERS is a Python with polygraphy,
 # onnxslim, onnx and onnxruntime.
 bench-export: $(READY)
 	$(BIN)/python benchmarks/export_peers.py --peers $(PEERS) $(OPTIONS)
+
+# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some five minutes.
+bench-parallel: $(READY)
+	$(BIN)/python benchmarks/parallel --docs docs/distributed.md $(OPTIONS)
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -144,6 +144,8 @@ class Use(enum.Enum):
     WRITES = enum.auto()
     RECORDS = enum.auto()
     """It makes a recording there."""
+    LIES = enum.auto()
+    """It reads a recording, which lies on the machine that stands in front of it: `NAME:PATH`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,11 @@ class Elsewhere:
     Parameters
     ----------
     machine
-        Its name.
+        Its name; "" for the one on which the largest of the paths lies that are `Use.LIES`.
     words
         The verb and its options.
     command
-        The training's command, as it stands after `--`.
+        The training's command, as it stands after `--`; empty for a verb that takes none.
     force
         Whether what lies where it writes is replaced.
     """
@@ -174,6 +176,53 @@ class Elsewhere:
     words: tuple[str | PathWord, ...]
     command: tuple[str, ...]
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """A model that a verb is given, in any form that `lockstep export` takes.
+
+    Parameters
+    ----------
+    given
+        `pkg.mod:function`, a checkpoint, a folder, a recording, or a .pt2.
+    factory, weights, trusted
+        What makes its module, which weights of two sorts, and whether reading it may run its code.
+    inputs, seed
+        Files and texts of its inputs, and of what is drawn.
+    """
+
+    given: str
+    factory: str | None = None
+    weights: str = "auto"
+    trusted: bool = False
+    inputs: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its inputs.
+
+    Parameters
+    ----------
+    name
+        As it was given.
+    module
+        The `torch.nn.Module`, set to evaluation.
+    inputs
+        What it is called with: tensors by the names of its arguments, in their order.
+    class_names
+        What its classes are called; empty where that is not known.
+    said
+        What was done to it, in a sentence each.
+    """
+
+    name: str
+    module: Any
+    inputs: Mapping[str, Any]
+    class_names: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 @hookspec
@@ -199,6 +248,11 @@ def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
 @hookspec(firstresult=True)
 def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
     """Run a verb on another machine, bring back what it writes, and return its exit code."""
+
+
+@hookspec(firstresult=True)
+def lockstep_load_model(asked: AskedModel) -> LoadedModel | None:
+    """Load a model and its inputs, for verbs that run it."""
 
 
 @hookspec(historic=True)

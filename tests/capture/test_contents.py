@@ -10,6 +10,7 @@ import torch
 from lockstep.capture import contents
 from lockstep.capture.contents import Contents
 from lockstep.kernels.digest import digest_of_bytes
+from lockstep.store import schema
 
 
 class Sink:
@@ -70,3 +71,69 @@ def test_a_large_tensor_is_known_again_by_its_digest(
     digests = [row[4] for row in sink.rows]
     raw = [tensor.view(torch.uint8).numpy() for tensor in (first, other)]
     assert digests == [digest_of_bytes(data) for data in raw]
+
+
+def written(tensor: torch.Tensor) -> None:
+    tensor.data[100:] = 7
+
+
+def in_place(tensor: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor[-1] = 7
+
+
+@pytest.mark.parametrize("change", [written, in_place])
+def test_for_rules_a_result_is_measured_once_and_what_was_written_to_anew(
+    sink: Sink, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given contents that rules alone are asked of, where operators are not seen
+    held = Contents(sink, "stats", trust_versions=False, trust_results=True)
+    passes: list[str] = []
+    count_passes(monkeypatch, passes)
+    result = torch.arange(100_000.0) * 2
+    # when it is met as the result of one module and the argument of another
+    numbers = [held.of(result) for _ in range(3)]
+    # then its numbers are taken once
+    assert (len(set(numbers)), len(passes)) == (1, 1)
+    change(result)
+    assert held.of(result) not in numbers
+
+
+@pytest.mark.parametrize("kind", ["parameter", "gradient"])
+def test_for_rules_parameters_and_their_gradients_are_read_each_time(sink: Sink, kind: str) -> None:
+    held = Contents(sink, "stats", trust_versions=False, trust_results=True)
+    parameter = torch.nn.Parameter(torch.zeros(100_000))
+    parameter.grad = torch.zeros(100_000)
+    tensor = parameter if kind == "parameter" else parameter.grad
+    asked = held.of if kind == "parameter" else held.exactly
+    before = asked(tensor)
+    # when one element is written to behind torch's back, where no glance falls
+    tensor.data[12_345] = 1
+    # then it is seen, and twice the same is the same
+    assert asked(tensor) != before
+    assert asked(tensor) == asked(tensor)
+
+
+@pytest.mark.parametrize(("bad", "taken"), [(0.0, []), (float("nan"), ["measured"])])
+def test_whether_a_large_tensor_is_finite_is_asked_in_one_pass(
+    sink: Sink, bad: float, taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Contents(sink, "stats", trust_versions=False, trust_results=True, finite_alone=True)
+    passes: list[str] = []
+    count_passes(monkeypatch, passes)
+    result = torch.full((100_000,), 2.0)
+    result[5] = bad
+    held.of(result)
+    assert passes == taken
+    (row,) = sink.rows
+    told = dict(zip(schema.CONTENTS, row, strict=True))
+    assert told["nan_count"] == len(taken)
+    assert (told["digest"] is None) == (not taken)
+    assert taken or told["norm"] == pytest.approx(2 * 99_999**0.5)
+
+
+def test_a_sum_of_squares_that_overflows_is_no_inf(sink: Sink) -> None:
+    held = Contents(sink, "stats", finite_alone=True)
+    held.of(torch.full((100_000,), 1e30))
+    (row,) = sink.rows
+    assert dict(zip(schema.CONTENTS, row, strict=True))["inf_count"] == 0

@@ -179,3 +179,126 @@ CONSTANTS: dict[str, EqualForms] = {
 
 def _kernel(m: Written) -> Tensor:
     return m.weight[:TIME, :TIME, None].expand(TIME, TIME, 3)
+
+
+def _shares(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.log_softmax(-1), x.detach().roll(1, 1).softmax(-1)
+
+
+def _filled(m: Written, x: Tensor, number: float) -> Tensor:
+    scores = _scores(x).masked_fill(~m.mask[:TIME], number)
+    return scores.softmax(-1) @ x
+
+
+def _chosen(m: Written, x: Tensor, number: float) -> Tensor:
+    return torch.where(m.mask[:TIME], _scores(x), number).logsumexp(-1)
+
+
+def _words(m: Written, x: Tensor, reduction: str) -> Tensor:
+    return functional.cross_entropy(x.flatten(0, 1), m.ids[:, :TIME].flatten(), reduction=reduction)
+
+
+def _labels(m: Written, first: int = 0) -> Tensor:
+    return m.ids[:, first : first + TIME].flatten()
+
+
+def _shares_of(labels: Tensor) -> Tensor:
+    return functional.one_hot(labels, WIDTH).float()
+
+
+def _of_labels(x: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(x.flatten(0, 1), labels)
+
+
+def _quarters(m: Written) -> Tensor:
+    return m.ids[:, :TIME].float() / 4
+
+
+REJOINED: dict[str, EqualForms] = {
+    "a divergence summed and divided": EqualForms(
+        lambda m, x: functional.kl_div(*_shares(x), reduction="batchmean"),
+        lambda m, x: functional.kl_div(*_shares(x), reduction="sum") / ROWS,
+        lambda m, x: functional.kl_div(*_shares(x), reduction="sum") / (ROWS + 0.01),
+    ),
+    "a distance averaged by hand": EqualForms(
+        lambda m, x: functional.smooth_l1_loss(*_shares(x)),
+        lambda m, x: functional.smooth_l1_loss(*_shares(x), reduction="none").mean(),
+        lambda m, x: functional.smooth_l1_loss(*_shares(x), reduction="none").mean() * 1.002,
+    ),
+    "a loss summed and divided": EqualForms(
+        lambda m, x: _words(m, x, "mean"),
+        lambda m, x: _words(m, x, "sum") / (ROWS * TIME),
+        lambda m, x: _words(m, x, "sum") / (ROWS * TIME - 1),
+    ),
+    "errors averaged by hand": EqualForms(
+        lambda m, x: functional.mse_loss(x, x.detach().roll(1, 1)),
+        lambda m, x: functional.mse_loss(x, x.detach().roll(1, 1), reduction="none").mean(),
+        lambda m, x: functional.mse_loss(x, x.detach().roll(1, 1), reduction="none").sum() / 190,
+    ),
+    "a mask filled with a large number": EqualForms(
+        lambda m, x: _filled(m, x, -math.inf),
+        lambda m, x: _filled(m, x, -1e9),
+        lambda m, x: _filled(m, x, -5.0),
+    ),
+    "a mask chosen with a large number": EqualForms(
+        lambda m, x: _chosen(m, x, -math.inf),
+        lambda m, x: _chosen(m, x, -1e4),
+        lambda m, x: _chosen(m, x, -4.0),
+    ),
+    "a variance corrected by hand": EqualForms(
+        lambda m, x: x.var(1, unbiased=False),
+        lambda m, x: x.var(1) * ((TIME - 1) / TIME),
+        lambda m, x: x.var(1) * (TIME / (TIME + 1)),
+    ),
+    "a mean of one axis after another": EqualForms(
+        lambda m, x: x.mean((1, 2)),
+        lambda m, x: x.mean(1).mean(1),
+        lambda m, x: x.mean(1).sum(1) / (WIDTH - 1),
+    ),
+    "the largest of more": EqualForms(
+        lambda m, x: x.topk(2, -1).values,
+        lambda m, x: x.topk(3, -1).values[..., :2],
+        lambda m, x: x.topk(3, -1).values[..., 1:],
+    ),
+    "sorted the other way": EqualForms(
+        lambda m, x: x.sort(-1, descending=True).values[..., :2],
+        lambda m, x: x.sort(-1).values.flip(-1)[..., :2],
+        lambda m, x: x.sort(-1).values[..., :2],
+    ),
+    "padded by more and cut": EqualForms(
+        lambda m, x: functional.pad(x, (0, 0, 1, 1)),
+        lambda m, x: functional.pad(x, (0, 0, 2, 2))[:, 1:-1],
+        lambda m, x: functional.pad(x, (0, 0, 2, 2))[:, :-2],
+    ),
+    "whole parts of quotients": EqualForms(
+        lambda m, x: x + m.table[_quarters(m).long()],
+        lambda m, x: x + m.table[_quarters(m).floor().long()],
+        lambda m, x: x + m.table[_quarters(m).ceil().long()],
+    ),
+    "a loss of two labels": EqualForms(
+        lambda m, x: 0.7 * _of_labels(x, _labels(m)) + 0.3 * _of_labels(x, _labels(m, 1)),
+        lambda m, x: _of_labels(x, 0.7 * _shares_of(_labels(m)) + 0.3 * _shares_of(_labels(m, 1))),
+        lambda m, x: _of_labels(x, 0.3 * _shares_of(_labels(m)) + 0.7 * _shares_of(_labels(m, 1))),
+    ),
+    "the larger of two products": EqualForms(
+        lambda m, x: torch.maximum(0.9 * x, -0.1 * x),
+        lambda m, x: x * (0.9 - (x < 0).float()),
+        lambda m, x: x * (0.9 - (x > 0.5).float()),
+    ),
+    "a product of a norm and a direction": EqualForms(
+        lambda m, x: x @ (m.weight * (m.bias[:, None] / m.weight.norm(dim=1, keepdim=True))).T,
+        lambda m, x: x @ (m.bias[:, None] * functional.normalize(m.weight, dim=1)).T,
+        lambda m, x: x @ (m.bias[:, None] * functional.normalize(m.weight, dim=0)).T,
+    ),
+    "differences in another order": EqualForms(
+        lambda m, x: (x - m.bias) - (x.tanh() - x.roll(1, 1)),
+        lambda m, x: (x - x.tanh()) - (m.bias - x.roll(1, 1)),
+        lambda m, x: (x - x.tanh()) - (m.bias - x.roll(2, 1)),
+    ),
+    "more classes than there are": EqualForms(
+        lambda m, x: functional.one_hot(m.ids[:, :TIME], WIDTH) * x,
+        lambda m, x: functional.one_hot(m.ids[:, :TIME], WIDTH + 2)[..., :-2] * x,
+        lambda m, x: functional.one_hot(m.ids[:, :TIME], WIDTH + 2)[..., 2:] * x,
+    ),
+}
+"""Calls told to give something else, of which the next calls make the same: by a number they are told apart."""

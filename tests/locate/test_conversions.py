@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import lockstep
-from lockstep.core.finding import Comparison, Kind
+from lockstep.core.finding import Comparison, Kind, Verdict
 
 
 def record(path: Path, *, half: bool = False, factor: float = 1.0) -> Path:
@@ -48,3 +50,81 @@ def test_an_operator_that_converts_nothing_is_no_conversion(tmp_path: Path) -> N
 
     assert origin.kind is Kind.FAULT
     assert "bfloat16" not in origin.reason
+
+
+Change = Callable[[nn.Linear, torch.Tensor], torch.Tensor]
+
+
+def _as_it_is(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x)
+
+
+def _with_low_weights(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """Its product in 16 bits, of weights that stay in 32."""
+    low = functional.linear(x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16())
+    return low.float()
+
+
+def _low_in_between(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return layer(x.bfloat16().float())
+
+
+def _low_in_a_sum(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    scores = layer(x)
+    return scores - scores.detach().bfloat16().mean(-1, keepdim=True, dtype=torch.float32)
+
+
+def _plain_sum(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    scores = layer(x)
+    return scores - scores.detach().mean(-1, keepdim=True, dtype=torch.float32)
+
+
+class Net(nn.Module):
+    """Five layers, each applied as told."""
+
+    def __init__(self, apply: Change) -> None:
+        super().__init__()
+        self.layers, self.change = nn.ModuleList(nn.Linear(8, 8) for _ in range(5)), apply
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.change(layer, torch.tanh(x))
+        return x
+
+
+def trained(path: Path, apply: Change) -> Path:
+    """Two steps."""
+    torch.manual_seed(0)
+    model, batches = Net(apply), torch.randn(2, 6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with lockstep.record(path, model=model, steps="0:2"):
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def test_16_bit_copies_of_all_weights_are_another_precision_throughout(tmp_path: Path) -> None:
+    # given a candidate that computes all products with copies of the weights and inputs in 16 bits
+    candidate = trained(tmp_path / "low", _with_low_weights)
+
+    # then its conversions are no operators at fault
+    found = lockstep.compare_recordings(trained(tmp_path / "plain", _as_it_is), candidate)
+    assert found.other_precision_alone
+    assert found.origins == ()
+
+
+@pytest.mark.parametrize(
+    ("sound", "other"), [(_as_it_is, _low_in_between), (_plain_sum, _low_in_a_sum)]
+)
+def test_numbers_that_go_through_16_bits_alone_are_never_in_agreement(
+    tmp_path: Path, sound: Change, other: Change
+) -> None:
+    # given results in single precision of inputs that were rounded to 16 bits before
+    candidate = trained(tmp_path / "low", other)
+
+    # then the conversion is named
+    found = lockstep.compare_recordings(trained(tmp_path / "plain", sound), candidate)
+    assert found.verdict is Verdict.DIVERGED
+    assert "bfloat16" in f"{found.origins[0].op} {found.origins[0].reason}"

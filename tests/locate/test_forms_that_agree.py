@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from equal_forms import PARTS, STEPS, VIEWS, EqualForms, Form, train
-from spelled_forms import CONSTANTS, SPELLINGS
+from spelled_forms import CONSTANTS, REJOINED, SPELLINGS
 from torch import nn
 
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
 
-EACH = [(name, forms) for name, forms in (VIEWS | PARTS | SPELLINGS | CONSTANTS).items()]
+EACH = [(name, forms) for name, forms in (VIEWS | PARTS | SPELLINGS | CONSTANTS | REJOINED).items()]
 WEIGHTS = ("sketch", "tensors", "stats")
 
 

@@ -122,3 +122,33 @@ def test_a_step_behind_others_that_were_not_recorded_is_judged(
     # Then what the optimizer made of rounding is judged and agrees; what it made of a gradient does not
     assert (sound.verdict, sound.origins) == (Verdict.AGREE, ())
     assert faulty.verdict is not Verdict.AGREE
+
+
+def normalised_by_hand(path: Path, *, by_parts: bool, offset: float = 0.0) -> Path:
+    """Train two layers that no module holds together; what lies between them is no module's."""
+    torch.manual_seed(0)
+    enter, leave = nn.Linear(10, 10), nn.Linear(10, 1)
+    update = torch.optim.Adam([*enter.parameters(), *leave.parameters()], 1e-2)
+    with lockstep.record(path, steps="0:2", level="module"):
+        for _ in range(2):
+            x = enter(torch.randn(8, 10))
+            if by_parts:
+                x = x - x.sum(0) / 8
+                x = x / (x.square().sum(0).div(8).sqrt() + 1e-5)
+            else:
+                x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-5)
+            loss = leave((x + offset * x.square()).tanh()).square().mean()
+            update.zero_grad()
+            loss.backward()
+            update.step()
+    return path
+
+
+def test_a_layer_that_stands_alone_is_judged_by_its_own_parameters(tmp_path: Path) -> None:
+    # given two models of one layer each, of which the first has no path
+    one = normalised_by_hand(tmp_path / "one", by_parts=False)
+    other = normalised_by_hand(tmp_path / "other", by_parts=True)
+    wrong = normalised_by_hand(tmp_path / "wrong", by_parts=True, offset=1e-3)
+    # then the gradient of its bias, which is rounding alone, parts them in no form
+    assert lockstep.compare_recordings(one, other).verdict is Verdict.AGREE
+    assert lockstep.compare_recordings(one, wrong).verdict is Verdict.DIVERGED

@@ -78,7 +78,7 @@ def _conv() -> nn.Module:
 def _data(model: str, words: set[str]) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(7)
     found = []
-    for size in (6, 5 if "uneven" in words else 6):
+    for size in (6, 5 if "uneven" in words else 6, *((6, 6) if "longer" in words else ())):
         if model == "gpt":
             tokens = torch.randint(0, TOKENS, (size, 9), generator=draw)
             found.append((tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
@@ -135,7 +135,7 @@ def _wrapped(model: nn.Module, words: set[str]) -> Any:
 
 
 def train(directory: Path, name: str) -> None:
-    """Record two steps of a training, which its name describes: MODEL-OPTIMIZER-WORDS."""
+    """Record two steps of a training of two, or four, which its name describes: MODEL-OPTIMIZER-WORDS."""
     kind, updates, *rest = name.split("+")
     words = set(rest)
     torch.manual_seed(0)
@@ -156,11 +156,11 @@ def train(directory: Path, name: str) -> None:
     )
     save = "sketch" if "sketch" in words else "tensors"
     with lockstep.record(directory / name, steps="0:2", save=save):
-        for inputs, targets in _data(kind, words):
+        for step, (inputs, targets) in enumerate(_data(kind, words)):
             part, wanted = _part(inputs, words), _part(targets, words).flatten()
             part = part.to(torch.bfloat16) if "bf16" in words and kind == "conv" else part
             optimizer.zero_grad()
-            unreduced = "unreduced" in words and not by_hand
+            unreduced = ("unreduced" in words or ("later" in words and step > 1)) and not by_hand
             if "fsdp2" in words and RANKS > 1:
                 net.set_requires_gradient_sync("unreduced" not in words)
                 unreduced = False

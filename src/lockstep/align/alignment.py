@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from lockstep.align.likeness import align_by_content, takes_alike
+from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
@@ -43,11 +44,15 @@ def align_calls(
     partners: dict[int, tuple[int, str]] = {}
     known_as = [names.call(call) for call in candidate] if names else candidate
     groups = _grouped(reference, known_as, _ALL_BUT_OPERATORS, {})
+    taken: set[int] = set()
+    around = _around(partners, taken)
     for left, right in groups:
         if left and right and left[0].kind is CallKind.DATA:
             partners.update(_aligned_data(left, right, reference, candidate))
         else:
-            partners.update(_aligned_group(left, right))
+            more = _aligned_group(left, right, around)
+            partners.update(more)
+            taken.update(number for number, _ in more.values())
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
@@ -141,8 +146,13 @@ def _grouped(
     return list(groups.values())
 
 
-def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, str]]:
-    """Partner and method of every reference call of one group that has one."""
+def _aligned_group(
+    left: list[Call], right: list[Call], around: tuple[Token, Token] | None = None
+) -> dict[int, tuple[int, str]]:
+    """Partner and method of every reference call of one group that has one.
+
+    `around` gives for a call of either side the aligned call around it.
+    """
     if not left or not right:
         return {}
     if left[0].kind in _WITHOUT_ORDER:
@@ -153,12 +163,13 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
         return {before.id: (after.id, "operator, shape and order") for before, after in pairs}
     partners: dict[int, tuple[int, str]] = {}
     gaps = [(left, right)]
-    for token, method in _tokens(left[0].kind):
+    tokens = [(token, token, method) for token, method in _tokens(left[0].kind)]
+    if around is not None and left[0].kind is CallKind.MODULE:
+        tokens.insert(1, (*around, "module path, call around it and order"))
+    for of_left, of_right, method in tokens:
         remaining = []
         for before, after in gaps:
-            matches = align_sequences(
-                [token(call) for call in before], [token(call) for call in after]
-            )
+            matches = align_sequences(list(map(of_left, before)), list(map(of_right, after)))
             partners.update({before[i].id: (after[j].id, method) for i, j in matches})
             remaining.extend(_gaps_between(before, after, matches))
         gaps = remaining
@@ -169,6 +180,23 @@ def _aligned_group(left: list[Call], right: list[Call]) -> dict[int, tuple[int, 
             ):
                 partners[before[0].id] = (after[0].id, SAME_PLACE)
     return partners
+
+
+def _around(partners: Mapping[int, tuple[int, str]], taken: Collection[int]) -> tuple[Token, Token]:
+    """Tokens of the aligned call around a call, for either side; calls inside of none are unlike each other.
+
+    `taken` are the numbers of the candidate's calls that have a partner.
+    """
+
+    def of_reference(call: Call) -> Hashable:
+        around = partners.get(call.parent)
+        return _Unlike(call.sequence) if around is None else (around[0], _output_shapes(call))
+
+    def of_candidate(call: Call) -> Hashable:
+        inside = call.parent in taken
+        return (call.parent, _output_shapes(call)) if inside else _Unlike(call.sequence)
+
+    return of_reference, of_candidate
 
 
 def _aligned_data(
@@ -193,19 +221,22 @@ _SURE = 2
 
 
 def _not_made(data: list[Call], other: Sequence[Call]) -> list[Call]:
-    """Those whose contents the other run does not make, as far as equal contents tell."""
-    made = {
-        record.digest
-        for call in other
-        if call.kind is CallKind.OPERATOR
-        for record in call.with_role(Role.OUTPUT)
-        if record.content.numel >= _TELLING and record.digest is not None
-    }
+    """Those whose contents the other run does not make, as far as contents tell that are one but for noise."""
+    made: dict[tuple[int, ...], list[TensorRecord]] = {}
+    for call in other:
+        if call.kind is CallKind.OPERATOR:
+            for record in call.with_role(Role.OUTPUT):
+                made.setdefault(record.shape, []).append(record)
     return [
-        call
-        for call in data
-        if not any(record.digest in made for record in call.with_role(Role.OUTPUT))
+        call for call in data if not any(map(partial(_is_among, made), call.with_role(Role.OUTPUT)))
     ]
+
+
+def _is_among(made: Mapping[tuple[int, ...], list[TensorRecord]], one: TensorRecord) -> bool:
+    telling = one.content.numel >= _TELLING
+    return telling and any(
+        one.digest == other.digest or is_near(one, other) for other in made.get(one.shape, ())
+    )
 
 
 _WITHOUT_ORDER = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
@@ -253,6 +284,7 @@ def _tokens(kind: CallKind) -> tuple[tuple[Token, str], ...]:
         )
     if kind is CallKind.MODULE:
         return (
+            (_input_digests, "module path, content and order"),
             (_output_shapes, "module path, shape and order"),
             (lambda call: "", "module path and order"),
         )
@@ -289,10 +321,19 @@ def _output_shapes_of(call: Call) -> Hashable:
 
 
 def _output_digests(call: Call) -> Hashable:
-    """Digests of outputs large enough not to be equal by chance, else something nothing equals."""
-    outputs = call.with_role(Role.OUTPUT)
-    digests = tuple(record.digest for record in outputs)
-    telling = any(record.content.numel >= _TELLING for record in outputs)
+    return _digests(call, Role.OUTPUT)
+
+
+def _input_digests(call: Call) -> Hashable:
+    """A run may call a module more often, as for a target that the other computes without gradients."""
+    return _digests(call, Role.INPUT)
+
+
+def _digests(call: Call, role: Role) -> Hashable:
+    """Digests of tensors large enough not to be equal by chance, else something nothing equals."""
+    records = call.with_role(role)
+    digests = tuple(record.digest for record in records)
+    telling = any(record.content.numel >= _TELLING for record in records)
     return digests if telling and None not in digests else _Unlike(call.sequence)
 
 

@@ -283,6 +283,11 @@ def takes_alike(left: Call, right: Call) -> bool:
     )
 
 
+def is_near(left: TensorRecord, right: TensorRecord) -> bool:
+    """Whether two tensors of one shape may be one, computed in two ways."""
+    return left.shape == right.shape and _distance(left, right) <= _FARTHEST
+
+
 def _output(call: Call) -> TensorRecord:
     return call.with_role(Role.OUTPUT)[0]
 

@@ -12,6 +12,7 @@ from lockstep.align.commuted import commuted
 from lockstep.align.constants import without_other_constants
 from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.other_parts import without_other_parts
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -70,7 +71,8 @@ class AlignedStep:
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)
-        self.pairs = without_other_constants(pairs, self.reference, self.candidate)
+        pairs = without_other_constants(pairs, self.reference, self.candidate)
+        self.pairs = without_other_parts(pairs, self.reference, self.candidate)
         self.aligned = _in_known_layouts(
             [
                 Aligned(pair, tuple(pair_records(pair, names)))

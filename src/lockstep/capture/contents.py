@@ -10,6 +10,7 @@ came from outside of the step, and what others than torch may write to, is diges
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Hashable
 from ctypes import string_at
@@ -55,7 +56,14 @@ from lockstep.devices.methods import (
     untyped_storage,
     view,
 )
-from lockstep.devices.tensor_numbers import digest_of, dtype_name, measured, numbers_of, raw_bytes
+from lockstep.devices.tensor_numbers import (
+    digest_of,
+    dtype_name,
+    finite_norm,
+    measured,
+    numbers_of,
+    raw_bytes,
+)
 from lockstep.kernels.jit import available
 from lockstep.store.encoding import Row
 from lockstep.store.small_tensors import SmallContent, can_wait, columns_of
@@ -93,7 +101,7 @@ class ContentSink(Protocol):
 class _Measured:
     """Numbers about one run of contiguous bytes, whatever shape is laid over it."""
 
-    digest: str
+    digest: str | None
     statistics: Statistics | None
     sketch: bytes | None
     place: Stored | None
@@ -124,6 +132,11 @@ class Contents:
         bytes may have been written behind autograd's back: every tensor is digested anew.
     sketch_parameters
         With "stats": whether parameters have sketches all the same.
+    trust_results
+        Whether a version and a glance are enough for what is neither a parameter nor `exact`: for rules, which ask
+        for a result's numbers and not whether two runs agree in it.
+    finite_alone
+        Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
     """
 
     def __init__(
@@ -133,11 +146,14 @@ class Contents:
         *,
         trust_versions: bool = True,
         sketch_parameters: bool = False,
+        trust_results: bool = False,
+        finite_alone: bool = False,
     ) -> None:
         self._sink = sink
         self._save = save
         self._sketched: type | tuple[()] = torch.nn.Parameter if sketch_parameters else ()
-        self._trust_versions = trust_versions
+        self._trust_versions, self._trust_results = trust_versions, trust_results
+        self._finite_alone = finite_alone
         self._small_wait = available()
         self._next = 0
         self._lock = threading.RLock()
@@ -212,15 +228,18 @@ class Contents:
         storage = untyped_storage(tensor)
         key = self._identity(tensor, storage, note)
         number, sight = self._by_identity.get(key, _UNMET)
-        if number != UNRECORDED and self._trusts(storage) and is_there(tensor, storage):
+        if number != UNRECORDED and self._trusts(tensor, storage) and is_there(tensor, storage):
             if sight is None or sight.holds(storage):
                 return number
             key = self._changed_identity(key)
         return self._met(tensor, storage, key, formula, note)
 
-    def _trusts(self, storage: torch.UntypedStorage) -> bool:
+    def _trusts(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
         """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
-        return self._trust_versions and storage._cdata not in self._arrived and not is_lent(storage)
+        is_result = self._trust_results and not (tensor.requires_grad and tensor.is_leaf)
+        if not (self._trust_versions or is_result):
+            return False
+        return storage._cdata not in self._arrived and not is_lent(storage)
 
     def _met(
         self,
@@ -240,7 +259,7 @@ class Contents:
             number = self._add(tensor, None, MEMORY_AS_FOUND)
             self._by_identity[key] = number, None
             return number
-        trusted = self._trusts(storage)
+        trusted = self._trusts(tensor, storage)
         sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
         # All contiguous views of the same elements share what is measured.
         shared = trusted and is_contiguous(tensor) and not key[-1]
@@ -307,6 +326,12 @@ class Contents:
             if not unreadable(here):
                 key = self._identity(here, untyped_storage(here), note)
                 self._by_identity.setdefault(key, _UNMET)
+
+    def exactly(self, tensor: torch.Tensor) -> int:
+        """As `of`, and read anew: no version and no glance is trusted."""
+        if self._trust_results:
+            self.changed(tensor)
+        return self.of(tensor)
 
     def changed(self, tensor: torch.Tensor) -> None:
         """Tell that the tensor's bytes were written to."""
@@ -450,6 +475,10 @@ class Contents:
         # The digest needs the bytes here, and numbers that are taken with it cost little more.
         flat = cpu(flat)
         dtype = dtype_name(flat.dtype)
+        norm = finite_norm(flat) if self._finite_alone else None
+        if norm is not None:
+            unknown = math.nan
+            return _Measured(None, Statistics(unknown, unknown, unknown, norm, 0, 0, 0), None, None)
         if self._resembles_one_before(flat):
             digest = digest_of(flat)
             if (digest, dtype) in self._flat_by_digest:
@@ -484,7 +513,7 @@ class Contents:
     def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
         dtype, device = dtype_name(tensor.dtype), str(tensor.device)
         shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
-        if measured is not None:
+        if measured is not None and measured.digest is not None:
             known = self._known_as(dtype, shape, device + note)
             found = known.get(measured.digest)
             if found is not None:

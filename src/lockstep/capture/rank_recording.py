@@ -240,6 +240,8 @@ class RankRecording:
             out_of_sight=self.out_of_sight,
             optimizer_state=self.options.optimizer_state,
             sketch_parameters=self.options.sketch_parameters,
+            for_rules=self.options.apart and self.options.save == "stats",
+            finite_alone=self.options.finite_alone and self.options.save == "stats",
         )
 
     def close(self, behind: Callable[[], Tables]) -> None:

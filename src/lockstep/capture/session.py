@@ -53,10 +53,10 @@ from lockstep.capture.unseen_work import OutOfSight
 from lockstep.capture.wrapper_options import wrapper_options
 from lockstep.core.formulas import Formula
 from lockstep.core.manifest import Event, NotSeen
-from lockstep.core.records import ARRIVED_IN, COMPUTED_OUT_OF_SIGHT
+from lockstep.core.records import ARRIVED_IN, BEGAN_ANEW, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.devices.methods import equal, is_floating_point, numel
+from lockstep.devices.methods import equal, is_floating_point, numel, untyped_storage
 from lockstep.store.writer import RankWriter
 
 _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
@@ -113,6 +113,8 @@ class Session:
         Whether an optimizer's state is recorded beside its parameters.
     sketch_parameters
         With `save` "stats": whether parameters have sketches all the same.
+    for_rules, finite_alone
+        Whether rules on numbers are all that it is recorded for, and which of these they ask for; see `Contents`.
     """
 
     def __init__(
@@ -133,12 +135,15 @@ class Session:
         out_of_sight: OutOfSight,
         optimizer_state: bool = True,
         sketch_parameters: bool = False,
+        for_rules: bool = False,
+        finite_alone: bool = False,
     ) -> None:
         self.writer = writer
         self.names = names
         self.contents = Contents(
-            writer, save, trust_versions=operators, sketch_parameters=sketch_parameters
-        )
+            writer, save, trust_versions=operators, sketch_parameters=sketch_parameters,
+            trust_results=for_rules, finite_alone=finite_alone,
+        )  # fmt: skip
         self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
@@ -158,6 +163,8 @@ class Session:
         self._has_ended_a_step = False
         self._out_of_sight = out_of_sight
         self._optimizer_state = optimizer_state
+        self._for_rules = for_rules
+        self._summed_in: dict[int, int] = {}
         self._later: set[OpenCall] = set()
         self._read_by_python: deque[int] = deque(maxlen=_LATEST_READ)
 
@@ -172,6 +179,7 @@ class Session:
         """Start a step: call numbers and identities start anew."""
         self._rows.begin_step(step)
         self._read_by_python.clear()
+        self._summed_in.clear()
         self.names.refresh()
         self._remember_parameters()
         self._hand_updates.begin_step(self._trained(), self._idle())
@@ -331,7 +339,7 @@ class Session:
 
     def _remember_parameters(self) -> None:
         for tensor, path, name in list(self.names.owners.values()):
-            if self._sites.wants(path, name):
+            if self._sites.wants(path, name) and not self._for_rules:
                 self.contents.of(tensor)
             else:
                 self.contents.note(tensor)
@@ -622,9 +630,11 @@ class Session:
             or not self._sites.wants(owner[0], "accumulate_grad")
         ):
             return
+        anew = self._for_rules and self._began_anew(parameter)
         call = self._rows.plain_call(
-            CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],)
-        )
+            CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],),
+            {BEGAN_ANEW: True} if anew else {},
+        )  # fmt: skip
         number = self.contents.of(parameter.grad, self._derivations.sum_of_sent(owner[1]))
         self._derivations.summed(owner[1], number)
         laid = layout_of(parameter.grad)
@@ -633,6 +643,16 @@ class Session:
         )
         self._rows.add_call(call)
         self._hand_updates.accumulated(parameter, *owner, number)
+
+    def _began_anew(self, parameter: torch.Tensor) -> bool:
+        """Whether a gradient that is there lies in other memory than the one that it would have been added to."""
+        assert parameter.grad is not None
+        storage = untyped_storage(
+            parameter.grad
+        )._cdata  # pinned by its content, so given to no other in this step
+        before = self._summed_in.get(id(parameter), storage)
+        self._summed_in[id(parameter)] = storage
+        return bool(before != storage)
 
     def stack_here(self) -> int:
         """Number of the call stack that several updates begin at."""
@@ -672,7 +692,7 @@ class Session:
         laid = layout_of(parameter)
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content, layout=laid)
         if with_gradient and parameter.grad is not None:
-            content = call.known["grad"] = self.contents.of(parameter.grad)
+            content = call.known["grad"] = self.contents.exactly(parameter.grad)
             laid = layout_of(parameter.grad)
             self._rows.add_record(
                 call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content, layout=laid

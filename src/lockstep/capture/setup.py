@@ -16,7 +16,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,12 @@ def note_seed(manifest: RankManifest) -> None:
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
+    return list(_sources_of(len(sys.modules), next(reversed(sys.modules))))
+
+
+@lru_cache(maxsize=1)
+def _sources_of(_modules: int, _last: str) -> list[str]:
+    """The same, looked for again once others are loaded: for each step that is recorded apart it is asked anew."""
     return sorted(map(_resolved, module_files()))
 
 

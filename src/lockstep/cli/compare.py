@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lockstep.cli import comparing, options
+from lockstep.cli.elsewhere import run_where_it_lies
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.finding import Comparison
@@ -34,6 +35,10 @@ from lockstep.report.output import check_output_file
 @click.option(
     "--strict", is_flag=True, help="Exit with 1 where another precision throughout is all, too."
 )
+@click.option(
+    "--where-it-lies", is_flag=True,
+    help="Compare on the machine of the larger recording; recordings are NAME:PATH then, see `lockstep remote`.",
+)  # fmt: skip
 @options.force
 def compare(
     reference: Path,
@@ -46,6 +51,7 @@ def compare(
     cosine: float | None,
     limit: int,
     strict: bool,
+    where_it_lies: bool,
     force: bool,
     **manner: Any,
 ) -> int:
@@ -60,7 +66,10 @@ def compare(
     lockstep compare ref cand --csv pairs.csv --xlsx pairs.xlsx
     lockstep compare ref cand --cosine 0.98 --limit 10
     lockstep compare ref cand --calibration ref.cal --mapping names.yaml
+    lockstep compare --where-it-lies gpu1:runs/ref gpu2:runs/cand
     """
+    if where_it_lies:
+        return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
     comparison = comparing.compared(reference, candidate, **manner).comparison

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,10 +54,11 @@ def runs_elsewhere(
             if here_alone:
                 raise UsageError(f"{here_alone[0]} works on this machine only; leave out --on")
             asked = _asked(context, machine, uses)
-            code = manager().hook.lockstep_run_elsewhere(asked=asked)
-            if code is None:
-                raise UsageError("--on: no plug-in here runs anything on another machine")
-            return code
+            if not asked.command:
+                raise UsageError(
+                    "--on runs a training's command on another machine; give the command after --"
+                )
+            return _run(asked, "--on")
 
         verb.callback = run
         on = options.option("--on", expose_value=False, callback=_keep)
@@ -67,12 +69,37 @@ def runs_elsewhere(
     return add
 
 
+def run_where_it_lies(name: str, *, writes: tuple[str, ...]) -> int:
+    """Run the verb that was typed on the machine where the larger of its recordings lies; returns its exit code.
+
+    Parameters
+    ----------
+    name
+        The switch that asks for it.
+    writes
+        The options whose paths the verb writes.
+    """
+    context = click.get_current_context()
+    asked = _asked(context, "", dict.fromkeys(writes, Use.WRITES), Use.LIES)
+    words = tuple(word for word in asked.words if word != name)
+    return _run(dataclasses.replace(asked, words=words), name)
+
+
+def _run(asked: Elsewhere, name: str) -> int:
+    code: int | None = manager().hook.lockstep_run_elsewhere(asked=asked)
+    if code is None:
+        raise UsageError(f"{name}: no plug-in here runs anything on another machine")
+    return code
+
+
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.meta[_META] = value
 
 
-def _asked(context: click.Context, machine: str, uses: dict[str, Use]) -> Elsewhere:
+def _asked(
+    context: click.Context, machine: str, uses: dict[str, Use], arguments: Use = Use.READS
+) -> Elsewhere:
     """Return what was typed, so that it can be typed elsewhere."""
     command = training_command()
     words: list[str | PathWord] = list(context.command_path.split()[1:])
@@ -86,11 +113,7 @@ def _asked(context: click.Context, machine: str, uses: dict[str, Use]) -> Elsewh
         elif parameter.type is click.UNPROCESSED:
             command = tuple(map(str, value or ()))
         else:
-            words.extend(_word(one, Use.READS) for one in _several(parameter, value))
-    if not command:
-        raise UsageError(
-            "--on runs a training's command on another machine; give the command after --"
-        )
+            words.extend(_word(one, arguments) for one in _several(parameter, value))
     return Elsewhere(machine, tuple(words), command, bool(context.params.get("force")))
 
 

@@ -8,6 +8,7 @@ those of plug-ins too, and compares each with the table.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -55,7 +56,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
             self.fail(str(error), parameter, context)
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+class Budget(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """Time that something may take; a verb takes one of its forms."""
+
+    name = "BUDGET"
+
+
+class Share(Budget):
     """A share, as in `20%` or `0.2`."""
 
     name = "SHARE"
@@ -72,6 +79,21 @@ class Share(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         if not 0.0 < share <= 1.0:
             self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
         return share
+
+
+class Duration(Budget):
+    """Seconds, as in `90s`, `30m` or `2h`."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write 90s, 30m or 2h", parameter, context)
+        return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
 # -- spellings of earlier releases
@@ -194,6 +216,13 @@ OPTIONS: dict[str, Meaning] = {
         "Inputs of the model: .npz, .npy, .safetensors, or a text such as x:float32[1,3,32,32] or"
         " ids:int64[2,16]<1000; may be repeated.", str, metavar="FILE|SPEC",
     ),
+    "--factory": Meaning(
+        "For a checkpoint or a recording: what makes its module.", str, metavar="PKG.MOD:FUNCTION"
+    ),
+    "--weights": Meaning("Which weights of a checkpoint that has two sorts.",
+                         click.Choice(["auto", "ema", "plain"]), "auto"),
+    "--trust": Meaning("Read a checkpoint that holds objects besides weights; that runs its code."),
+    "--against": Meaning("Compare with this.", PATH),
     "--session": Meaning(
         "An entry of the runtime's session configuration; may be repeated.", str, metavar="KEY=VALUE"
     ),
@@ -206,7 +235,7 @@ OPTIONS: dict[str, Meaning] = {
     "--on": Meaning("Run it on this machine, one that `lockstep remote add` named.", str, metavar="NAME"),
     # what it may cost
     "--memory": Meaning("Memory that it may take, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
-    "--budget": Meaning("Share of the training's time that it may take, as in 20%.", Share()),
+    "--budget": Meaning("Time that it may take:", Budget(), Default.OF_THE_VERB),
     "--timeout": Meaning("Seconds that one run may take.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"),
     # where the answer goes
     "--output": Meaning("Where to write it.", PATH, Default.OF_THE_VERB, short="-o"),
@@ -227,6 +256,7 @@ def option(
     words: str = "",
     default: object = None,
     choices: Iterable[str] = (),
+    form: Budget | None = None,
     old: Iterable[str] = (),
     **settings: Any,
 ) -> AddOption:
@@ -244,6 +274,8 @@ def option(
         Where the table leaves it to the verb.
     choices
         Where the verb takes fewer than the table has.
+    form
+        Which form of it the verb takes, where the table leaves that to the verb.
     old
         Spellings of the last release.
     settings
@@ -258,7 +290,7 @@ def option(
     if not settings.get("multiple"):
         settings.setdefault("show_default", known not in (None, ""))
         settings["default"] = known
-    kind = click.Choice(list(choices)) if choices else meaning.type
+    kind = click.Choice(list(choices)) if choices else form or meaning.type
     return click.option(*names, cls=Option, old=old, type=kind, metavar=meaning.metavar, **settings)
 
 
@@ -302,7 +334,7 @@ def disagreements(command: click.Command) -> list[str]:
             "short name": (set(one.opts), {name, *([meaning.short] if meaning.short else [])}),
             "switch": (one.is_flag, is_switch),
             "type": (
-                is_switch or one.type.name,
+                is_switch or (Budget.name if isinstance(one.type, Budget) else one.type.name),
                 is_switch or click.types.convert_type(meaning.type).name,
             ),
             "metavar": (one.metavar, meaning.metavar),

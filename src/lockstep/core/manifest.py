@@ -46,6 +46,8 @@ class Options:
     """Whether an optimizer's state is recorded beside its parameters."""
     sketch_parameters: bool = False
     """With `save` "stats", parameters have sketches all the same, so that the size of an update is known."""
+    finite_alone: bool = False
+    """With `save` "stats", of a large tensor that is finite nothing is taken but its norm: no digest, no range."""
     ends_when_asked: bool = False
     """Whoever follows the training may ask it to end, see `core.last_step`."""
     until_losses_part: bool = False
@@ -128,6 +130,12 @@ NESTING = "which call holds which"
 
 APART = "parts of tensors"
 """What is not seen where ranks' parts of one tensor could not be put together: it is not compared."""
+
+CONTRADICTIONS = "files that contradict their names"
+"""What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
+
+BY_TOKENS = "what depends on how many tokens come at once"
+"""What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
 
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""

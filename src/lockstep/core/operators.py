@@ -128,6 +128,7 @@ class Trait(Enum):
     FEW_ROUNDINGS = "rounded by a library to within a unit in the last place or two"
     STEEP = "its slope is up to 1.76"
     IGNORES_INPUT = "draws numbers whatever its tensors hold"
+    CHOOSES = "returns places in its first tensor, after the values there or alone"
     CHAINS_MATMULS = "chains matmuls inside: recurrent layers, whole attention blocks"
     STEPS_THROUGH = (
         "steps through a sequence by tanh and sigmoid, each step on what the last one left"
@@ -166,6 +167,10 @@ _TRAITS: dict[Trait, str] = {
     Trait.FEW_ROUNDINGS: "pow square sqrt rsqrt reciprocal log log1p expm1 erfc",
     Trait.STEEP: "elu selu celu",
     Trait.IGNORES_INPUT: "normal uniform exponential random randlike randnlike randintlike",
+    Trait.CHOOSES: """
+        argmax argmin argsort max min sort topk kthvalue median nanmedian mode cummax cummin
+        maxpool1d maxpool2d maxpool3d maxpool2dwithindices adaptivemaxpool1d adaptivemaxpool2d
+    """,
     Trait.CHAINS_MATMULS: """
         lstm lstmcell gru grucell rnn rnncell rnntanh rnntanhcell rnnrelu rnnrelucell mkldnnrnnlayer
         multiheadattention multiheadattentionforward nativemultiheadattention

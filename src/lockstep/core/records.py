@@ -75,6 +75,9 @@ UNCOUNTED = "holds NaN or infinite elements, and how many was not written"
 FILE_MISSING = "its file is not there: "
 """How the note of a content begins whose elements another tool should have left in a file."""
 
+BEGAN_ANEW = "began anew"
+"""Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
+
 OF_LAST_FUNCTION = "grad_fn."
 """How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
 than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""
@@ -86,6 +89,11 @@ COPIES_DIFFER, JOINED_AS = "copies differ:", "put together as"
 JOINED = re.compile(rf"(?:{JOINED_AS}|{COPIES_DIFFER}) '(.*)'")
 """How the note of a content is spelled that was put together of several ranks' parts, or is all of their copies along
 a first axis of its own; with the dims that say so."""
+
+COPIES_APART = "copies apart by {:.3e}"
+"""Note of a state of which ranks hold copies that have other bits: how far the furthest is from the first, relative to
+their Euclidean norms."""
+COPIES_APART_BY = re.compile(r"copies apart by (\S+)")
 
 ADDED_UP = re.compile(
     r"added up of \d+ ranks' parts, whose roundings reach (\d\.\d{3}e[+-]\d{2,3})"

@@ -45,6 +45,8 @@ from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
 _BYTES, _BITS = np.dtype(np.uint8), np.dtype(np.uint16)
 _WIDENED = {torch.float16, torch.bfloat16}
 _COMPILED = (torch.float32, torch.float64, torch.bfloat16)
+_DOTTED = (torch.float32, torch.float64)
+_LARGE = 1 << 14
 _HUGE = 2.0**100
 _PLACES_AT_ONCE = 1 << 20
 _EIGHT_BIT = tuple(
@@ -121,6 +123,17 @@ def measured(
     if _is_compiled(flat):
         return measured_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
     return digest_of(flat), *numbers_of(flat, with_sketch=with_sketch)
+
+
+def finite_norm(flat: torch.Tensor) -> float | None:
+    """Euclidean norm of a large tensor on the host, in its own precision: less than half the work of `numbers_of`.
+
+    None where an element is not finite, the sum of squares overflows, or the tensor is small or of another dtype.
+    """
+    if not _is_compiled(flat) or flat.dtype not in _DOTTED or numel(flat) < _LARGE:
+        return None
+    squares = float(item(torch.dot(flat, flat)))
+    return math.sqrt(squares) if math.isfinite(squares) else None
 
 
 def numbers_of(

@@ -31,8 +31,8 @@ from lockstep.measure.measured_pair import Measured, alone
 def region_error(region: Region, target: Measured) -> float | None:
     """Relative error of what leaves a region by the roundings inside, of both sides together.
 
-    A side that calls one thing there, of which nothing is seen inside, is taken to be as far off as the other. None
-    where neither side's calls lead to the tensor.
+    A side that calls one thing there, of which nothing is seen inside, is taken to be as far off as the other. A tensor
+    that one side holds in a lower precision is rounded to it. None where neither side's calls lead to the tensor.
     """
     left, right = target.pair.reference, target.pair.candidate
     assert left is not None
@@ -44,7 +44,9 @@ def region_error(region: Region, target: Measured) -> float | None:
     known = [error for error in sides if error is not None]
     if not known:
         return None
-    return math.hypot(*known) if len(known) == 2 else math.sqrt(2.0) * known[0]
+    inside = math.hypot(*known) if len(known) == 2 else math.sqrt(2.0) * known[0]
+    units = {unit_roundoff(one.dtype) for one in (left, right)}
+    return math.hypot(inside, max(units)) if len(units) > 1 else inside
 
 
 def _followed(calls: Iterable[Call]) -> dict[int, float]:

@@ -19,8 +19,8 @@ from lockstep.core.finding import (
     SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, NESTING, PART, Event
-from lockstep.core.records import FILE_MISSING, TensorRecord, would_differ
+from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART, Event
+from lockstep.core.records import FILE_MISSING, MEMORY_AS_FOUND, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
@@ -221,13 +221,16 @@ def _gaps(
     if not stopped and gathered.aligned == 0 and calls:
         yield "no call of one run could be aligned with a call of the other"
     if pairing.is_of_another_tool:
+        yield from _contradictions(pairing)
         yield from _missing_files(findings)
         yield from _of_one_side(gathered)
     yield from gathered.coverage.gaps(findings)
     yield from _known_by_numbers_alone(findings)
     if not gathered.judge.looks_at_set_up:
         yield from unjudged_calls(gathered.unaligned.calls, findings)
-    if pairing.is_of_another_tool:  # which may tell no loss that would show what these do
+    nothing = all(one.outcome is Outcome.INCOMPARABLE for one in findings)
+    # Another tool may tell no loss that would show what these do.
+    if nothing or pairing.is_of_another_tool:
         yield from _unjudged(findings)
     for recording in (pairing.reference, pairing.candidate):
         gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
@@ -331,10 +334,23 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
     """Tensors that differ, and by how much they may is not known."""
-    found = [one for one in findings if one.outcome is Outcome.INCOMPARABLE]
+    found = [
+        one
+        for one in findings
+        if one.outcome is Outcome.INCOMPARABLE
+        and one.pair.present.content.note != MEMORY_AS_FOUND  # which means nothing
+    ]
     if found:
         first = found[0].pair.present
         yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"
+
+
+def _contradictions(pairing: Pairing) -> Iterator[str]:
+    """Files of either dump that say in themselves that they are of something else."""
+    for name, recording in (("reference", pairing.reference), ("candidate", pairing.candidate)):
+        for gap in recording.manifest.not_seen:
+            if gap.what == CONTRADICTIONS:
+                yield f"in the {name}, {gap.reason}"
 
 
 def _missing_files(findings: Iterable[Finding]) -> Iterator[str]:

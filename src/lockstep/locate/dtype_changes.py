@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lockstep.align.step import Aligned, AlignedStep
@@ -30,7 +30,7 @@ from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.origins import Place, origin_at, place_of, place_of_call
 
-_PARAMETERS, _BUFFERS = "parameters", "buffers"
+_PARAMETERS, _BUFFERS, _INPUTS = "parameters", "buffers", "inputs"
 _SHOWN = 4
 
 
@@ -59,8 +59,16 @@ class DtypeChanges:
         for item in items:
             if sees_operators and item.reference.kind is CallKind.MODULE:
                 continue  # a wrapper may well give results in another dtype than its model
-            for pair in item.complete(*_ROLES.get(item.reference.kind, ())):
+            pairs = list(item.complete(*_ROLES.get(item.reference.kind, ())))
+            if item.reference.kind is CallKind.OPERATOR and not any(map(_has_other_dtype, pairs)):
+                pairs += self._converted(item, step)
+            for pair in pairs:
                 self._note(item, pair, step)
+
+    def _converted(self, item: Aligned, step: AlignedStep) -> Iterator[Pair]:
+        """Inputs of another dtype that one run alone has converted, where the results are of the same dtype again."""
+        changed = [pair for pair in item.complete(Role.INPUT) if _has_other_dtype(pair)]
+        return iter(changed if changed and _at_cast(item, step) is not None else ())
 
     def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
         left, right = pair.reference, pair.candidate
@@ -113,7 +121,8 @@ class DtypeChanges:
         return any(
             _covers(len(sites), len(self._sites[name]))
             for name, sites in names.items()
-            if name != _BUFFERS  # tables alone are no precision that a run computes in
+            if name
+            not in (_BUFFERS, _INPUTS)  # these alone are no precision that a run computes in
         )
 
     def _origin(self, key: tuple[str, str], names: Mapping[str, set[Site]]) -> Origin:
@@ -166,7 +175,12 @@ def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:
     return one is not None and one == other
 
 
-_HELD = {Role.PARAM: _PARAMETERS, Role.BUFFER: _BUFFERS}
+def _has_other_dtype(pair: Pair) -> bool:
+    left, right = pair.reference, pair.candidate
+    return left is not None and right is not None and left.dtype != right.dtype
+
+
+_HELD = {Role.PARAM: _PARAMETERS, Role.BUFFER: _BUFFERS, Role.INPUT: _INPUTS}
 
 _ROLES = {
     CallKind.INIT: (Role.PARAM, Role.BUFFER),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Course, Ends
-from lockstep.core.records import Content
+from lockstep.core.records import COPIES_APART_BY, Content
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.core.text import listed
@@ -63,6 +63,8 @@ def course_of(
         Which gradients of these steps are zero but for rounding.
     """
     sides = (reference, candidate)
+    if unlike := _unlike_copies(sides):
+        return RankEnds(Course.APART, unlike, certain=True)
     last = [state.step for side in sides for state in list(side.last.values())[:1]]
     if len(set(last)) > 1:
         return RankEnds(
@@ -80,6 +82,8 @@ def course_of(
         return RankEnds(Course.APART, words)
     if other := _other_course(sides):
         return RankEnds(Course.APART, other, certain=True)
+    if cut := next((side.end_cut for side in sides if side.end_cut), ""):
+        return RankEnds(Course.UNKNOWN, cut)
     if not equal:
         return RankEnds(Course.NOISE, "", notes=held_behind_noise(*sides))
     found = _equal_or_not(sides, rounding_alone)
@@ -112,6 +116,8 @@ def _not_comparable(sides: tuple[Side, Side]) -> str:
         return "the ends were not recorded"
     if without:
         name, side = without[0]
+        if side.end_cut:
+            return side.end_cut
         return f"the end was not recorded in the {name}, which {side.why_none}"
     cut = [(name, side) for name, side in zip(SIDES, sides, strict=True) if side.ended_by]
     left, right, _ = _lengths(sides)
@@ -119,6 +125,28 @@ def _not_comparable(sides: tuple[Side, Side]) -> str:
         name, side = cut[0]
         return f"the ends are of other steps: the {name} was ended by {side.ended_by}"
     return ""
+
+
+def _unlike_copies(sides: tuple[Side, Side]) -> str:
+    """What ranks should hold alike at the end, and do not, in words; "" where nothing is more than roundings apart."""
+    for name, side in zip(SIDES, sides, strict=True):
+        unlike = [
+            key
+            for key, state in side.end.items()
+            if (found := COPIES_APART_BY.fullmatch(state.content.note))
+            and not float(found[1]) <= _copies_tolerance(state.content, state.step)
+        ]
+        if unlike:
+            verb = "differ" if len(unlike) > 1 else "differs"
+            return f"{listed(_names(unlike))} {verb} at the end between the ranks of the {name}"
+    return ""
+
+
+def _copies_tolerance(content: Content, steps: int) -> float:
+    """How far copies of ranks may be apart: as what follows trained parameters may be."""
+    if not is_floating(content.dtype):
+        return 0.0
+    return (END_ROUNDINGS + math.sqrt(steps)) * unit_roundoff(content.dtype)
 
 
 # --- losses -------------------------------------------------------------------------------------

@@ -276,9 +276,14 @@ class _Side:
         return self._goes_on(call)
 
     def _returns_what_it_gets(self, call: Call) -> bool:
-        outputs = [record.content.id for record in call.with_role(Role.OUTPUT)]
+        results = call.with_role(Role.OUTPUT)
+        outputs = [record.content.id for record in results]
         given = [record.content.id for record in _first_tensors(call)]
         if len(outputs) == 1:
+            if _is_zero(results[0]) and len(call.with_role(Role.INPUT)) > 1:
+                return (
+                    False  # zeros that are given and zeros that are returned need not be one tensor
+                )
             if not writes_in_place(call.site.op):
                 given = [record.content.id for record in call.with_role(Role.INPUT)]
             return outputs[0] in given
@@ -479,6 +484,11 @@ def _tells_itself(record: TensorRecord) -> bool:
     statistics = record.statistics
     constant = statistics is not None and statistics.minimum == statistics.maximum
     return record.content.numel > 1 and not constant
+
+
+def _is_zero(record: TensorRecord) -> bool:
+    statistics = record.statistics
+    return statistics is not None and statistics.minimum == statistics.maximum == 0
 
 
 def _is_neutral(call: Call) -> bool:

@@ -16,7 +16,7 @@ from lockstep.align.settings import (
 )
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
-from lockstep.core.operators import agreed_name
+from lockstep.core.operators import Family, agreed_name, family_of
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.protocol import Operation
 from lockstep.locate.ledger import Ledger
@@ -52,7 +52,7 @@ class Operations:
         arrived = (measure(pair) for pair in item.complete(Role.INPUT))
         inputs = [one for one in arrived if one.known or not one.means_nothing]
         if item.reference.kind is CallKind.MODULE:
-            pairs = self._step.parameters_below.get(item.reference.site.module, ())
+            pairs = self._parameters_of(item)
             below = [measure(pair) for pair in pairs]
             if all(one.numel for one in below):  # else other ranks have all that is computed with
                 inputs.extend(_together(below))
@@ -70,6 +70,14 @@ class Operations:
             numbers_apart=apart,
             calls=item.calls,
         )
+
+    def _parameters_of(self, item: Aligned) -> list[Pair]:
+        """Parameters of a module; other models may stand beside one of a single layer, which has no path."""
+        path, op = item.reference.site.module, item.reference.site.op
+        pairs = self._step.parameters_below.get(path, [])
+        own = [pair for pair in pairs if "." not in pair.present.name]
+        is_layer = not path and family_of(op) is not Family.UNKNOWN
+        return own if is_layer and own else pairs
 
     def of_owner(self, path: str) -> Operation:
         """The module that owns a parameter as one operator, over all its calls.

@@ -11,6 +11,7 @@ from lockstep.judge.protocol import Judge, Judgement, Region
 from lockstep.judge.tolerances import LINEAR_REGIME
 from lockstep.locate.ledger import Ledger
 from lockstep.locate.operations import Operations
+from lockstep.measure.measured_pair import Measured
 
 _UNSEEN = Region(unseen=8)
 """Calls assumed between what enters a module or a step and what leaves it."""
@@ -50,7 +51,7 @@ class Outweighing:
         if around is None:  # kernels of a backward pass, which two builds cut differently
             kernel = item.reference.site.op.startswith("aten.")
             kernel = kernel and item.reference.site.phase is Phase.BACKWARD
-            return kernel or (self._is_before_backward(item) and self._whole_step_follows)
+            return kernel or (self._is_before_backward(item) and self.whole_step_follows)
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
             leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
@@ -70,13 +71,11 @@ class Outweighing:
         return item.reference.sequence < first
 
     @cached_property
-    def _whole_step_follows(self) -> bool:
+    def whole_step_follows(self) -> bool:
         """Whether every loss, gradient and buffer of the step follows from its batches and parameters.
 
         What a script calls itself has no module around that could tell it.
         """
-        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
-        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
         losses, gradients = (
             [item.complete(role) for item in self._step.of_kind(kind)]
             for kind, role in ((CallKind.LOSS, Role.LOSS), (CallKind.GRADIENT, Role.PARAM_GRAD))
@@ -86,9 +85,27 @@ class Outweighing:
             return False
         buffers = (item.complete(Role.BUFFER) for item in self._step.aligned)
         leaving = (*losses, *gradients, *filter(None, buffers))
-        sources = [self._ledger.measure(pair) for pair in entering]
-        return all(leaving) and not any(
-            one.relative > LINEAR_REGIME
-            or self._judge.passage(sources, one, region=_UNSEEN).unexplained
-            for one in map(self._ledger.measure, chain.from_iterable(leaving))
+        measure = self._ledger.measure
+        return all(leaving) and all(
+            self.follows(measure(one)) for one in chain.from_iterable(leaving)
         )
+
+    def follows(self, measured: Measured) -> bool:
+        """Whether a tensor is near, and what the step began with explains how far off it is.
+
+        Of a gradient that is rounding alone, two sound runs have nothing in common.
+        """
+        record = measured.pair.present
+        if record.role is Role.PARAM_GRAD and record.name in self._ledger.rounding_alone.sizes:
+            return True
+        return (
+            measured.relative <= LINEAR_REGIME
+            and not self._judge.passage(self._began_with, measured, region=_UNSEEN).unexplained
+        )
+
+    @cached_property
+    def _began_with(self) -> list[Measured]:
+        """Batches and parameters."""
+        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
+        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
+        return [self._ledger.measure(pair) for pair in entering]

@@ -37,7 +37,7 @@ class Ending:
 
 def endings(reference: Recording, candidate: Recording) -> tuple[Ending, ...]:
     """Return how the trainings ended that did not come to their own end with exit code 0."""
-    both = (reference, candidate)
+    both = (_as_recorded(reference), _as_recorded(candidate))
     found = [
         one for side, run in zip(SIDES, both, strict=True) if not _is_foreign(run)
         for one in _endings_of(side, run)
@@ -53,6 +53,7 @@ def with_exit_codes(
     """Return what both hold at their end, cut short by the exit code where nothing else is known to have ended one."""
 
     def ended(side: Side, run: Recording) -> Side:
+        run = _as_recorded(run)
         code, by = _crash_code(run), side.ended_by
         if by and _is_own_end(by, run.manifest.exit_code):
             by = ""
@@ -62,6 +63,11 @@ def with_exit_codes(
         name: (ended(left, reference), ended(right, candidate))
         for name, (left, right) in sides.items()
     }
+
+
+def _as_recorded(recording: Recording) -> Recording:
+    """The recording of all ranks, where one was put together of them."""
+    return recording.put_together_of or recording
 
 
 def _is_foreign(recording: Recording) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.names import NameMap
-from lockstep.core.manifest import END, HELD
+from lockstep.core.manifest import APART, END, HELD
 from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.sketch import distance
@@ -31,7 +31,8 @@ class Side:
     `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `first`,
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
     `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
-    modes, None where neither was kept; `held_cut` tells what was not looked at there.
+    modes, None where neither was kept; `held_cut` tells what was not looked at there, and `end_cut` what of the end
+    could not be put together of several ranks.
     """
 
     steps: int | None
@@ -44,6 +45,7 @@ class Side:
     held: Mapping[str, StateRecord] = field(default_factory=dict)
     settings: Mapping[str, HeldSetting] | None = None
     held_cut: str = ""
+    end_cut: str = ""
 
     @property
     def moments(self) -> tuple[States, States, States]:
@@ -70,6 +72,7 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         {state.name: state for state in rank.held},
         None if rank.held_settings is None else {one.path: one for one in rank.held_settings},
         next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
+        "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
     )
 
 

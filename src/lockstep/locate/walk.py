@@ -49,6 +49,7 @@ from lockstep.locate.operations import Operations
 from lockstep.locate.origins import Origins, Place, without_partner
 from lockstep.locate.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.places import Places
+from lockstep.locate.rejoined import Rejoining
 from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import (
     FIRST_BY_NAME,
@@ -114,6 +115,7 @@ class StepWalk:
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._outweighing = Outweighing(step, ledger, self._operations, judge)
+        self._rejoining = Rejoining(step, ledger, self._outweighing)
         self._accumulations = Accumulations(step, self._operations, self._places, judge)
         self._cut: set[Key] = set()
         self._constants: set[Key] = set()
@@ -225,6 +227,12 @@ class StepWalk:
         place = partial(self._places.of, item, pair)
         settings = self._operations.words_on_settings(item)
         chosen = self._operations.chosen_otherwise(item)
+        of_nothing = measured.shape_differs and not operation.entering  # as `Extents` judges
+        may_rejoin = bool(chosen) and judgement.unexplained and not of_nothing
+        if may_rejoin and self._rejoining.holds(item, measured):
+            judgement = OUTWEIGHED
+        elif backward and judgement.unexplained and self._rejoining.follows_back(item, measured):
+            judgement = AGREES
         self._decide(
             JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
         )
@@ -521,6 +529,8 @@ class StepWalk:
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         if any(self._ledger.tainted(one) for one in (*entering, self._ledger.measure(forward))):
             return
+        if self._is_made_alone(forward):
+            return  # each run makes it by calls of its own: what is sent on to what enters those is judged there
         self._cut.add(key_of(forward))
         side = "reference" if pair.candidate is None else "candidate"
         name = pair.present.name or f"input {pair.present.index}"
@@ -529,6 +539,18 @@ class StepWalk:
             f" (norm {_norm(pair):.3g}); in the other run the graph is cut here"
         )
         self._origins.add(self._places.of(item, pair), without_partner(pair, reason))
+
+    def _is_made_alone(self, pair: Pair) -> bool:
+        """Whether in each run a call without partner makes a tensor."""
+        left, right = pair.reference, pair.candidate
+        assert left is not None
+        assert right is not None
+        step = self._step
+        makers = (
+            (step.reference.producer(left.content.id, left.sequence), step.of_reference),
+            (step.candidate.producer(right.content.id, right.sequence), step.of_candidate),
+        )
+        return all(maker is not None and partner(maker) is None for maker, partner in makers)
 
     def _is_behind_cut(self, item: Aligned, measured: Measured, forward: Pair | None) -> bool:
         """Settle a gradient that lacks a part because a branch of the graph is cut in one run."""

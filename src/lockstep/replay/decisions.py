@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from lockstep.core.operators import operator_of
+from lockstep.core.operators import Trait, canonical_name, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import DROPOUT_DEVIATIONS, DROPOUT_ROUNDINGS
@@ -41,19 +42,32 @@ def decided(rerun: Rerun, record: TensorRecord) -> Choice:
     actual = rerun.load(record)
     if torch.equal(actual.to(expected.dtype), expected):
         return Choice(valid=True)
-    left, right = chosen_values(rerun, actual), chosen_values(rerun, expected)
+    left, right = chosen_values(rerun, record, actual), chosen_values(rerun, record, expected)
     tied = left is not None and right is not None and torch.equal(left, right)
     return Choice(valid=tied)
 
 
-def chosen_values(rerun: Rerun, indices: torch.Tensor) -> torch.Tensor | None:
-    """The elements of the first input that indices choose, or None where they are no choice."""
+def chosen_values(rerun: Rerun, record: TensorRecord, indices: torch.Tensor) -> torch.Tensor | None:
+    """The elements of the first input that a result chooses, or None where it is no choice."""
+    name = rerun.call.site.op
     source = next(iter(rerun.call.with_role(Role.INPUT)), None)
-    if source is None or indices.dtype != torch.int64:
+    if (
+        source is None
+        or indices.dtype != torch.int64
+        or Trait.CHOOSES not in operator_of(name).traits
+    ):
         return None
+    if record.index != len(rerun.call.with_role(Role.OUTPUT)) - 1:
+        return None  # the values, which may be whole numbers too
     values = rerun.load(source)
+    planes = _PLANES.search(canonical_name(name))
     dimension = _dimension(rerun.call)
-    if dimension is None or values.dim() == 0:
+    if planes is not None:
+        values, indices, dimension = (
+            *(_flat(one, int(planes[1])) for one in (values, indices)),
+            -1,
+        )
+    elif dimension is None or values.dim() == 0:
         values, dimension = values.reshape(-1), 0
         indices = indices.reshape(-1)
     elif indices.dim() == values.dim() - 1 and -values.dim() <= dimension < values.dim():
@@ -62,6 +76,14 @@ def chosen_values(rerun: Rerun, indices: torch.Tensor) -> torch.Tensor | None:
         return values.gather(dimension, indices)
     except (RuntimeError, IndexError):
         return None
+
+
+_PLANES = re.compile("pool([123])d")
+"""Pooling numbers the places of each channel from 0 on."""
+
+
+def _flat(tensor: torch.Tensor, axes: int) -> torch.Tensor:
+    return tensor.flatten(-axes) if tensor.dim() >= axes else tensor
 
 
 def _dimension(call: Call) -> int | None:
@@ -76,7 +98,7 @@ def decision_words(rerun: Rerun, other: Rerun, record: TensorRecord, others: Ten
         return "decisions differ in number"
     flipped = left != right
     count = f"{int(flipped.sum())} of {flipped.numel()} decisions flip"
-    first, second = chosen_values(rerun, left), chosen_values(rerun, right)
+    first, second = chosen_values(rerun, record, left), chosen_values(rerun, record, right)
     if first is None or second is None or not first.dtype.is_floating_point:
         return count
     gap = float((first.double() - second.double()).abs().nan_to_num(0.0).max())

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -20,7 +21,7 @@ from lockstep.core.finding import Kind
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Region
-from lockstep.judge.tolerances import MOST_UNDEFINED, OTHER_MASK, SINGLE
+from lockstep.judge.tolerances import LINEAR_REGIME, MOST_UNDEFINED, OTHER_MASK, SINGLE
 from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.distance import error_of, perturbed, size_of
@@ -211,9 +212,31 @@ def _by(
     off = (otherwise - truth).abs()
     undefined = (off > OTHER_MASK * truth.abs().clamp_min(truth.abs().mean())) | off.isnan()
     undefined &= truth.isfinite()
+    undefined |= _stepping(run, given, truth, noisy[0], unit)
     if float(undefined.double().mean()) > MOST_UNDEFINED:
         raise CannotReplay("what it gives follows from the number by which a mask leaves out")
     return Behind(record, widened(load(record)), truth, tuple(noisy), undefined)
+
+
+def _stepping(
+    run: RegionRun, given: _Given, truth: torch.Tensor, noisy: torch.Tensor, unit: float
+) -> torch.Tensor:
+    """Elements that a rounding of what enters takes to another value, as `ceil` does next to a whole number.
+
+    They tell nothing, and how far they step is no measure of what the other elements may be off.
+    """
+    size = truth.abs().nan_to_num(0.0, 0.0, 0.0).mean()
+
+    def steps(other: torch.Tensor) -> torch.Tensor:
+        return (other - truth).abs() > LINEAR_REGIME * size
+
+    found = steps(noisy)
+    if bool(found.any()):
+        for factor in (1.0 + unit, 1.0 - unit):
+            found |= steps(
+                run.run(Precision.DOUBLE, given=given, alter=partial(torch.mul, other=factor))
+            )
+    return found
 
 
 def _verdict(

@@ -20,6 +20,7 @@ import polars as pl
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import (
+    BY_TOKENS,
     OTHER_TRAININGS,
     PART,
     RankManifest,
@@ -110,10 +111,13 @@ class Recording:
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
     is_of_another_tool
         Whether another tool wrote what was read: Lockstep knows no command that makes it.
+    put_together_of
+        The recording of several ranks that this one of a single rank was made of; None for one that was recorded so.
     """
 
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = self.new_beside = path
+        self.put_together_of: Recording | None = None
         self.manifest = _read_run_manifest(path)
         self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
         names = sorted(
@@ -149,6 +153,9 @@ class Recording:
     @property
     def unrecorded(self) -> tuple[str, ...]:
         """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        if self.put_together_of is not None:
+            by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
+            return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
         ranks = self.ranks.values()
         gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
         found = [what for what in gaps if what == OTHER_TRAININGS]

@@ -45,6 +45,7 @@ class Images:
     length: int | None = 10
     loss: dict[str, Any] = field(default_factory=dict)
     loss_weight: float = 1.0
+    class_weights: tuple[float, ...] | None = None
     clip: str = "norm"
 
 
@@ -124,7 +125,13 @@ def train(setup: Images) -> None:
         for _ in range(setup.passes):
             rows = slice(at, at + setup.rows)
             at = (at + setup.rows) % len(x)
-            loss = F.cross_entropy(model(x[rows]), y[rows], **setup.loss)
+            scores = model(x[rows])
+            if setup.class_weights:
+                loss = nn.CrossEntropyLoss(torch.tensor(setup.class_weights))(scores, y[rows])
+            elif setup.class_weights is not None:
+                loss = nn.CrossEntropyLoss()(scores, y[rows])
+            else:
+                loss = F.cross_entropy(scores, y[rows], **setup.loss)
             (loss * setup.loss_weight / setup.passes).backward()
         clip(model, setup.clip)
         optimizer.step()
@@ -220,3 +227,14 @@ def test_equal_set_ups_are_silent(reference: Path, tmp_path: Path) -> None:
     # when they are held against each other
     # then nothing differs
     assert different(reference, recorded(Images(), tmp_path / "again")) == []
+
+
+def test_class_weights_of_a_loss_that_is_a_module_are_told(tmp_path: Path) -> None:
+    # Given two trainings by a loss of torch.nn, one of which weighs its classes
+    made = [
+        recorded(Images(class_weights=weights), tmp_path / name)
+        for name, weights in (("plain", ()), ("again", ()), ("weighted", (1.0, 2.0, 1.0, 1.0)))
+    ]
+    # When each is held against the first, then it is the loss that differs
+    assert different(made[0], made[1]) == []
+    assert different(made[0], made[2])[0].aspect.name == "loss"

@@ -90,7 +90,9 @@ def blocked(value: Array, form: int) -> Array:
     return value
 
 
-def dump(path: Path, inputs: list[Tensor], outputs: list[Tensor], *, packed: bool = True) -> Path:
+def dump(
+    path: Path, inputs: list[Tensor], outputs: list[Tensor], *, packed: bool = True, says: str = ""
+) -> Path:
     """One file: the length of the header, the header, the tensors."""
     header, data = number(2, STAMP) + message(1, b"2.0"), b""
     for one in outputs:
@@ -106,6 +108,7 @@ def dump(path: Path, inputs: list[Tensor], outputs: list[Tensor], *, packed: boo
         told = number(1, DTYPES[one.dtype or str(one.value.dtype)]) + number(2, one.format)
         told += shape(3, one.data.shape, packed=packed) + number(5, one.data.nbytes)
         header += message(4, told + shape(6, one.value.shape, packed=packed))
+    header += message(6, says.encode()) if says else b""
     for one in (*inputs, *outputs):
         data += one.data.tobytes()
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)

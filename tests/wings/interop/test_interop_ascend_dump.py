@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import made_device_dumps as made
@@ -17,7 +18,8 @@ from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import Verdict
-from lockstep.wings.interop.device_dump import parts_of, tensor_of
+from lockstep.report.comparison.screen import headline
+from lockstep.wings.interop.device_dump import dump_in, tensor_of
 from lockstep.wings.interop.device_layouts import put_back
 from lockstep.wings.interop.readers import ascend_dump
 from lockstep.wings.interop.wire import fields_of, text_message
@@ -46,7 +48,7 @@ def test_what_a_device_keeps_in_blocks_comes_back_as_it_was(
     file = made.dump(
         tmp_path / f"Op.a.1.2.{STAMP}", [Tensor(value, form)], [Tensor(value.copy())], packed=packed
     )
-    for part in parts_of(file):
+    for part in dump_in(file).parts:
         tensor = tensor_of(file, part)
         assert (tensor.dtype, tensor.shape) == (str(value.dtype), value.shape)
         assert tensor.load is not None
@@ -197,7 +199,7 @@ def test_a_dump_that_is_cut_off_at_any_byte_ends_in_a_sentence(
     for length in range(len(data)):
         file.write_bytes(data[:length])
         with pytest.raises(CorruptError, match="is no dump of a device, or cut off"):
-            parts_of(file)
+            dump_in(file)
     # a folder of one that is whole and one that is cut off names the latter
     file.write_bytes(data)
     (tmp_path / f"Op.b.2.2.{STAMP}").write_bytes(data[:-1])
@@ -225,10 +227,10 @@ def test_hostile_headers_and_graphs_are_refused(tmp_path: Path) -> None:
     ):
         file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
         with pytest.raises(CorruptError):
-            parts_of(file)
+            dump_in(file)
     file.write_bytes((1 << 60).to_bytes(8, "little") + bytes(64))
     with pytest.raises(CorruptError):
-        parts_of(file)
+        dump_in(file)
     made.dump(file, [Tensor(values(2, 2))], [Tensor(values(2, 2))])
     for text in (
         "graph {",
@@ -248,3 +250,59 @@ def test_hostile_headers_and_graphs_are_refused(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(CorruptError):
         list(ascend_dump.read(tmp_path))
+
+
+def chain(folder: Path, *, says: bool, origins: bool) -> Path:
+    """Each operator of the network as a file; headers say which it is, or of which the results are, or neither."""
+    folder.mkdir()
+    results = network()
+    names = list(results)
+    for number, (before, name) in enumerate(pairwise(names), 3):
+        made.dump(
+            folder / f"Tanh.{name.replace('/', '_')}.{number}.2.{STAMP + number}",
+            [Tensor(results[before])],
+            [Tensor(results[name], origin=(name, 0, NCHW) if origins else None)],
+            says=name if says else "",
+        )
+    return folder
+
+
+@pytest.mark.parametrize(("says", "origins"), [(True, False), (False, True), (True, True)])
+def test_files_whose_headers_are_of_other_operators_never_agree(
+    says: bool, origins: bool, tmp_path: Path
+) -> None:
+    sides = [chain(tmp_path / name, says=says, origins=origins) for name in ("a", "b")]
+    golden = framework(tmp_path / "gpu")
+    assert {compare_recordings(one, sides[1]).verdict for one in (sides[0], golden)} == {
+        Verdict.AGREE
+    }
+    first, second, third = sorted(sides[1].iterdir())[:3]
+    kept = first.read_bytes()
+    for file, data in ((first, second.read_bytes()), (second, third.read_bytes()), (third, kept)):
+        file.write_bytes(data)
+    for left, right in ((sides[0], sides[1]), (sides[1], sides[0]), (golden, sides[1])):
+        found = compare_recordings(left, right)
+        assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+        side = "candidate" if right is sides[1] else "reference"
+        assert f"in the {side}, {first.name} is of block_conv1 by its header" in headline(found)
+
+
+def test_a_longer_name_in_a_header_is_the_same_operator(tmp_path: Path) -> None:
+    value = Tensor(values(2, 3))
+    for folder, says in (("a", ""), ("b", "Default/network/conv1")):
+        (tmp_path / folder).mkdir()
+        made.dump(tmp_path / folder / f"Conv2D.conv1.1.2.{STAMP}", [value], [value], says=says)
+    assert compare_recordings(tmp_path / "a", tmp_path / "b").verdict is Verdict.AGREE
+    # unless there is a file of that very operator
+    made.dump(tmp_path / "b" / f"Conv2D.Default_network_conv1.3.2.{STAMP}", [value], [value])
+    found = compare_recordings(tmp_path / "a", tmp_path / "b")
+    assert "is of Default_network_conv1 by its header" in headline(found)
+
+
+def test_results_that_are_not_those_of_the_graph_never_agree(tmp_path: Path) -> None:
+    fault = device(tmp_path / "npu")
+    originals = ["block/conv1", "block/bn1", "block/relu1"]
+    for origin, verdict in (("block/relu1", Verdict.AGREE), ("block/bn1", Verdict.INCOMPARABLE)):
+        made.graph(fault / "ge_proto_1_Build.txt", {"block/conv1bn1relu1": (originals, origin)})
+        compared = compare_recordings(framework(tmp_path / f"gpu{verdict}"), fault)
+        assert compared.verdict is verdict

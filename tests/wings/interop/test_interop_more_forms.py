@@ -17,6 +17,7 @@ from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import Verdict
+from lockstep.report.comparison.screen import headline
 from lockstep.wings.interop.hdf5_file import data_sets
 
 Array = np.ndarray
@@ -154,7 +155,8 @@ def sglang(folder: Path, wrong: int = -1, *, later: str = "") -> Path:
         told = f"forward_pass_id=2___name=hidden___layer_id={number}"
         value: Any = torch.from_numpy(result.copy())
         if later:
-            value = {"value": value, "meta": {"a": 1}}
+            meta = {"a": 1, "name": "hidden", "layer_id": number, "rank": 0}
+            value = {"value": value, "meta": meta}
             told = f"{told}___dump_index={number}___rank=0"
         if newest:
             told = f"step=2___rank=0___dump_index={number}___name=hidden___layer_id={number}"
@@ -170,6 +172,22 @@ def test_tensors_of_sglang_are_compared_pass_by_pass(later: str, tmp_path: Path)
     assert ("the order of the calls" in found.unrecorded) == (not later)
     assert (
         compare_recordings(sound, sglang(tmp_path / "twin", later=later)).verdict is Verdict.AGREE
+    )
+
+
+@pytest.mark.parametrize("later", ["index", "step"])
+def test_files_of_sglang_that_say_that_they_are_of_others_never_agree(
+    later: str, tmp_path: Path
+) -> None:
+    sound, swapped = (sglang(tmp_path / name, later=later) for name in ("sound", "swapped"))
+    first, second = sorted(swapped.rglob("*.pt"))[:2]
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
+    found = compare_recordings(sound, swapped)
+    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
+    assert f"in the candidate, {first.name} is of layer_id 1 by what stands in it" in headline(
+        found
     )
 
 

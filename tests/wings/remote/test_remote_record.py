@@ -229,6 +229,26 @@ def test_a_verb_that_watches_runs_there_and_its_files_come_back(
     assert len(lines) > 1
 
 
+@pytest.mark.exhaustive
+def test_checks_before_a_training_run_there_and_their_files_come_back(
+    host: SshHost, programs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Given a machine and a recording here
+    When operators are listed and set-ups compared there
+    Then the answers are printed here, and the table is here."""
+    add(programs)
+    record_here(programs)
+    capfd.readouterr()
+
+    listed = ["ops", "--on", "gpu1", "--target", "mps", "--no-rerun", "-o", "ops.csv"]
+    main([*listed, *TRAINING])
+    assert "mps" in capfd.readouterr().out
+    assert "aten" in Path("ops.csv").read_text()
+    assert main(["check", "--on", "gpu1", "--against", "here", "--json", *TRAINING]) == 0
+    out = capfd.readouterr().out
+    assert json.loads(out[out.index("{") :])["schema"] == 1
+
+
 def test_what_a_verb_does_on_this_machine_alone_is_refused(
     host: SshHost, programs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

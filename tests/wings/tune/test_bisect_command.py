@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.wings.tune.switches import SWITCHES
+
 _TRAINING = """
 import os, sys, torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -26,8 +28,14 @@ class Down(torch.nn.Linear):
         wrong = "amp" in planted and torch.is_autocast_enabled("cpu")
         wrong |= "attention" in planted and torch.backends.cuda.flash_sdp_enabled()
         wrong |= "onednn" in planted and torch._C._get_mkldnn_enabled()
+        wrong |= "tf32" in planted and torch.get_float32_matmul_precision() == "high"
+        wrong |= "nondeterministic" in planted and not torch.are_deterministic_algorithms_enabled()
+        wrong |= "compile" in planted and torch.compiler.is_compiling()
         return super().forward(x) * (1.5 if wrong else 1.0)
 model = torch.nn.Sequential(Up(8, 16), torch.nn.Tanh(), Up(16, 16), Down(16, 1))
+model = torch.compile(model) if "compile" in planted else model
+if "tf32" in planted:
+    torch.set_float32_matmul_precision("high")
 model = model * 2 if "crash" in planted else model
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
 if "optimizer" in planted:
@@ -79,21 +87,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Bench:
     return made
 
 
-def test_one_switch_of_all_is_found_in_few_trials(bench: Bench) -> None:
-    found = bench.bisect(planted="attention")
+def _bound(count: int) -> float:
+    """How many trials a search among so many may take."""
+    return 2 * math.log2(count) + 4
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("switch", ["attention", "onednn", "optimizer", "tf32", "nondeterministic"])
+def test_one_switch_of_all_is_found_in_few_trials(bench: Bench, switch: str) -> None:
+    found = bench.bisect(planted=switch)
     assert found["code"] == 1
-    assert [one["name"] for one in found["switches"]] == ["attention"]
-    assert len(found["trials"]) <= 2 * math.log2(7) + 4
+    assert [one["name"] for one in found["switches"]] == [switch]
+    assert len(found["trials"]) <= _bound(len(SWITCHES))
     # and alone it makes the difference
-    alone = next(one for one in found["trials"] if one["state"] == "without attention")
+    alone = next(one for one in found["trials"] if one["state"] == f"without {switch}")
     assert alone["outcome"] == "agrees"
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("switch", ["onednn", "optimizer"])
-def test_a_switch_that_is_asked_for_is_found(bench: Bench, switch: str) -> None:
-    found = bench.bisect("--switch", switch, planted=switch)
-    assert (found["code"], [one["name"] for one in found["switches"]]) == (1, [switch])
 
 
 def test_the_module_that_must_not_be_16_bits_is_found(bench: Bench) -> None:
@@ -101,6 +109,15 @@ def test_the_module_that_must_not_be_16_bits_is_found(bench: Bench) -> None:
     assert found["code"] == 1
     within = found["searched"][-1]
     assert (within["what"], within["adds"]) == ("autocast by module", "16 bits in 3")
+    assert len(found["trials"]) <= _bound(4)
+
+
+@pytest.mark.exhaustive
+def test_what_dynamo_captures_otherwise_is_found(bench: Bench) -> None:
+    found = bench.bisect("--switch", "compile", planted="compile")
+    within = found["searched"][-1]
+    assert (within["agrees"], within["differs"]) == ("without compile", "backend eager")
+    assert len(found["trials"]) <= _bound(5)
 
 
 def test_a_command_that_agrees_is_said_to_and_searched_no_further(bench: Bench) -> None:
@@ -134,6 +151,7 @@ def test_the_value_of_a_variable_is_found(bench: Bench) -> None:
     found = bench.bisect("--env", "SCALE=1,1.0,1.00,2,2.0")
     searched = found["searched"][-1]
     assert (found["code"], searched["agrees"], searched["differs"]) == (1, "SCALE=1.00", "SCALE=2")
+    assert len(found["trials"]) <= _bound(5)
 
 
 def test_the_interpreter_is_found(bench: Bench) -> None:
@@ -173,7 +191,7 @@ def test_the_commit_is_found_and_the_working_tree_stays(
     found = project.bisect("--commits", "HEAD~5..HEAD")
     # then
     assert (found["code"], found["searched"][-1]["differs"].split(" ", 1)[1]) == (1, "change 3")
-    assert len(found["trials"]) <= 2 + math.ceil(math.log2(6))
+    assert len(found["trials"]) <= _bound(6)
     assert git("status", "--porcelain") == before
 
 

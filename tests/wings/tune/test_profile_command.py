@@ -77,6 +77,47 @@ def test_the_slow_line_is_named_first_and_no_bit_of_the_training_changes(
     assert again.stdout.splitlines()[0] == first
 
 
+_TRAINER = """
+import torch
+from transformers import Trainer, TrainingArguments
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.out = torch.nn.Dropout(0.5), torch.nn.Linear(8, 2)
+    def forward(self, x, labels):
+        scores = self.out(self.drop(x))
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels), "logits": scores}
+rows = [{"x": torch.randn(8), "labels": at % 2} for at in range(24)]
+quiet = dict(report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True)
+args = TrainingArguments("out", max_steps=6, per_device_train_batch_size=4, use_cpu=True, **quiet)
+net = Net()
+Trainer(model=net, args=args, train_dataset=rows).train()
+"""
+_COMPILED = (
+    _TRAINING.partition("print(")[0]
+    .replace("net(", "compiled(")
+    .replace("optimizer = ", "compiled = torch.compile(net)\noptimizer = ")
+)
+_PRINTS = "print(*(p.double().sum().item().hex() for p in net.parameters()))\n"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("training", [_TRAINER, _COMPILED], ids=["trainer", "compiled"])
+def test_no_bit_changes_where_others_run_the_loop_or_compile_the_model(
+    programs: Path, tmp_path: Path, training: str
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(training + _PRINTS)
+    command = [str(programs / "python"), file.name]
+    bare = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    # when
+    ended = _run(programs, file, "--steps", "1:4", "--", *command)
+    # then
+    assert bare.stdout.splitlines()[-1] in ended.stdout
+    assert bare.returncode == 0, bare.stderr
+
+
 def test_modules_and_operators_are_listed_with_times_shapes_and_flops(
     programs: Path, script: Path
 ) -> None:

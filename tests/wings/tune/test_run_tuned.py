@@ -79,6 +79,7 @@ class _Bench:
             command, cwd=self.folder, capture_output=True, text=True, timeout=300
         )
         assert ended.returncode == 0, ended.stderr
+        self.said = ended.stderr
         return ended.stdout.splitlines()
 
 
@@ -89,8 +90,11 @@ def bench(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> _Bench:
 
 def test_settings_do_bit_by_bit_what_the_same_edit_does(bench: _Bench) -> None:
     edited = bench.bare("edited", "checkpoint")
-    settings = "knobs: {workers: 1, optimizer: fused, checkpointing: false}"
+    settings = "knobs: {workers: 1, optimizer: fused, checkpointing: false, bucket: 25}"
     assert bench.tuned(settings, "checkpoint")[:2] == edited[:2]
+    # and the one without a place in it is said to be without effect
+    assert bench.said.count("was not set") == 1
+    assert "bucket was not set: the training has no DistributedDataParallel" in bench.said
     # and without settings it is the training as it is, which computes otherwise
     plain = bench.tuned("knobs: {}", "checkpoint")
     assert plain == bench.bare("checkpoint")
@@ -137,8 +141,11 @@ def test_the_end_of_a_data_loaders_worker_is_not_that_of_the_training(tmp_path: 
     worker.start()
     worker.join()
 
-    # then nothing is noted, and something is once the training itself ends too early
+    # then nothing is noted, nor when this one ends in which no step began, as in torchrun's own process
     assert worker.exitcode == 0
+    applying.finish()
     assert not (tmp_path / "told").exists()
+    # and something is once the training itself ends too early
+    applying.step_begins(0)
     applying.finish()
     assert json.loads((tmp_path / "told" / "rank0.json").read_text())["step_s"] is None

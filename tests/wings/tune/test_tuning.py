@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.errors import CorruptError, OutputExistsError
-from lockstep.wings.tune.choosing import worth_trying
+from lockstep.wings.tune.choosing import left_out, worth_trying
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.paired_times import speedup, student_quantile
 from lockstep.wings.tune.settings import KNOBS, OwnKnob, Settings
-from lockstep.wings.tune.tuned_run import RunFailedError, TimedRun, Use
+from lockstep.wings.tune.tune_screen import Answer, headline
+from lockstep.wings.tune.tuned_run import NoPlaceError, RunFailedError, TimedRun, Use
 from lockstep.wings.tune.tuning import Numbers, Search, Tuned, Verdict, candidates
 
 
@@ -85,6 +86,22 @@ def test_a_knob_under_which_the_command_fails_is_rejected_with_the_reason() -> N
     )
 
 
+def test_a_knob_without_a_place_in_the_training_is_said_not_to_be_tried() -> None:
+    # given a training without a data loader
+    class WithoutLoader(_Trainings):
+        def step_s(self, settings: Settings) -> float:
+            if "workers" in settings.knobs:
+                raise NoPlaceError("the training has no DataLoader of torch")
+            return super().step_s(settings)
+
+    found = _search(WithoutLoader({"cheats": 1.5, "honest": 0.5, "pin": 1.5}))
+    # then both values are left, with the reason, and the time is not blamed
+    left = [one for one in found.tried if one.verdict is Verdict.LEFT]
+    assert [one.name for one in left] == ["workers=2", "workers=1"]
+    assert {one.words for one in left} == {"the training has no DataLoader of torch"}
+    assert "time was used up" not in headline(Answer(found, _told(), "", ()))
+
+
 def test_what_the_time_does_not_allow_is_said_to_be_left() -> None:
     trainings = _Trainings({"cheats": 0.1, "honest": 0.1, "workers": 0.1, "pin": 0.1})
     found = _search(trainings, until_s=-math.inf)
@@ -140,6 +157,14 @@ _LOADER = {"num_workers": 0, "prefetch_factor": None, "pin_memory": False, "batc
 def test_only_what_a_training_has_a_place_for_is_tried() -> None:
     bare = worth_trying(_told(), accepts_precision=False)
     assert list(bare) == ["threads", "affinity"]
+    # and each of the others is said not to be, with the reason
+    left = left_out(_told(), accepts_precision=False)
+    assert {*bare, *left} == set(KNOBS)
+    assert (left["workers"], left["bucket"]) == (
+        "no DataLoader of torch",
+        "no DistributedDataParallel",
+    )
+    assert "--accept" in left["autocast"]
     loader = Use("DataLoader", "workers", "a.py:1", _LOADER)
     optimizer = Use("AdamW", "optimizer", "a.py:2", {"foreach": None, "fused": None})
     model = Use("Net", "model", "a.py:2", {"compiled": False})

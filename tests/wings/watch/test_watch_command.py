@@ -354,3 +354,50 @@ def test_events_that_could_never_be_written_are_counted() -> None:
     # Then both are missed, which is said at the end
     assert said[0].startswith("/dev/full: No space left on device; events wait")
     assert said[1:] == ["/dev/full: 2 events could not be written"]
+
+
+THROWS_AWAY = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled="scaler" in sys.argv)
+each = 2 if "sum" in sys.argv else 1
+for step in range(8):
+    x = torch.randn(16, 4)
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean() / each
+    if "scaler" in sys.argv and step in (2, 5):
+        loss = loss * float("inf")
+    scaler.scale(loss).backward()
+    if (step + 1) % each:
+        continue
+    if "thrown" not in sys.argv or step not in (2, 3, 5):
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "way", "steps", "skipped", "by_hand"),
+    [
+        ("module", ["thrown"], 5, 0, 3),
+        ("api", ["thrown"], 5, 0, 3),
+        ("module", ["scaler"], 8, 2, 0),
+        ("module", ["sum"], 4, 0, 0),
+        ("api", ["sum", "thrown"], 2, 0, 4),
+    ],
+    ids=["thrown away", "operators seen", "scaler", "summed", "sums thrown away"],
+)
+def test_steps_that_a_script_leaves_out_are_counted_and_sums_are_not(
+    place: Place, level: str, way: list[str], steps: int, skipped: int, by_hand: int
+) -> None:
+    # Given a training that throws gradients away, whose scaler skips, or that sums gradients up
+    (place.path / "throws.py").write_text(THROWS_AWAY)
+    command = ["watch", "--level", level, "--json", "--events", "events.jsonl", "--"]
+    ended = place.run(*command, "python", "throws.py", *way)
+    # Then what was thrown away or skipped is counted, and what was summed up is not
+    values = json.loads(ended.stdout)
+    assert values["steps"] == {"rank0": steps}, ended.stderr
+    assert (values["skipped"], values["left_out_by_script"]) == (skipped, by_hand)
+    assert not values["fired"]

@@ -223,3 +223,26 @@ def test_gradients_explode_beyond_what_their_loss_accounts_for(tmp_path: Path) -
     assert raw == []
     assert exploding[0].step == 0
     assert "root of the loss" in exploding[0].words
+
+
+@pytest.mark.parametrize(("batch", "told"), [(16, "note"), (512, "hit")])
+def test_labels_of_two_classes_may_be_those_of_the_common_one(
+    batch: int, told: str, tmp_path: Path
+) -> None:
+    # Given a classifier for what is rare, which has met none of it yet, in few samples or in many
+    def train(steps: int) -> None:
+        model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(steps):
+            samples, labels = torch.randn(batch, 8), torch.zeros(batch, 1)
+            loss = F.binary_cross_entropy_with_logits(model(samples), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    notes: list[Hit] = []
+    # When it is watched for twelve steps
+    found = hits_in(tmp_path / "rec", train, 12, choose([], only=["labels-constant"]), notes)
+    # Then that may be meant in 192 labels, and hardly in 6144
+    assert [one.rule for one in (notes if told == "note" else found)] == ["labels-constant"]
+    assert not (found if told == "note" else notes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from lockstep.report.page.icons import icon
 from lockstep.report.page.page import (
@@ -197,9 +198,14 @@ def _sentences(block: Sentences) -> Html:
 
 
 def _grid(block: Grid) -> Html:
-    head = tag("tr", *(tag("th", title, scope="col") for title in block.titles))
+    kinds = [
+        "words" if _are_words([row[at] for row in block.rows]) else None
+        for at in range(len(block.titles))
+    ]
+    titles = zip(block.titles, kinds, strict=True)
+    head = tag("tr", *(tag("th", title, scope="col", class_=kind) for title, kind in titles))
     rows = [
-        tag("tr", *(tag("td", _grid_cell(cell)) for cell in row),
+        tag("tr", *(tag("td", _grid_cell(cell), class_=kind) for cell, kind in zip(row, kinds, strict=True)),
             class_="off" if number in block.standing_out else None)
         for number, row in enumerate(block.rows)
     ]  # fmt: skip
@@ -207,6 +213,14 @@ def _grid(block: Grid) -> Html:
     label = block.title or "Numbers"
     scrolling = tag("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
     return tag("div", tag("h3", block.title) if block.title else None, scrolling)
+
+
+_NUMBER = re.compile(r"[+-]?\d|-?$")
+
+
+def _are_words(cells: Sequence[str | float | int | Link | None]) -> bool:
+    """Whether a column holds words, not numbers with or without a unit."""
+    return any(isinstance(one, str) and not _NUMBER.match(one) for one in cells)
 
 
 def _grid_cell(cell: str | float | int | Link | None) -> Child:

@@ -1,8 +1,8 @@
-"""How the ranks of a data-parallel training hold a tensor that a run of one rank has whole, and how theirs become one.
+"""How several ranks hold a tensor that a run of one rank has whole, and how theirs become one.
 
-Every rank trains on its part of a batch. The loss that all of them minimise is the mean of theirs, as
-DistributedDataParallel defines it by averaging gradients ("each gradient is the mean over the ranks"). So what a rank's
-backward computes is `ranks` times its share of the whole batch's gradient.
+Of a data-parallel training every rank trains on its part of a batch. The loss that all of them minimise is the mean
+of theirs, as DistributedDataParallel defines it by averaging gradients ("each gradient is the mean over the ranks"). So
+what a rank's backward computes is `ranks` times its share of the whole batch's gradient.
 """
 
 from __future__ import annotations
@@ -26,56 +26,6 @@ class Spread(Enum):
     SUM = "summed over the ranks"
     MEAN = "averaged over the ranks"
     NORM = "the Euclidean norm of the ranks' norms"
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What is done with the parts of one tensor.
-
-    Parameters
-    ----------
-    spread
-        How ranks hold it.
-    axis
-        Along which they lie one after the other, of `Spread.BATCH`.
-    outer
-        How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
-    """
-
-    spread: Spread
-    axis: int = 0
-    outer: int = 1
-
-
-def form_by_shape(parts: Sequence[Shape], whole: Shape | None, *, equal: bool) -> Form | None:
-    """Return how parts of these shapes make up a whole of that shape; None where several ways do, or none does.
-
-    Parameters
-    ----------
-    parts
-        The shapes on the ranks, in their order.
-    whole
-        The shape on one rank; None where it has no such tensor.
-    equal
-        Whether all parts are equal to the last bit.
-
-    Examples
-    --------
-    >>> form_by_shape([(4, 8), (3, 8)], (7, 8), equal=False)
-    Form(spread=<Spread.BATCH: 'its rows one rank after the other'>, axis=0, outer=1)
-    """
-    if whole is None:
-        return Form(Spread.COPIES) if equal else _rows(parts)
-    if any(len(one) != len(whole) for one in parts):
-        return None
-    if all(one == whole for one in parts):
-        return Form(Spread.COPIES) if equal else None
-    unlike = [axis for axis in range(len(whole)) if any(one[axis] != whole[axis] for one in parts)]
-    return Form(Spread.BATCH, unlike[0]) if len(unlike) == 1 else None
-
-
-def _rows(parts: Sequence[Shape]) -> Form | None:
-    return Form(Spread.BATCH) if parts[0] and len({one[1:] for one in parts}) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +59,64 @@ class Order:
         return np.take(array.reshape(shape), self.rows, axis).reshape(array.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is done with the parts of one tensor.
+
+    Parameters
+    ----------
+    spread
+        How ranks hold it.
+    axis
+        Along which they lie one after the other, of `Spread.BATCH`.
+    outer
+        How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
+    order
+        In which order rows stand then, of `Spread.BATCH`.
+    """
+
+    spread: Spread
+    axis: int = 0
+    outer: int = 1
+    order: Order = Order()
+
+
+def form_by_shape(
+    parts: Sequence[Shape], whole: Shape | None, *, equal: bool, order: Order = Order()
+) -> Form | None:
+    """Return how parts of these shapes make up a whole of that shape; None where several ways do, or none does.
+
+    Parameters
+    ----------
+    parts
+        The shapes on the ranks, in their order.
+    whole
+        The shape on one rank; None where it has no such tensor.
+    equal
+        Whether all parts are equal to the last bit.
+    order
+        In which order rows stand that lie one rank after the other.
+
+    Examples
+    --------
+    >>> form_by_shape([(4, 8), (3, 8)], (7, 8), equal=False)
+    Form(spread=<Spread.BATCH: 'its rows one rank after the other'>, axis=0, outer=1, order=Order(rows=()))
+    """
+    if whole is None:
+        return Form(Spread.COPIES) if equal else _rows(parts, order)
+    if any(len(one) != len(whole) for one in parts):
+        return None
+    if all(one == whole for one in parts):
+        return Form(Spread.COPIES) if equal else None
+    unlike = [axis for axis in range(len(whole)) if any(one[axis] != whole[axis] for one in parts)]
+    return Form(Spread.BATCH, unlike[0], order=order) if len(unlike) == 1 else None
+
+
+def _rows(parts: Sequence[Shape], order: Order) -> Form | None:
+    fits = parts[0] and len({one[1:] for one in parts}) == 1
+    return Form(Spread.BATCH, order=order) if fits else None
+
+
 def order_of(ranks: Array, whole: Array) -> Order | None:
     """Return how the rows of a batch of all ranks are those of one rank's; None where they are other rows.
 
@@ -128,9 +136,7 @@ def order_of(ranks: Array, whole: Array) -> Order | None:
     return Order() if found == sorted(found) else Order(tuple(found))
 
 
-def together(
-    parts: Sequence[Array], form: Form, dtype: str, order: Order, *, divided_by: int = 1
-) -> Array:
+def together(parts: Sequence[Array], form: Form, dtype: str, *, divided_by: int = 1) -> Array:
     """Return the tensor that parts make up, of their dtype.
 
     What is added up is so in double precision, and rounded once.
@@ -141,8 +147,6 @@ def together(
         On the ranks, in their order.
     dtype
         As the framework names it.
-    order
-        In which the rows stand.
     divided_by
         What elements are divided by, as gradients are by the number of ranks.
 
@@ -152,7 +156,7 @@ def together(
         If parts do not fit each other.
     """
     if form.spread is Spread.BATCH:
-        array = _laid_out(parts, form, order)
+        array = _laid_out(parts, form)
         return array if divided_by == 1 else _divided(array, divided_by, dtype)
     if form.spread is Spread.COPIES:
         return parts[0] if divided_by == 1 else _divided(parts[0], divided_by, dtype)
@@ -165,9 +169,9 @@ def together(
     return _divided(_sum(parts), divided_by * ways, dtype, parts[0].dtype)
 
 
-def _laid_out(parts: Sequence[Array], form: Form, order: Order) -> Array:
+def _laid_out(parts: Sequence[Array], form: Form) -> Array:
     """Rows of the ranks, in their order; where blocks stand before them, those of each block."""
-    axis, outer = form.axis, form.outer
+    axis, outer, order = form.axis, form.outer, form.order
     if outer == 1:
         return order.of(np.concatenate(parts, axis), axis)
     split = [
@@ -192,14 +196,12 @@ def _divided(
     return rounded((array.astype(wide) / by).astype(stored or array.dtype), dtype)
 
 
-def nearest(
-    parts: Sequence[Array], forms: Sequence[Form], whole: Array, dtype: str, order: Order
-) -> Form:
+def nearest(parts: Sequence[Array], forms: Sequence[Form], whole: Array, dtype: str) -> Form:
     """Return which of several forms of the same elements comes nearest to what one rank holds."""
-    return min(forms, key=lambda form: _apart(together(parts, form, dtype, order), whole))
+    return min(forms, key=lambda form: apart(together(parts, form, dtype), whole))
 
 
-def _apart(left: Array, right: Array) -> tuple[float, float]:
+def apart(left: Array, right: Array) -> tuple[float, float]:
     """How many elements are not finite on one side alone, or by another sign; the sum of all other differences."""
     if left.shape != right.shape:
         return np.inf, np.inf
@@ -210,6 +212,12 @@ def _apart(left: Array, right: Array) -> tuple[float, float]:
         apart = np.where(same, 0.0, np.abs(ours - theirs))
     finite = np.isfinite(apart)
     return float(np.count_nonzero(~finite)), float(apart[finite].sum())
+
+
+def flat_rows(array: Array) -> Array:
+    """Return rows as bytes, shape (rows, bytes)."""
+    rows = np.ascontiguousarray(array).reshape(array.shape[0], -1)
+    return rows.view(np.uint8) if rows.size else rows.astype(np.uint8)
 
 
 def interleaved(form: Form, parts: Sequence[Shape], rows: Mapping[int, int]) -> list[Form]:
@@ -233,6 +241,8 @@ __all__ = [
     "Form",
     "Order",
     "Spread",
+    "apart",
+    "flat_rows",
     "form_by_shape",
     "interleaved",
     "nearest",

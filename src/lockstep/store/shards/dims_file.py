@@ -69,19 +69,24 @@ class DimsFile:
 
     def of(self, record: TensorRecord, call: Site) -> Dims | None:
         """The dims of a record of a call; None where nothing is said of it."""
-        for name in (
-            _parameter_names(record) if record.shape else ()
-        ):  # a state may be a count of steps
-            for rule in self.parameters:
-                if fnmatch.fnmatchcase(name, rule.pattern):
-                    self.used.add(rule.pattern)
-                    return rule.dims[""]
+        # a state may be a count of steps
+        for name in _parameter_names(record) if record.shape else ():
+            if (told := self.of_parameter(name)) is not None:
+                return told
         for rule in self.sites:
             if site_matches(rule.pattern, call):
                 self.used.add(rule.pattern)
                 found = next((rule.dims[key] for key in _keys(record) if key in rule.dims), None)
                 if found is not None:
                     return found
+        return None
+
+    def of_parameter(self, name: str) -> Dims | None:
+        """The dims of what has the axes of a parameter, by the parameter's full name; None where nothing is said."""
+        for rule in self.parameters:
+            if fnmatch.fnmatchcase(name, rule.pattern):
+                self.used.add(rule.pattern)
+                return rule.dims[""]
         return None
 
     @property

@@ -66,7 +66,7 @@ def joined(parts: Mapping[int, Array], dims: Dims, mesh: Mesh, dtype: str) -> Jo
         copy = tuple(number for axis, number in place.items() if axis not in dims.over)
         wholes[copy][tuple(place[axis] for axis in order)] = part
     found = [_whole(one, dims, order, mesh, dtype) for one in wholes.values()]
-    return _one_of(found, dtype)
+    return _one_of(found, dims, dtype)
 
 
 def _check_axes(parts: Mapping[int, Array], dims: Dims, mesh: Mesh) -> None:
@@ -166,16 +166,30 @@ def rounded(array: Array, dtype: str) -> Array:
     return np.where(special, array, even.astype(np.uint32).view(np.float32)).astype(np.float32)
 
 
-def _one_of(copies: Sequence[Array], dtype: str) -> Joined:
+def _one_of(copies: Sequence[Array], dims: Dims, dtype: str) -> Joined:
     """The first of several copies that are equal, or all of them."""
     first = copies[0]
     shapes = {one.shape for one in copies}
     if len(shapes) > 1:
-        raise UnlikeDimsError(f"copies on several ranks have the shapes {sorted(shapes)}")
+        raise UnlikeDimsError(
+            f"copies on several ranks have the shapes {sorted(shapes)}{_along_which(shapes, dims)}"
+        )
     apart = max((_apart(first, one) for one in copies[1:]), default=0.0)
     if apart <= _ROUNDINGS * unit_roundoff(dtype):
         return Joined(first, rounding=apart)
     return Joined(np.stack(copies), copies=len(copies))
+
+
+def _along_which(shapes: set[tuple[int, ...]], dims: Dims) -> str:
+    """The axes along which shapes differ, in words; "" where their number does."""
+    if dims.axes is None or {len(shape) for shape in shapes} != {len(dims.axes)}:
+        return ""
+    unlike = [
+        axis.name
+        for number, axis in enumerate(dims.axes)
+        if len({one[number] for one in shapes}) > 1
+    ]
+    return f", which differ along {' and '.join(unlike)} of {dims.text!r}: say over which axis of the mesh it is spread"
 
 
 def _apart(left: Array, right: Array) -> float:

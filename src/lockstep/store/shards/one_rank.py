@@ -7,27 +7,30 @@ for, and once before, for its numbers and its digest; no whole is written anywhe
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
+from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind
-from lockstep.hookspecs import Reader
-from lockstep.store.other_tools import LEFT_OUT, made_by
+from lockstep.core.states import StateRecord
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.dims_file import DimsFile
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
+from lockstep.store.shards.put_together import (
+    Told,
+    calls_by_key,
+    made_of,
+    place_of,
+    read_call,
+    record_key,
+)
 from lockstep.store.shards.rank_parts import Parts
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 _RANK = re.compile(r"rank(\d+)")
-_SEVERAL_A_SITE = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
-_Key = tuple[object, ...]
 
 
 def as_one_rank(recording: Recording, files: Sequence[DimsFile] = ()) -> Recording:
@@ -55,12 +58,8 @@ def as_one_rank(recording: Recording, files: Sequence[DimsFile] = ()) -> Recordi
         raise UsageError(
             f"{recording.path}: {odd[0]} is a second process of its rank, which no mesh has a place for"
         )
-    joiner = _Joiner(ranks, files, _mesh_of(recording, ranks, files))
-    reader = Reader("its dims", lambda _: True, lambda _: joiner.calls(recording))
-    why = f"it was put together of the parts of {len(ranks)} ranks"
-    made = Recording(made_by(reader, recording.path, why))
-    made.path = recording.path
-    return made
+    joiner = _Joiner(recording.path, ranks, files, _mesh_of(recording, ranks, files))
+    return made_of(recording, ranks, "its dims", joiner.calls, joiner.of_state, lambda: False)
 
 
 def _mesh_of(
@@ -100,25 +99,30 @@ def is_placed(recording: Recording) -> bool:
     return bool(ranks) and any(placed_by(one.content) for one in _first_records(ranks))
 
 
+def has_axes(recording: Recording) -> bool:
+    """Return whether a tensor is placed over a mesh of several axes: then some ranks share a batch, and others not."""
+    ranks = dict(enumerate(recording.ranks.values()))
+    placed = (placed_by(one.content) for one in _first_records(ranks)) if ranks else iter(())
+    return any(one is not None and len(one[1].sizes) > 1 for one in placed)
+
+
 class _Joiner:
     """Puts the calls of several ranks together, step by step."""
 
     def __init__(
-        self, ranks: dict[int, RankRecording], files: Sequence[DimsFile], mesh: Mesh
+        self, path: Path, ranks: dict[int, RankRecording], files: Sequence[DimsFile], mesh: Mesh
     ) -> None:
-        self._ranks, self._files, self._mesh = ranks, files, mesh
-        self._apart: dict[str, list[str]] = defaultdict(list)
-        self._copies: list[str] = []
-        self._rounded: list[float] = []
+        self._path, self._ranks, self._files, self._mesh = path, ranks, files, mesh
+        self._told = Told()
+        self._apart = self._told.apart
         self._numbers: dict[int, int] = {}
 
-    def calls(self, recording: Recording) -> Iterator[ReadCall | NotSeen]:
+    def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
         first, *others = sorted(self._ranks)
-        for step in sorted({step for rank in self._ranks.values() for step in rank.steps}):
+        for step in self._told.steps_of(self._ranks, self._path):
             by_rank = {
-                number: calls_by_key(rank.calls(step) if step in rank.steps else [])
-                for number, rank in self._ranks.items()
+                number: calls_by_key(rank.calls(step)) for number, rank in self._ranks.items()
             }
             for key, call in by_rank[first].items():
                 yield self._call(
@@ -129,30 +133,12 @@ class _Joiner:
                 for key, call in by_rank[number].items():
                     if key not in by_rank[first]:
                         self._apart[f"rank{number} alone made them"].append(str(call.site))
-        yield NotSeen(ARGUMENTS, "they are those of the first rank, so no call is made again")
-        yield NotSeen("sketches, states and losses behind the steps", "they are of single ranks")
-        for gap in dict.fromkeys((gap.what, gap.reason) for gap in recording.manifest.not_seen):
-            if gap[0] != LEFT_OUT:
-                yield NotSeen(*gap)
         yield from self._said()
 
     def _said(self) -> Iterator[NotSeen]:
         for number in sorted(set(range(self._mesh.ranks)) - set(self._ranks)):
             yield NotSeen(APART, f"rank{number} is not in the recording")
-        for why, where in self._apart.items():
-            yield NotSeen(
-                APART,
-                f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}",
-            )
-        if self._copies:
-            yield NotSeen(
-                "equal copies",
-                f"those of {len(self._copies)} tensors differ by more than rounding, first {self._copies[0]}",
-            )
-        if self._rounded:
-            most = f"differ by at most {max(self._rounded):.2g} of the largest element, as rounding makes them"
-            what = f"those of {len(self._rounded)} tensors {most}; the first rank's are compared"
-            yield NotSeen("bitwise equal copies", what)
+        yield from self._told.gaps()
         for file in self._files:
             if unused := list(file.unused):
                 yield NotSeen(
@@ -161,7 +147,6 @@ class _Joiner:
                 )
 
     def _call(self, call: Call, others: dict[int, Call]) -> ReadCall:
-        self._numbers[call.id] = len(self._numbers)
         found = {
             number: {record_key(one): one for one in other.records}
             for number, other in others.items()
@@ -171,7 +156,7 @@ class _Joiner:
             for key, one in by_key.items():
                 if key not in own:
                     why = f"rank{number} alone recorded them"
-                    self._apart[why].append(f"{one.role.value} {one.name} of {call.site}")
+                    self._apart[why].append(place_of(one, call))
         tensors = []
         for record in call.records:
             key = record_key(record)
@@ -181,16 +166,12 @@ class _Joiner:
             )
             tensor = self._tensor(call, record, records)
             tensors.extend([] if tensor is None else [tensor])
-        return ReadCall(
-            call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
-            arguments=call.arguments, module_class=call.module_class, parent=self._numbers.get(call.parent, -1),
-            stack=call.stack, moment=call.sequence,
-        )  # fmt: skip
+        return read_call(call, tensors, self._numbers)
 
     def _tensor(
         self, call: Call, record: TensorRecord, records: dict[int, TensorRecord]
     ) -> ReadTensor | None:
-        place = f"{record.role.value} {record.name} of {call.site}"
+        place = place_of(record, call)
         if record.occurrence:
             self._apart["it is of a second backward"].append(place)
             return None
@@ -208,9 +189,9 @@ class _Joiner:
             self._apart[str(error)].append(place)
             return None
         if found is not None and found.copies > 1:
-            self._copies.append(place)
+            self._told.copies.append(place)
         elif found is not None and found.rounding:
-            self._rounded.append(found.rounding)
+            self._told.rounded.append(place)
         return ReadTensor(
             record.role, record.name, later, record.argument, record.site.phase, record.sequence, record.index
         )  # fmt: skip
@@ -222,24 +203,11 @@ class _Joiner:
         placed = placed_by(record.content)
         return placed[0] if placed and placed[1].sizes.items() <= self._mesh.sizes.items() else None
 
-
-def calls_by_key(calls: Sequence[Call]) -> dict[_Key, Call]:
-    """Calls by what they are on every rank; those that were made again in a backward are left out."""
-    counts: Counter[_Key] = Counter()
-    found: dict[_Key, Call] = {}
-    for call in calls:
-        if call.recomputed:
-            continue
-        name = call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
-        key = (call.kind, call.site, name)
-        found[(*key, counts[key])] = call
-        counts[key] += 1
-    return found
+    def of_state(self, state: StateRecord) -> tuple[Dims, Mesh] | None:
+        """What the axes of a state mean, by the name of its parameter."""
+        told = (file.of_parameter(state.name.partition("|")[0]) for file in self._files)
+        dims = next((one for one in told if one), None) if state.content.shape else None
+        return None if dims is None else (dims, self._mesh)
 
 
-def record_key(record: TensorRecord) -> _Key:
-    """What a record is within its call, on every rank."""
-    return record.site.phase, record.role, record.index, record.name, record.occurrence
-
-
-__all__ = ["as_one_rank", "calls_by_key", "is_placed", "record_key"]
+__all__ = ["as_one_rank", "has_axes", "is_placed"]

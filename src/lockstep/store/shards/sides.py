@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
+from lockstep.core.text import listed
 from lockstep.store.reader import Recording
+from lockstep.store.shards.beside_one import as_global_batch
 from lockstep.store.shards.dims_file import NAME, DimsFile, read_dims
-from lockstep.store.shards.global_batch import as_global_batch
-from lockstep.store.shards.one_rank import as_one_rank, is_placed
+from lockstep.store.shards.one_rank import as_one_rank, has_axes, is_placed
+from lockstep.store.shards.token_calls import as_same_tokens
 
 
 def side_by_side(
@@ -25,7 +27,8 @@ def side_by_side(
     Raises
     ------
     UsageError
-        If there are three files, one cannot be read, both recordings are of one rank, or no mesh is told.
+        If there are three files, one cannot be read, both recordings are of one rank, no mesh is told, or a rank is
+        missing beside a recording of one.
     RecordingError
         If a recording cannot be read.
     """
@@ -37,13 +40,12 @@ def side_by_side(
         raise UsageError(
             f"--dims {dims[0]}: both recordings are of one rank, which holds every tensor whole"
         )
-    if not dims and (
-        len(reference.ranks) == len(candidate.ranks) or not any(map(_of_a_group, sides))
-    ):
-        return sides
+    alike = len({(len(one.ranks), _world_size(one)) for one in sides}) == 1
+    if not dims and (alike or not any(map(_of_a_group, sides))):
+        return as_same_tokens(sides) or sides
     given = [[read_dims(path)] for path in ((dims[0], dims[-1]) if dims else ())] or [[], []]
     own = [_own(one) for one in sides]
-    if not dims and not any(own) and (whole := _data_parallel(sides)):
+    if not dims and not any(own) and (whole := _beside_one(sides)):
         return whole
     left, right = (
         as_one_rank(one, [*files, *annotated])
@@ -56,33 +58,57 @@ def side_by_side(
 
 def _of_a_group(recording: Recording) -> bool:
     """Whether its ranks say that they trained together."""
-    return any(rank.manifest.world_size > 1 for rank in recording.ranks.values())
+    return _world_size(recording) > 1
 
 
-def _data_parallel(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
-    """One rank beside all ranks of a training whose parameters every rank has whole; None where they are not these.
+def _world_size(recording: Recording) -> int:
+    """How many ranks the training had, by what its ranks say."""
+    return max((rank.manifest.world_size for rank in recording.ranks.values()), default=0)
+
+
+def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
+    """One rank beside all ranks of a training, put together by what that one holds; None where they are not these.
 
     Another tool's dump does not tell how many ranks there were: one rank of it may be what is left of several.
     """
-    if any(side.is_of_another_tool for side in sides):
+    sizes = [_world_size(side) for side in sides]
+    if any(side.is_of_another_tool for side in sides) or sizes[0] == sizes[1]:
         return None
-    one, many = sorted(sides, key=lambda side: len(side.ranks))
-    if len(one.ranks) != 1 or _of_a_group(one):
+    many, one = sides if sizes[0] > sizes[1] else (sides[1], sides[0])
+    if (min(sizes) > 1 and any(map(is_placed, sides))) or has_axes(many):
         return None
-    names = {f"rank{number}" for number in range(len(many.ranks))}
-    sizes = {rank.manifest.world_size for rank in many.ranks.values()}
-    if set(many.ranks) != names or sizes != {len(names)} or _is_placed_otherwise(many):
-        return None
+    _check_ranks(many, max(sizes))
+    if len(one.ranks) != 1 or min(sizes) != 1:
+        raise UsageError(
+            f"{sides[0].path} is of {sizes[0]} ranks and {sides[1].path} of {sizes[1]}, and nothing says how their"
+            " tensors are spread; compare each with a recording of one rank, or say it with --dims"
+        )
     made = as_global_batch(many, one)
     return (one, made) if sides[0] is one else (made, one)
 
 
-def _is_placed_otherwise(many: Recording) -> bool:
-    """Whether tensors are placed by more than FSDP2 over all ranks: then ranks may share a batch."""
-    return is_placed(many) and not all(
-        any(name.startswith("fully_shard ") for name in rank.manifest.wrappers)
-        for rank in many.ranks.values()
-    )
+def _check_ranks(many: Recording, size: int) -> None:
+    """Refuse ranks that do not make a whole.
+
+    Raises
+    ------
+    UsageError
+        If one is missing, or there are two processes of one.
+    """
+    second = next((name for name in many.ranks if not name.removeprefix("rank").isdigit()), None)
+    if second is not None:
+        raise UsageError(
+            f"{many.path}: {second} is a second process of its rank, so nothing says which of them belongs to the"
+            " others; record a command that trains once on each rank"
+        )
+    missing = [f"rank{number}" for number in range(size) if f"rank{number}" not in many.ranks]
+    if missing:
+        here = f"{len(many.ranks)} of the training's {size} ranks"
+        raise UsageError(
+            f"{many.path}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing, so one rank cannot be"
+            f" compared with {here}; copy {missing[0]} here from where it was recorded, or record all ranks again"
+            " without --ranks"
+        )
 
 
 def _own(recording: Recording) -> list[DimsFile]:

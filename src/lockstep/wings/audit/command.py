@@ -35,7 +35,10 @@ class _Command(TrainingBehind):
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
 @options.option("--every")
-@options.option("--budget", words="With a COMMAND: steps beyond it are left out.")
+@options.option(
+    "--budget", form=options.Share(),
+    words="with a COMMAND, a share of the training's, as in 20%; steps beyond it are left out.",
+)  # fmt: skip
 @options.ranks
 @options.option(
     "--only", multiple=True, old=["--ops"], words="A site as compare prints it works too."

@@ -11,6 +11,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
@@ -29,13 +30,13 @@ class _Command(TrainingBehind):
     )
 
 
+@runs_elsewhere(writes=("--keep",))
 @click.command(cls=_Command)
 @click.argument("recordings", nargs=-1, type=click.Path(path_type=Path))
 @options.option("--mapping")
-@click.option(
-    "--against", type=click.Path(path_type=Path),
-    help="Run COMMAND to its first backward, and hold its set-up against this recording.",
-)  # fmt: skip
+@options.option(
+    "--against", words="A recording: COMMAND runs to its first backward, and set-ups are compared."
+)
 @options.option("--repeat", "times", words="Of COMMAND, twice at least.")
 @click.option(
     "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",

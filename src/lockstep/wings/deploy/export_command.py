@@ -39,18 +39,9 @@ if TYPE_CHECKING:
     words="A file: .onnx, .pt2, or .mindir where its converter is installed.",
 )  # fmt: skip
 @options.inputs
-@click.option(
-    "--factory",
-    metavar="PKG.MOD:FUNCTION",
-    help="For a checkpoint or a recording: what makes its module.",
-)
-@click.option("--weights", type=click.Choice(["auto", "ema", "plain"]), default="auto", show_default=True,
-              help="Which weights of a checkpoint that has two sorts.")  # fmt: skip
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Read a checkpoint that holds objects besides weights; that runs its code.",
-)
+@shared.option("--factory")
+@shared.option("--weights")
+@shared.option("--trust")
 @click.option("--dynamic", default="", metavar="NAMES",
               help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
 @click.option(

@@ -16,10 +16,12 @@ from torch.export import ExportedProgram
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
+from lockstep.hookspecs import AskedModel, LoadedModel
 from lockstep.wings.deploy.calls import tensor_of
 from lockstep.wings.deploy.checkpoints import SUFFIXES, load_checkpoint
 from lockstep.wings.deploy.engines import first_line
 from lockstep.wings.deploy.free_axes import Axes
+from lockstep.wings.deploy.inputs import input_sets
 from lockstep.wings.deploy.pretrained import pretrained
 from lockstep.wings.deploy.program_run import given_to
 from lockstep.wings.deploy.recorded_model import RecordedModel
@@ -142,6 +144,46 @@ def model_source(
         )
     _to_evaluation(source)
     return source
+
+
+class _CalledByName(torch.nn.Module):
+    """A program that is called by the names of all its inputs, as a module is."""
+
+    def __init__(self, program: ExportedProgram, names: list[str]) -> None:
+        super().__init__()
+        self.program = program.module()
+        self._in_order = names[: len((program.example_inputs or ((), {}))[0])]
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        """Run the program."""
+        args = [inputs.pop(name) for name in self._in_order]
+        return self.program(*args, **inputs)
+
+
+def loaded_model(asked: AskedModel) -> LoadedModel:
+    """The model and the first set of inputs that a verb of a different wing asks for.
+
+    Raises
+    ------
+    UsageError
+        As `model_source` and `input_sets` do, and if there are no inputs.
+    """
+    source = model_source(
+        asked.given, factory=asked.factory, weights=asked.weights, trusted=asked.trusted
+    )
+    inputs = source.inputs
+    if asked.inputs:
+        inputs = source.bound(input_sets(asked.inputs, seed=asked.seed)[0])
+    if not inputs:
+        raise UsageError(
+            f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
+        )
+    module = source.module
+    if module is None:
+        assert source.program is not None
+        module = _CalledByName(source.program, list(inputs))
+    names = tuple(map(str, source.facts.get("class_names", ())))
+    return LoadedModel(source.name, module, inputs, names, tuple(source.said))
 
 
 def _of_folder(path: Path, factory: str | None, weights: str, trusted: bool) -> ModelSource:

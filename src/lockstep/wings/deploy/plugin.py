@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Task, Verb, hookimpl
+from lockstep.hookspecs import AskedModel, LoadedModel, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -29,6 +29,14 @@ def lockstep_commands() -> list[Verb]:
         Verb(name, words, Task.DEPLOY, _loader(file, function), place, guesses)
         for place, (name, words, file, function, guesses) in enumerate(_VERBS)
     ]
+
+
+@hookimpl
+def lockstep_load_model(asked: AskedModel) -> LoadedModel:
+    """Load a model in any form that `export` takes."""
+    from lockstep.wings.deploy.model_source import loaded_model
+
+    return loaded_model(asked)
 
 
 def _loader(file: str, function: str) -> Callable[[], click.Command]:

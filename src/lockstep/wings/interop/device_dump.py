@@ -51,8 +51,16 @@ class Part:
     origin: Origin | None = None
 
 
-def parts_of(path: Path) -> list[Part]:
-    """What a file holds: inputs, then outputs.
+@dataclass(frozen=True, slots=True)
+class DeviceDump:
+    """One file: the operator that its header names, "" where it names none, and its tensors, inputs first."""
+
+    operator: str
+    parts: list[Part]
+
+
+def dump_in(path: Path) -> DeviceDump:
+    """Return what the header of a file tells.
 
     Raises
     ------
@@ -65,7 +73,9 @@ def parts_of(path: Path) -> list[Part]:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, _HEADER_BYTES):
                 raise ValueError(f"a header of {length} bytes in a file of {size}")
-            parts = list(_parts(fields_of(file.read(length)), 8 + length))
+            header = fields_of(file.read(length))
+            parts = list(_parts(header, 8 + length))
+            operator = _bytes(header[6][-1]).decode(errors="replace") if 6 in header else ""
         end = max((one.start + one.size_bytes for one in parts), default=0)
         if end > size:
             raise ValueError(f"tensors up to byte {end} of {size}")
@@ -75,7 +85,7 @@ def parts_of(path: Path) -> list[Part]:
         raise CorruptError(
             path, f"is no dump of a device, or cut off ({error})", advice="dump again"
         ) from error
-    return parts
+    return DeviceDump(operator, parts)
 
 
 def _parts(header: Fields, start: int) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import tell
 from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
@@ -34,6 +35,7 @@ class _Command(TrainingBehind):
     usage = "{RECORDING | -- COMMAND...}"
 
 
+@runs_elsewhere(writes=("--output",))
 @click.command(cls=_Command)
 @click.argument("recording", type=click.Path(path_type=Path), required=False)
 @click.option(

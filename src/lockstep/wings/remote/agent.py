@@ -149,6 +149,9 @@ def start(asked: Asked) -> None:
     job = Path(asked["job"])
     for folder in (asked["folder"], *(Path(one).parent for one in asked["outputs"])):
         Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, target in asked["links"].items():
+        with suppress(FileExistsError):
+            Path(asked["folder"], name).symlink_to(target)
     lock = os.open(job / "supervisor", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -271,6 +274,22 @@ def follow(asked: Asked) -> None:
         time.sleep(LOOKS_EVERY_S)
 
 
+def measure(asked: Asked) -> None:
+    """Tell where a recording lies and how large it is; a path begins at the home of the user."""
+    path = Path(asked["path"]).expanduser().absolute()
+    if not (path / MANIFEST).is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such recording", str(path))
+    sizes = [(path / name).stat().st_size for name in names_below(path)]
+    tell({"path": str(path), "bytes": sum(sizes)})
+
+
+def fetch(asked: Asked) -> None:
+    """Send all files of what lies here, from where the other side has them."""
+    sender = Sender(asked)
+    sender.send_all()
+    tell({"outputs": sender.listings(), "kind": "end"})
+
+
 class Sender:
     """Sends pieces of files, each from where the other side has it."""
 
@@ -381,6 +400,8 @@ VERBS: dict[str, Callable[[Asked], None]] = {
     "start": start,
     "signal": send_signal,
     "follow": follow,
+    "measure": measure,
+    "fetch": fetch,
     "remove": remove,
 }
 

@@ -26,10 +26,19 @@ Stamp = tuple[int, int]
 
 
 class Bringing:
-    """Takes the answers of `follow` of one job."""
+    """Takes the answers of `follow` of one job.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    Parameters
+    ----------
+    job
+        The job.
+    places
+        What stands instead of places there in lines that are printed; none to print them as they come.
+    """
+
+    def __init__(self, job: Job, places: Mapping[str, str] | None = None) -> None:
+        self._job, self._places = job, places or {}
+        self._held: dict[str, bytes] = {}
         self._manifests: dict[int, bytes] = {}
         self._brought: set[tuple[int, str]] = set()
         self._reason = f"it is still on {job.machine} in part; lockstep remote attach {job.key} brings the rest"
@@ -64,11 +73,20 @@ class Bringing:
         """
         kind = answer.get("kind")
         if kind in ("output", "errors"):
-            stream = sys.stdout if kind == "output" else sys.stderr
-            _print(stream, data)
+            self._print(str(kind), data)
             self._job.logs[kind == "errors"] = int(answer["at"])
         elif kind == "file":
             self._take_piece(answer, data)
+
+    def _print(self, kind: str, data: bytes, *, is_last: bool = False) -> None:
+        """Print what the command printed: whole lines where places in them are to be replaced."""
+        if self._places:
+            lines, end, rest = (self._held.pop(kind, b"") + data).rpartition(b"\n")
+            self._held[kind] = b"" if is_last else rest
+            data = lines + end + (rest if is_last else b"")
+            for there, here in self._places.items():
+                data = data.replace(there.encode(), here.encode())
+        _print(sys.stdout if kind == "output" else sys.stderr, data)
 
     def _take_piece(self, answer: Mapping[str, Any], data: bytes) -> None:
         try:
@@ -114,6 +132,8 @@ class Bringing:
     def finish(self, listings: Sequence[Mapping[str, int]]) -> list[str]:
         """Take away what is no file of the job any more, and unmark what is whole; returns what is missing."""
         missing = []
+        for kind in list(self._held):
+            self._print(kind, b"", is_last=True)
         for number, (output, listing) in enumerate(zip(self._job.outputs, listings, strict=True)):
             here = Path(output.here)
             for _, _, part in _parts_of(here):

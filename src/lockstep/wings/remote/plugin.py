@@ -24,9 +24,12 @@ def lockstep_commands() -> list[Verb]:
 @hookimpl
 def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
     """Run a verb on a machine that `lockstep remote add` named."""
+    from lockstep.wings.remote.lying import run_where_it_lies
     from lockstep.wings.remote.machines import machine_named
     from lockstep.wings.remote.running import run_elsewhere
 
+    if not asked.machine:
+        return run_where_it_lies(asked)
     return run_elsewhere(asked, machine_named(asked.machine))
 
 

@@ -7,8 +7,9 @@ import posixpath
 import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,32 @@ _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 _DETACHING = (signal.SIGTERM, signal.SIGHUP)
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """Recordings that a verb reads beside what is sent with it, by their names in the folder where it runs.
+
+    Parameters
+    ----------
+    names
+        By the path as it was typed.
+    sent, links
+        Those that lie here, and those that lie on the machine: where.
+    """
+
+    names: Mapping[str, str]
+    sent: Mapping[str, Path]
+    links: Mapping[str, str]
+
+    def bundle(self) -> Bundle:
+        """Return what is sent."""
+        files = [
+            replace(file, name=f"{name}/{file.name}")
+            for name, path in self.sent.items()
+            for file in bundle.everything_below(path).files
+        ]
+        return Bundle(Path.cwd(), tuple(files))
+
+
 def run_elsewhere(asked: Elsewhere, machine: Machine) -> int:
     """Run a verb on a machine to its end; returns its exit code.
 
@@ -43,7 +70,7 @@ def run_elsewhere(asked: Elsewhere, machine: Machine) -> int:
         If what it writes is here already.
     """
     environment = machine.environment()
-    return asyncio.run(_run(asked, machine, environment))
+    return asyncio.run(run_on(asked, machine, environment))
 
 
 def attach(job: Job, machine: Machine) -> int:
@@ -121,7 +148,10 @@ def _numbers(version: str) -> list[int]:
 # --- one run ------------------------------------------------------------------------------------
 
 
-async def _run(asked: Elsewhere, machine: Machine, environment: dict[str, str]) -> int:
+async def run_on(
+    asked: Elsewhere, machine: Machine, environment: dict[str, str], lying: Lying | None = None
+) -> int:
+    """Run a verb on a machine to its end; returns its exit code."""
     link = Link(machine)
     try:
         there = await look_at(link)
@@ -131,7 +161,7 @@ async def _run(asked: Elsewhere, machine: Machine, environment: dict[str, str]) 
         runs: list[RunDirectory] = []
         try:
             _take_places(asked, job, runs)
-            start = await _send(link, job, asked, there)
+            start = await _send(link, job, asked, there, lying)
         except BaseException:
             for run in runs:
                 run.discard()
@@ -141,7 +171,8 @@ async def _run(asked: Elsewhere, machine: Machine, environment: dict[str, str]) 
         job.keep()
         try:
             await _start(link, job, {**start, "environment": environment})
-            return await _to_its_end(link, job, Bringing(job))
+            places = {} if lying is None else _places_here(job)
+            return await _to_its_end(link, job, Bringing(job, places))
         finally:
             for run in runs:
                 run.release()
@@ -152,7 +183,7 @@ async def _run(asked: Elsewhere, machine: Machine, environment: dict[str, str]) 
 def _take_places(asked: Elsewhere, job: Job, runs: list[RunDirectory]) -> None:
     """Take the places here where the job's outputs go, before anything is sent; recordings are added to `runs`."""
     for number, word in enumerate(asked.words):
-        if not isinstance(word, PathWord) or word.use is Use.READS:
+        if not isinstance(word, PathWord) or word.use in (Use.READS, Use.LIES):
             continue
         here = word.path.absolute()
         output = Output(str(here), f"{job.folder}/out/{number}/{here.name}", word.use)
@@ -165,9 +196,12 @@ def _take_places(asked: Elsewhere, job: Job, runs: list[RunDirectory]) -> None:
             raise OutputExistsError(f"{here}: exists already; remove it, or give another path")
 
 
-async def _send(link: Link, job: Job, asked: Elsewhere, there: Answer) -> Answer:
+async def _send(
+    link: Link, job: Job, asked: Elsewhere, there: Answer, lying: Lying | None
+) -> Answer:
     """Send what the verb needs; returns what the agent is to be told to start it."""
-    tree, lockstep = bundle.tree_around(Path.cwd()), bundle.lockstep_itself()
+    tree = bundle.tree_around(Path.cwd()) if lying is None else lying.bundle()
+    lockstep = bundle.lockstep_itself()
     place = there["workdir"]
     package = f"{place}/lockstep/{lockstep.digest}"
     laid = [
@@ -180,6 +214,8 @@ async def _send(link: Link, job: Job, asked: Elsewhere, there: Answer) -> Answer
     for number, word in enumerate(asked.words):
         if isinstance(word, str):
             words.append(word)
+        elif word.use is Use.LIES and lying is not None:
+            words.append(lying.names[str(word.path)])
         elif word.use is Use.READS:
             folder = f"{job.folder}/in/{number}"
             laid.append(_read_input(word.path, folder))
@@ -195,13 +231,19 @@ async def _send(link: Link, job: Job, asked: Elsewhere, there: Answer) -> Answer
     return {
         "job": job.folder,
         "outputs": [one.there for one in job.outputs],
-        "words": [python, "-m", "lockstep", *words, "--", *command],
+        "words": [python, "-m", "lockstep", *words, *(["--", *command] if command else [])],
+        "links": {} if lying is None else dict(lying.links),
         "folder": posixpath.join(job.folder, "tree", here.as_posix()),
         "in_front": {
             "PYTHONPATH": package,
             "PATH": f"{job.folder}/bin:{posixpath.dirname(python)}",
         },
     }
+
+
+def _places_here(job: Job) -> dict[str, str]:
+    """Return what the folders of a job there are called here: its own is gone when its answer is read."""
+    return {one.there: one.here for one in job.outputs} | {f"{job.folder}/tree": str(Path.cwd())}
 
 
 async def _start(link: Link, job: Job, asked: Answer) -> None:

@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +29,11 @@ from lockstep.capture.live_modules import living
 from lockstep.capture.module_paths import without_wrappers
 from lockstep.capture.recorder import Recorder
 from lockstep.capture.setup import rank_and_world_size
+from lockstep.cli.sentences import say
+from lockstep.wings.tune import half_precision
 from lockstep.wings.tune.half_precision import LossScale, use_autocast, use_low_weights
 from lockstep.wings.tune.profiling import cores, device_type, line_of_the_user
-from lockstep.wings.tune.settings import VARIABLE
+from lockstep.wings.tune.settings import KNOBS, VARIABLE
 
 
 def begin(recorder: Recorder) -> None:
@@ -69,11 +72,13 @@ class Applying:
     ) -> None:
         self._knobs, self._into, self._timed = knobs, into, timed
         self._uses: list[dict[str, Any]] = []
+        self._placed = {name for name in knobs if not KNOBS[name].place}
         self._threads = torch.get_num_threads()
         self._number = -1
         self._process = os.getpid()
         self._began_s = 0.0
         self._scale = scale
+        self._compiles = False
 
     def patch(self) -> None:
         """Replace what knobs are set on while the script runs."""
@@ -105,11 +110,18 @@ class Applying:
             self._note((time.perf_counter() - self._began_s) / (number - self._timed[0]))
 
     def finish(self) -> None:
-        """The training has ended: leave what was noted. A worker of a data loader, whose end is heard too, is none."""
-        if self._into is None or self._timed is None or self._number >= self._timed[1]:
+        """The training has ended: leave what was noted.
+
+        Workers of a data loader and torchrun itself, whose ends are heard too, train nothing.
+        """
+        is_child = self._process != os.getpid() or multiprocessing.parent_process() is not None
+        if is_child or self._number < 0:
             return
-        is_worker = multiprocessing.parent_process() is not None
-        if self._process == os.getpid() and not is_worker:
+        if self._into is None:
+            if rank_and_world_size()[0] == 0:
+                for name in self._without_place():
+                    say(f"{name} was not set: the training has no {KNOBS[name].place}")
+        elif self._timed is not None and self._number < self._timed[1]:
             self._note(None)
 
     # --- what the script makes -----------------------------------------------------------------------------------
@@ -124,12 +136,15 @@ class Applying:
         kept = ("num_workers", "prefetch_factor", "pin_memory", "batch_size")
         self._use(name, "workers", **{one: _plain(given.get(one)) for one in kept})
         if "workers" in self._knobs:
+            self._placed.add("workers")
             given["num_workers"] = self._knobs["workers"]
             if not self._knobs["workers"]:
                 given.update(prefetch_factor=None, timeout=0, persistent_workers=False)
         if "prefetch" in self._knobs and given.get("num_workers"):
+            self._placed.add("prefetch")
             given["prefetch_factor"] = self._knobs["prefetch"]
-        if "pin" in self._knobs:
+        if "pin" in self._knobs and device_type() != "cpu":
+            self._placed.add("pin")
             given["pin_memory"] = self._knobs["pin"]
 
     def _optimizer(self, name: str, given: dict[str, Any]) -> None:
@@ -139,10 +154,13 @@ class Applying:
         if wanted is not None:
             settings = {"foreach": wanted == "foreach", "fused": wanted == "fused"}
             given.update({one: value for one, value in settings.items() if one in given})
+            if wanted in given or (wanted == "plain" and kept):
+                self._placed.add("optimizer")
 
     def _parallel(self, name: str, given: dict[str, Any]) -> None:
         self._use(name, "bucket", bucket_cap_mb=_plain(given.get("bucket_cap_mb")))
         if "bucket" in self._knobs:
+            self._placed.add("bucket")
             given["bucket_cap_mb"] = self._knobs["bucket"]
             given["gradient_as_bucket_view"] = True
 
@@ -151,6 +169,7 @@ class Applying:
         wanted = self._knobs.get("loss_scale")
         if wanted is not None and wanted != "dynamic":
             given["init_scale"], given["growth_interval"] = float(wanted), 2**31 - 1
+        self._placed.add("loss_scale")
         if self._scale is not None:
             self._scale.leave_to_the_script()
 
@@ -163,6 +182,7 @@ class Applying:
                 self._use("checkpoint", "checkpointing")
             if self._knobs.get("checkpointing") is not False:
                 return original(function, *arguments, **keywords)
+            self._placed.add("checkpointing")
             left = {name: one for name, one in keywords.items() if name not in own}
             return function(*arguments, **left)
 
@@ -179,27 +199,41 @@ class Applying:
             torch.set_float32_matmul_precision(knobs["float32_matmul"])
         for root in roots:
             self._note_root(root)
-            self._set_on(without_wrappers(root))
+            self._set_on(root, without_wrappers(root))
         if self._scale is not None:
             self._scale.begin(roots)
+            self._placed.update(["loss_scale"] if roots else [])
 
-    def _set_on(self, root: torch.nn.Module) -> None:
+    def _set_on(self, wrapped: torch.nn.Module, root: torch.nn.Module) -> None:
         knobs = self._knobs
-        if "channels_last" in knobs:
+        if "channels_last" in knobs and any(
+            isinstance(one, torch.nn.Conv2d) for one in root.modules()
+        ):
+            self._placed.add("channels_last")
             root.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         enable: Any = getattr(root, "gradient_checkpointing_enable", None)
         if knobs.get("checkpointing") and enable is not None:
+            self._placed.add("checkpointing")
             enable()
         if "autocast" in knobs:
             use_autocast(root, knobs["autocast"])
         if "weights" in knobs:
             use_low_weights(root, knobs["weights"])
-        if "compile" in knobs:
+        if "compile" in knobs and not _is_compiled(wrapped):
+            self._compiles = True
             root.compile(mode=knobs["compile"])
+
+    def _without_place(self) -> list[str]:
+        """Knobs that were asked for and had no effect: nothing that they are set on was made, or has run."""
+        placed = self._placed | half_precision.ran
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        if self._compiles and dynamo is not None and dynamo.counters["frames"]["ok"]:
+            placed.add("compile")
+        return [name for name in self._knobs if name not in placed]
 
     def _note_root(self, root: torch.nn.Module) -> None:
         name = type(without_wrappers(root)).__name__
-        self._use(name, "model", compiled=without_wrappers(root) is not root or _is_compiled(root))
+        self._use(name, "model", compiled=_is_compiled(root))
         if any(isinstance(one, torch.nn.Conv2d) for one in root.modules()):
             self._use(name, "channels_last")
 
@@ -210,7 +244,7 @@ class Applying:
         rank = rank_and_world_size()[0]
         told = {
             "step_s": step_s, "trained": self._number, "uses": self._uses, "threads": self._threads,
-            "cores": cores(), "device": device_type(), "autocast": torch.is_autocast_enabled("cpu"),
+            "cores": cores(), "device": device_type(), "without_place": self._without_place(),
         }  # fmt: skip
         (self._into / f"rank{rank}.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -274,8 +308,14 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool)) else None
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None
+def _is_compiled(root: torch.nn.Module) -> bool:
+    """Whether the script has compiled a model, or a part of it."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    kinds = () if dynamo is None else (dynamo.OptimizedModule,)
+    return any(
+        isinstance(one, kinds) or getattr(one, "_compiled_call_impl", None) is not None
+        for one in root.modules()
+    )
 
 
 def _wait_for_the_device() -> None:

@@ -29,6 +29,21 @@ def worth_trying(told: TimedRun, *, accepts_precision: bool) -> dict[str, list[V
     return {name: values for name, values in found.items() if values}
 
 
+def left_out(told: TimedRun, *, accepts_precision: bool) -> dict[str, str]:
+    """Return why each of the other knobs is not tried."""
+    tried = worth_trying(told, accepts_precision=accepts_precision)
+    return {name: _why_not(told, name, accepts_precision) for name in KNOBS if name not in tried}
+
+
+def _why_not(told: TimedRun, name: str, accepts_precision: bool) -> str:
+    if name in PRECISION and not accepts_precision:
+        return "another precision, without --accept"
+    needs = KNOBS[name].used_as
+    if needs and not any(use.knob == needs for use in told.uses):
+        return f"no {KNOBS[name].place}"
+    return f"the script has chosen, or nothing to gain on {told.device}"
+
+
 def _threads(told: TimedRun) -> list[Value]:
     return [one for one in dict.fromkeys((told.cores, 1)) if one != told.threads]
 

@@ -177,7 +177,9 @@ def headline(
         (one for one in found if one.is_told and (one.difference_us > 0) == is_slower), None
     )
     where = (
-        f", most in {most.path}, {most.phase.value} ({_signed(most.difference_us)})" if most else ""
+        f", most in {most.path}, {most.phase.value} ({signed_time(most.difference_us)})"
+        if most
+        else ""
     )
     return f"{'SLOWER' if is_slower else 'FASTER'}: {words}{where}"
 
@@ -212,14 +214,15 @@ def render(
     columns = [Column(title, right=2 < at < 8) for at, title in enumerate(titles)]
     rows = [
         ("*" if one.is_told else "", one.path, one.phase.value, time_text(one.left_us), time_text(one.right_us),
-         _signed(one.difference_us), _signed(one.low_us), _signed(one.high_us), *one.operators)
+         signed_time(one.difference_us), signed_time(one.low_us), signed_time(one.high_us), *one.operators)
         for one in found
     ]  # fmt: skip
     add_table(text, columns, rows, limit=limit, width=terminal_width())
     return text
 
 
-def _signed(microseconds: float) -> str:
+def signed_time(microseconds: float) -> str:
+    """A difference of two times with its sign, "-" where it is not known."""
     if math.isnan(microseconds):
         return "-"
     return f"{'-' if microseconds < 0 else '+'}{time_text(abs(microseconds))}"

@@ -35,6 +35,9 @@ def _not_compiled(hook: _F) -> _F:
 
 
 _entered: list[Any] = []
+ran: set[str] = set()
+"""Which of `autocast` and `weights` a forward has run with."""
+
 _lent: list[list[tuple[torch.nn.Module, str, torch.nn.Parameter]]] = []
 
 
@@ -46,6 +49,7 @@ def use_autocast(root: torch.nn.Module, dtype: str) -> None:
 
 @_not_compiled
 def _enter_autocast(dtype: str, module: torch.nn.Module, inputs: Any) -> None:
+    ran.add("autocast")
     entered = torch.autocast(_device_of(module), dtype=_DTYPES[dtype])
     entered.__enter__()
     _entered.append(entered)
@@ -66,6 +70,7 @@ def use_low_weights(root: torch.nn.Module, dtype: str) -> None:
 
 @_not_compiled
 def _lend(dtype: str, module: torch.nn.Module, inputs: Any, keywords: Any) -> tuple[Any, Any]:
+    ran.add("weights")
     low = _DTYPES[dtype]
     copies: dict[int, torch.Tensor] = {}
     lent: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.report.page import Card, Grid, Page, Subject, Verdict
-from lockstep.wings.tune.diffing import CONFIDENCE, ModuleDifference, headline, whole_step
+from lockstep.wings.tune.diffing import (
+    CONFIDENCE,
+    ModuleDifference,
+    headline,
+    signed_time,
+    whole_step,
+)
 from lockstep.wings.tune.profile import Profile, time_text
 
 DIFF_PAGE = "profile-diff.html"
 
 _TITLES = (
-    "beyond the noise", "module", "phase", "left, us", "right, us", "difference, us", "from, us", "to, us",
+    "beyond the noise", "module", "phase", "left", "right", "difference", "from", "to",
     "operators left", "operators right",
 )  # fmt: skip
 
@@ -31,20 +37,20 @@ def profile_diff_page(
         (f"{CONFIDENCE:.0%} interval of the difference", _interval(step)),
     ]
     rows = [
-        ("yes" if one.is_told else "", one.path, one.phase.value, one.left_us, one.right_us, one.difference_us,
-         _known(one.low_us), _known(one.high_us), *one.operators)
+        ("yes" if one.is_told else "", one.path, one.phase.value, time_text(one.left_us), time_text(one.right_us),
+         signed_time(one.difference_us), signed_time(one.low_us), signed_time(one.high_us), *one.operators)
         for one in found
     ]  # fmt: skip
     verdict = Verdict(
         "setup" if is_slower else "agree", "origin" if is_slower else "better", "Profiles",
-        f"{len(found)} modules and phases", answer.partition(": ")[2], "", facts,
+        f"{len(found)} modules and phases", answer, "", facts,
     )  # fmt: skip
     sides = (("left", left), ("right", right))
     return Page(
         title=f"{answer} · Lockstep",
         areas=(verdict, Card("Difference by module, the largest first", (Grid(_TITLES, rows),))),
         subjects=tuple(
-            Subject(side, ", ".join(Path(one.name).name for one in profiles))
+            Subject(side, ", ".join("/".join(Path(one.name).parts[-2:]) for one in profiles))
             for side, profiles in sides
         ),
         about=", ".join(f"{side} {profiles[0].device}" for side, profiles in sides),
@@ -54,8 +60,4 @@ def profile_diff_page(
 def _interval(one: ModuleDifference) -> str:
     if math.isnan(one.low_us):
         return "fewer than four steps on a side give none"
-    return f"{one.low_us:.4g} us to {one.high_us:.4g} us"
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return f"{signed_time(one.low_us)} to {signed_time(one.high_us)}"

@@ -34,11 +34,17 @@ class Knob:
         Which values it takes, in words.
     takes
         Whether it takes a value.
+    place
+        What a training needs to have for it, "" for nothing.
+    used_as
+        The `Use.knob` of that place.
     """
 
     what: str
     values: str
     takes: Callable[[Value], bool]
+    place: str = ""
+    used_as: str = ""
 
 
 def _among(*words: Value) -> tuple[str, Callable[[Value], bool]]:
@@ -54,28 +60,34 @@ def _whole(least: int) -> tuple[str, Callable[[Value], bool]]:
     return f"a whole number from {least}", takes
 
 
+_LOADER = ("DataLoader of torch", "workers")
+_MODEL = ("model that is trained by its forward", "model")
+
 KNOBS: Mapping[str, Knob] = {
     "threads": Knob("threads of one process", *_whole(1)),
     "affinity": Knob("cores that threads stay on (OMP_PROC_BIND)", *_among("close", "spread")),
-    "workers": Knob("processes that load data (num_workers)", *_whole(0)),
-    "prefetch": Knob("batches that each of them has ready (prefetch_factor)", *_whole(1)),
-    "pin": Knob("batches in page-locked memory (pin_memory)", *_among(True, False)),
-    "optimizer": Knob("kernels of the optimizer", *_among("plain", "foreach", "fused")),
-    "checkpointing": Knob("activation checkpointing", *_among(True, False)),
-    "channels_last": Knob("images with channels last in memory", *_among(True)),
-    "bucket": Knob("MB of gradients that DDP reduces together (bucket_cap_mb)", *_whole(1)),
-    "compile": Knob(
-        "torch.compile of the model", *_among("default", "reduce-overhead", "max-autotune")
-    ),
-    "float32_matmul": Knob(
-        "precision of float32 products (TF32)", *_among("highest", "high", "medium")
-    ),
-    "autocast": Knob("16 bits where autocast allows (O1)", *_among("bfloat16", "float16")),
-    "weights": Knob("16-bit weights, float32 copies of them (O2)", *_among("bfloat16", "float16")),
+    "workers": Knob("processes that load data (num_workers)", *_whole(0), *_LOADER),
+    "prefetch": Knob("batches that each of them has ready (prefetch_factor)", *_whole(1),
+                     "DataLoader of torch with workers", "workers"),
+    "pin": Knob("batches in page-locked memory (pin_memory)", *_among(True, False),
+                "DataLoader of torch beside an accelerator", "workers"),
+    "optimizer": Knob("kernels of the optimizer", *_among("plain", "foreach", "fused"),
+                      "optimizer of torch.optim with such kernels", "optimizer"),
+    "checkpointing": Knob("activation checkpointing", *_among(True, False),
+                          "call of torch.utils.checkpoint, or gradient_checkpointing_enable", "checkpointing"),
+    "channels_last": Knob("images with channels last in memory", *_among(True), "Conv2d", "channels_last"),
+    "bucket": Knob("MB of gradients that DDP reduces together (bucket_cap_mb)", *_whole(1),
+                   "DistributedDataParallel", "bucket"),
+    "compile": Knob("torch.compile of the model", *_among("default", "reduce-overhead", "max-autotune"),
+                    "model that is trained by its forward and not compiled yet", "model"),
+    "float32_matmul": Knob("precision of float32 products (TF32)", *_among("highest", "high", "medium")),
+    "autocast": Knob("16 bits where autocast allows (O1)", *_among("bfloat16", "float16"), *_MODEL),
+    "weights": Knob("16-bit weights, float32 copies of them (O2)", *_among("bfloat16", "float16"), *_MODEL),
     "loss_scale": Knob(
         "how the loss is scaled for float16",
         'dynamic, or a power of two for a static one',
         lambda value: value == "dynamic" or (_whole(1)[1](value) and int(value).bit_count() == 1),
+        "GradScaler, and nothing in float16", "loss_scale",
     ),
 }  # fmt: skip
 """What Lockstep can set, in the order in which it is tried."""

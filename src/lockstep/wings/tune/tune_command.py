@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.report.json_text import json_text
 from lockstep.report.page import write_page
-from lockstep.wings.tune.choosing import worth_trying
+from lockstep.wings.tune.choosing import left_out, worth_trying
 from lockstep.wings.tune.edits import edits
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.profile_run import steps_of
@@ -32,21 +31,6 @@ from lockstep.wings.tune.tuned_trials import TunedTrials
 from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
 
 SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.diff"
-
-
-class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """Seconds, written 90s, 30m or 2h."""
-
-    name = "TIME"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        """Return the seconds."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time; write 90s, 30m or 2h", parameter, context)
-        return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
 @click.command(cls=TrainingBehind)
@@ -67,9 +51,9 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     words="Try other precisions too, and keep one if it is the same everywhere and losses and gradients are off by"
     " at most this share (relative L2), as in 0.02.",
 )  # fmt: skip
-@click.option(
-    "--time", "limit_s", type=_Duration(), default="30m", show_default=True, metavar="TIME",
-    help="Begin no try after so long.",
+@options.option(
+    "--budget", "limit_s", form=options.Duration(), default="30m", old=["--time"],
+    words="no try begins after so long, as in 90s, 30m or 2h.",
 )  # fmt: skip
 @options.option("--steps", default="3:13", words="Which steps to time in each run.")
 @options.option("--repeat", default=3, words="How many pairs of runs time a knob, 2 or more.")
@@ -100,7 +84,7 @@ def tune(
 
     \b
     lockstep tune -- python train.py
-    lockstep tune --accept 0.02 --time 1h -- python train.py
+    lockstep tune --accept 0.02 --budget 1h -- python train.py
     lockstep tune --edits rewrites.diff -- python train.py
     lockstep tune --knobs mine.yaml -o tuned -- torchrun --nproc_per_node 2 train.py
     lockstep run-tuned tuned/tuned.yaml -- python train.py
@@ -116,10 +100,12 @@ def tune(
     journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
     until_s = time.monotonic() + limit_s
 
-    def choose(told: TimedRun) -> list[Candidate]:
-        values = worth_trying(told, accepts_precision=accept is not None)
-        by_file = knobs is not None or diff is not None
-        return candidates(wanted if by_file else values, own, rewrites)
+    def choose(told: TimedRun) -> tuple[list[Candidate], dict[str, str]]:
+        if knobs is not None or diff is not None:
+            return candidates(wanted, own, rewrites), {}
+        accepts = accept is not None
+        values = worth_trying(told, accepts_precision=accepts)
+        return candidates(values, own, rewrites), left_out(told, accepts_precision=accepts)
 
     with tempfile.TemporaryDirectory(prefix="lockstep-tune-") as name:
         trials = TunedTrials(command, steps_of(steps), accept, seed, Path(name))
@@ -138,7 +124,7 @@ def tune(
 def _answer(
     trials: TunedTrials,
     journal: Journal,
-    choose: Callable[[TimedRun], list[Candidate]],
+    choose: Callable[[TimedRun], tuple[list[Candidate], dict[str, str]]],
     *,
     repeat: int,
     until_s: float,
@@ -152,8 +138,9 @@ def _answer(
         trials.check_repeats()
         journal.add({"repeats": True})
     search = Search(trials, journal, repeat=repeat, until_s=until_s, told=_tell)
-    tuned = search.run(choose(told))
-    return Answer(tuned, told, *edits(tuned.settings, told.uses))
+    wanted, left = choose(told)
+    tuned = search.run(wanted)
+    return Answer(tuned, told, *edits(tuned.settings, told.uses), left)
 
 
 def _content(knob: OwnKnob) -> str:

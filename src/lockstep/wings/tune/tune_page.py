@@ -9,7 +9,7 @@ from lockstep.report.page.page import Block
 from lockstep.wings.tune import tuning
 from lockstep.wings.tune.profile import time_text
 from lockstep.wings.tune.settings import settings_text
-from lockstep.wings.tune.tune_screen import Answer, headline, speed_words
+from lockstep.wings.tune.tune_screen import Answer, headline, left_words, speed_words
 
 
 def tune_page(answer: Answer, command: str, apply: str) -> Page:
@@ -34,17 +34,19 @@ def tune_page(answer: Answer, command: str, apply: str) -> Page:
     ]
     verdict = Verdict(
         "agree" if is_faster else "setup", "better" if is_faster else "origin", "Tune",
-        f"{len(tuned.tried)} knobs", words.partition(": ")[2], "", facts,
+        f"{len(tuned.tried)} knobs", words, "", facts,
     )  # fmt: skip
     titles = ("knob", "on top of", "verdict", "faster", "why")
     rows = [
         (one.name, one.on, one.verdict.value, speed_words(one), one.words) for one in tuned.tried
     ]
+    left = [Card("Not tried", (Sentences(left_words(answer)),))] if answer.left else []
     return Page(
         title=f"{words} · Lockstep",
         areas=(
             verdict,
             Card("Each knob", (Grid(titles, rows),)),
+            *left,
             Card(
                 "Settings",
                 (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.report.json_text import enveloped
@@ -12,7 +12,7 @@ from lockstep.report.table import Column, add_table
 from lockstep.wings.tune.profile import time_text
 from lockstep.wings.tune.settings import Settings
 from lockstep.wings.tune.tuned_run import TimedRun
-from lockstep.wings.tune.tuning import Tried, Tuned, Verdict
+from lockstep.wings.tune.tuning import TIME_UP, Tried, Tuned, Verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,19 +27,23 @@ class Answer:
         What the training told as it is.
     diff, sentences
         What a person changes in the script.
+    left
+        Knobs that are not tried, with the reason; none where the user has chosen what is.
     """
 
     tuned: Tuned
     told: TimedRun
     diff: str
     sentences: Sequence[str]
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def headline(answer: Answer) -> str:
     """The answer in one sentence."""
     tuned = answer.tuned
     left = sum(one.verdict is Verdict.LEFT for one in tuned.tried)
-    not_tried = f"; the time was used up before {counted(left, 'knob')}" if left else ""
+    late = sum(one.verdict is Verdict.LEFT and one.words == TIME_UP for one in tuned.tried)
+    not_tried = f"; the time was used up before {counted(late, 'knob')}" if late else ""
     rejected = sum(one.verdict is Verdict.NUMBERS for one in tuned.tried)
     held = f"; {rejected} faster with other numbers, rejected" if rejected else ""
     if tuned.settings == Settings():
@@ -71,11 +75,23 @@ def render(answer: Answer, *, limit: int) -> Page:
         (one.name, one.verdict.value, speed_words(one), one.words) for one in answer.tuned.tried
     ]
     add_table(text, columns, rows, limit=limit, width=terminal_width())
+    if answer.left:
+        add_line(text, "")
+        add_paragraph(text, f"not tried: {'; '.join(left_words(answer))}", first="", indent="  ")
+        add_line(text, "")
     for sentence in answer.sentences:
         add_paragraph(text, sentence, first="edit: ", indent="  ")
     for line in answer.diff.splitlines():
         add_line(text, line)
     return text
+
+
+def left_words(answer: Answer) -> list[str]:
+    """Which knobs are not tried, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in answer.left.items():
+        reasons.setdefault(why, []).append(name)
+    return [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 def speed_words(tried: Tried) -> str:
@@ -96,6 +112,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
             "tried": [
                 {**dataclasses.asdict(one), "verdict": one.verdict.value} for one in tuned.tried
             ],
+            "not_tried": dict(answer.left),
             "diff": answer.diff,
             "edits": list(answer.sentences),
         }

@@ -57,6 +57,8 @@ class TimedRun:
         Threads of one process, and the cores that it may use.
     device
         The accelerator's type, or "cpu".
+    without_place
+        Knobs that were asked for and had no effect on any rank.
     """
 
     step_s: float
@@ -64,10 +66,15 @@ class TimedRun:
     threads: int
     cores: int
     device: str
+    without_place: tuple[str, ...] = ()
 
 
 class RunFailedError(Exception):
     """The command could not be timed; the text says why."""
+
+
+class NoPlaceError(Exception):
+    """A knob had no effect; the text says what the training lacks."""
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -151,7 +158,10 @@ def time_steps(
     slowest = max(told, key=lambda one: float(one["step_s"]))
     uses = tuple(Use(**{**one, "place": _place(one["place"])}) for one in slowest["uses"])
     kept = ("step_s", "threads", "cores", "device")
-    return TimedRun(uses=uses, **{name: slowest[name] for name in kept})
+    lacking = set.intersection(*(set(one["without_place"]) for one in told))
+    return TimedRun(
+        uses=uses, without_place=tuple(sorted(lacking)), **{name: slowest[name] for name in kept}
+    )
 
 
 def _place(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,43 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison
 from lockstep.core.manifest import Options
+from lockstep.core.site import Role
 from lockstep.launch import launch
 from lockstep.report.comparison.verdict_words import headline
 from lockstep.store.reader import open_recording
-from lockstep.wings.tune.settings import Settings
+from lockstep.wings.tune.settings import KNOBS, Settings
 from lockstep.wings.tune.switches import AS_IT_IS, State
 from lockstep.wings.tune.trials import INTERRUPTED, Trials, in_short, results_of
-from lockstep.wings.tune.tuned_run import TimedRun, time_steps
+from lockstep.wings.tune.tuned_run import NoPlaceError, TimedRun, time_steps
 from lockstep.wings.tune.tuning import Numbers
 
 _RECORDED = "0:2"
+
+
+def error_of(compared: Comparison) -> float:
+    """Return the largest relative L2 difference of a loss, or of all gradients of a step together.
+
+    Gradients are taken as one vector: of a bias before a normalisation the gradient is zero but for rounding, and its
+    own relative difference says nothing. Infinite where neither was compared, or a number is not finite.
+    """
+    errors: list[float] = []
+    gradients: dict[tuple[str, int], dict[str, tuple[float, float]]] = defaultdict(dict)
+    for one in results_of(compared):
+        left, right = one.pair.reference, one.pair.candidate
+        if left is None or right is None:
+            continue  # a call that one run alone makes; the parameter's whole gradient is compared
+        if left.role is Role.LOSS:
+            errors.append(one.difference)
+        else:
+            norm = max(
+                side.statistics.norm if side.statistics else math.inf for side in (left, right)
+            )
+            squares = (one.difference * norm) ** 2, norm**2
+            gradients[left.rank, left.step][left.name] = squares
+    for found in gradients.values():
+        apart, whole = (math.fsum(column) for column in zip(*found.values(), strict=True))
+        errors.append(math.sqrt(apart / whole) if whole else 0.0)
+    return max(errors, default=math.inf) if all(map(math.isfinite, errors)) else math.inf
 
 
 class TunedTrials:
@@ -67,8 +96,13 @@ class TunedTrials:
         ------
         RunFailedError
             If the command fails.
+        NoPlaceError
+            If a knob has no effect on it.
         """
-        return self._timed(settings).step_s
+        found = self._timed(settings)
+        for name in found.without_place:
+            raise NoPlaceError(f"the training has no {KNOBS[name].place}")
+        return found.step_s
 
     def _timed(self, settings: Settings) -> TimedRun:
         return time_steps(
@@ -101,7 +135,7 @@ class TunedTrials:
             )
 
     def _of_other_precision(self, compared: Comparison) -> Numbers:
-        error = max((one.difference for one in results_of(compared)), default=float("inf"))
+        error = error_of(compared)
         changes = ", ".join(one.name for one in compared.uniform[:2])
         words = (
             f"another precision throughout ({changes}), losses and gradients up to {error:.2%} off"

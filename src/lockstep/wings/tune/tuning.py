@@ -14,7 +14,9 @@ from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.paired_times import Speedup, speedup
 from lockstep.wings.tune.rewrites import Rewrite
 from lockstep.wings.tune.settings import OwnKnob, Settings, Value, shown
-from lockstep.wings.tune.tuned_run import RunFailedError
+from lockstep.wings.tune.tuned_run import NoPlaceError, RunFailedError
+
+TIME_UP = "the time was used up"
 
 
 class Verdict(str, Enum):
@@ -45,7 +47,7 @@ class Tried:
     speed
         How many times faster; None where it was not timed to the end.
     error
-        With another precision throughout: the largest relative L2 difference of a loss or a parameter's gradient.
+        With another precision throughout: the largest relative L2 difference of a loss, or of a step's gradients.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Trainings(Protocol):
     """Runs the command in a state."""
 
     def step_s(self, settings: Settings) -> float:
-        """Seconds of a step; raises `RunFailedError`."""
+        """Seconds of a step; raises `RunFailedError`, or `NoPlaceError`."""
 
     def numbers(self, settings: Settings) -> Numbers:
         """What comparing its first steps with those of the command as it is says."""
@@ -188,13 +190,15 @@ class Search:
     def _one(self, name: str, on: Settings, then: Settings, *, confirms: bool = False) -> Tried:
         known = self._known.get((str(on), name))
         if known is None and time.monotonic() > self._until_s and not confirms:
-            return Tried(name, str(on), Verdict.LEFT, "the time was used up")
+            return Tried(name, str(on), Verdict.LEFT, TIME_UP)
         found = known
         if found is None:
             try:
                 found = self._confirmed(name, on, then) if confirms else self._try(name, on, then)
             except RunFailedError as error:
                 found = Tried(name, str(on), Verdict.FAILED, str(error))
+            except NoPlaceError as error:
+                found = Tried(name, str(on), Verdict.LEFT, str(error))
             self._journal.add(_entry(found))
         self._told(found, known is not None)
         return found

@@ -30,7 +30,7 @@ from lockstep.wings.watch.lines import Lines, conclusion
 from lockstep.wings.watch.panel import Panel, is_wanted
 from lockstep.wings.watch.places import own_streams, path_of_events
 from lockstep.wings.watch.rule_texts import listing, rule_values
-from lockstep.wings.watch.rules import needs_sketches
+from lockstep.wings.watch.rules import needs_finiteness_alone, needs_sketches
 from lockstep.wings.watch.running import watch_training, what_is_missing
 from lockstep.wings.watch.watcher import Watched, Watcher, WatchEvent
 
@@ -69,7 +69,11 @@ _WIDTH = 100
     help="Wait at the end of each step and ask: numbers, histograms, slices, the step before, other limits.",
 )  # fmt: skip
 @options.option("--tensorboard", words="Loss, gradient norm and loss scale of each rank.")
-@options.option("--budget", words="Steps beyond it are left out.")
+@options.option(
+    "--budget",
+    form=options.Share(),
+    words="a share of the training's, as in 20%; steps beyond it are left out.",
+)
 @click.option(
     "--events", type=click.Path(path_type=Path), metavar="FILE",
     help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
@@ -135,6 +139,7 @@ def watch(
         steps=options.thinned(steps, every), level=level, only=list(only),
         save="tensors" if whole else "stats", optimizer_state=whole,
         sketch_parameters=needs_sketches(rule.function for rule in rules),
+        finite_alone=needs_finiteness_alone(rule.function for rule in rules),
     )  # fmt: skip
     plan = _Plan(
         rules,

@@ -2,7 +2,7 @@
 
 So it is where a script leaves a step out by hand, as one does whose own loss scale overflows. The gradient that the
 next backward leaves holds nothing of the one before then: it is, to the last bit, what that backward alone has sent, or
-it is finite where the one before was not.
+it is finite where the one before was not; where operators are not seen, it lies in other memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lockstep.core.records import Call, Statistics, TensorRecord
+from lockstep.core.records import BEGAN_ANEW, Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Role
 
 _SENDS = (CallKind.MODULE, CallKind.OPERATOR)
@@ -25,7 +25,7 @@ def last_thrown_away(calls: Sequence[Call]) -> int:
     losses = [one.sequence for call in calls if call.kind is CallKind.LOSS for one in call.records]
     if len(losses) < 2:
         return -1
-    left = _gradients(calls)
+    left, fresh = _gradients(calls), _begun_anew(calls)
     sent = _sent(calls)
     first_update = min(
         (call.sequence for call in calls if call.kind is CallKind.OPTIMIZER), default=1 << 62
@@ -38,7 +38,12 @@ def last_thrown_away(calls: Sequence[Call]) -> int:
             name: [one for one in ones if one.sequence < began] for name, ones in left.items()
         }
         told = [name for name, ones in earlier.items() if ones]
-        anew = [name for name in told if _begins_anew(earlier[name], left[name], sent[name])]
+        anew = [
+            name
+            for name in told
+            if _begins_anew(earlier[name], left[name], sent[name])
+            or _behind(earlier[name], left[name]) in fresh
+        ]
         if anew and len(anew) == len(told) and not _changed(calls, max(before)):
             return max(before)
     return -1
@@ -51,6 +56,22 @@ def _gradients(calls: Sequence[Call]) -> dict[str, list[TensorRecord]]:
             for record in call.with_role(Role.PARAM_GRAD):
                 found[record.name].append(record)
     return found
+
+
+def _begun_anew(calls: Sequence[Call]) -> set[int]:
+    """Moments of gradients in whose place another one had been before."""
+    return {
+        record.sequence
+        for call in calls
+        if call.kind is CallKind.GRADIENT and call.arguments.get(BEGAN_ANEW)
+        for record in call.records
+    }
+
+
+def _behind(earlier: Sequence[TensorRecord], left: Sequence[TensorRecord]) -> int:
+    """When a parameter got its next gradient; -1 for never."""
+    behind = left[len(earlier) :]
+    return behind[0].sequence if behind else -1
 
 
 def _sent(calls: Sequence[Call]) -> dict[str, list[TensorRecord]]:

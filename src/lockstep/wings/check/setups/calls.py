@@ -111,8 +111,9 @@ def look_at_calls(step: AlignedStep, setup: ModelSetup, names: NameMap, answers:
             sides = words_of(item.reference), words_of(item.candidate)
             answers.differ("flow", SetupDifference(where, *sides))
         elif taken := _taken_otherwise(item):
+            aspect = "loss" if _is_a_loss(item.reference) else "flow"
             answers.differ(
-                "flow", SetupDifference(f"tensors that {words_of(item.reference)} takes", *taken)
+                aspect, SetupDifference(f"tensors that {words_of(item.reference)} takes", *taken)
             )
     _look_at_autocast(step, answers)
     _look_at_memory_formats(step, answers)
@@ -127,7 +128,9 @@ def _is_another(item: Aligned, names: NameMap) -> bool:
 
 def _taken_otherwise(item: Aligned) -> tuple[str, str] | None:
     """The arguments that are tensors, where one run gives a number or nothing for one of them."""
-    if item.reference.kind is not CallKind.OPERATOR or item.reference.site.module:
+    call = item.reference
+    # What a module takes is told by its settings and parameters; the weights of a loss are neither.
+    if call.kind is not CallKind.OPERATOR or (call.site.module and not _is_a_loss(call)):
         return None
     ours, theirs = (
         [record.name for record in one.with_role(Role.INPUT)]
@@ -270,7 +273,11 @@ def _aspect_of_argument(call: Call, name: str) -> str:
         return "loss-scale"
     if call.site.phase is not Phase.FORWARD:
         return "clipping"
-    return "loss" if any(one in op.rpartition(".")[2].lower() for one in _LOSSES) else "flow"
+    return "loss" if _is_a_loss(call) else "flow"
+
+
+def _is_a_loss(call: Call) -> bool:
+    return any(one in call.site.op.rpartition(".")[2].lower() for one in _LOSSES)
 
 
 def _look_at_autocast(step: AlignedStep, answers: Answers) -> None:

@@ -7,7 +7,7 @@ header or by the graph (`ge_proto_*_Build.txt` beside the dump or above it, or `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from lockstep.core.text import listed
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.limits import read_manifest
 from lockstep.store.written_calls import ReadCall, known
-from lockstep.wings.interop.device_dump import Origin, Part, parts_of, tensor_of
+from lockstep.wings.interop.device_dump import DeviceDump, Origin, Part, dump_in, tensor_of
 from lockstep.wings.interop.device_graph import DeviceOperator, operators_in, plain_name
 from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of
-from lockstep.wings.interop.readers.tensor_folder import what_is_missing
+from lockstep.wings.interop.readers.tensor_folder import what_contradicts, what_is_missing
 
 NAME = re.compile(
     r"(?P<op>[^.]+)\.(?P<module>.+?)\.(?P<task>\d{1,10})(?:\.\d{1,10})?\.(?P<time>\d{16})(?:\.\d+){0,4}"
@@ -37,7 +37,7 @@ def recognises(path: Path) -> bool:
     """Whether the first file of a folder that is named like a dump is one."""
     for file, _ in _files(path):
         try:
-            return bool(parts_of(file))
+            return bool(dump_in(file).parts)
         except LockstepError:
             return False
     return False
@@ -85,8 +85,13 @@ def read_by(path: Path, graph: str) -> Iterator[ReadCall | NotSeen]:
 def _read(path: Path, graph: Graph) -> Iterator[ReadCall | NotSeen]:
     found: list[tuple[Spot, LaterTensor]] = []
     fused: dict[str, None] = {}
-    for file, spot in _files(path):
-        op, parts = graph.get(spot.module), parts_of(file)
+    given = [(file, spot, dump_in(file)) for file, spot in _files(path)]
+    others_of = _contradictions(given, graph)
+    for file, spot, dump in given:
+        if other := others_of.get(file):
+            found += [(_named(spot, part), _unread(file, part, other)) for part in dump.parts]
+            continue
+        op, parts = graph.get(spot.module), dump.parts
         origins = [one.origin or _told(op, one) for one in parts if one.role is Role.OUTPUT]
         others = {plain_name(one.name) for one in origins if one is not None} - {spot.module}
         if op is not None and (
@@ -104,6 +109,9 @@ def _read(path: Path, graph: Graph) -> Iterator[ReadCall | NotSeen]:
             path, "holds no file of such a dump", advice="give the folder of its files"
         )
     yield from what_is_missing([spot for spot, _ in found], [])
+    yield from what_contradicts(
+        [f"{file.name} is of {other} by its header" for file, other in others_of.items()]
+    )
     if fused:
         yield NotSeen("results inside of fused operators", "; ".join(list(fused)[:5]))
     if not graph:
@@ -111,6 +119,49 @@ def _read(path: Path, graph: Graph) -> Iterator[ReadCall | NotSeen]:
             "the device's graph", f"no {GRAPHS} lies there: what was fused is known by files alone"
         )
     yield from calls_of(found)
+
+
+def _contradictions(given: list[tuple[Path, Spot, DeviceDump]], graph: Graph) -> dict[Path, str]:
+    """The operator that a header says, of each file whose name says a different one.
+
+    A fused or split operator returns results of operators with other names by rights. It is a contradiction where
+    those are operators of other files which hold different ones in turn, or not those that the graph tells.
+    """
+    origins = {
+        spot.module: {plain_name(one.origin.name) for one in dump.parts if one.origin is not None}
+        for _, spot, dump in given
+    }
+    found: dict[Path, str] = {}
+    for file, spot, dump in given:
+        said, told = plain_name(dump.operator), origins[spot.module]
+        if said and not _is_name_of(said, spot, origins):
+            found[file] = said
+        elif told and spot.module not in told:
+            swapped = {one for one in told if origins.get(one) and one not in origins[one]}
+            outputs = graph[spot.module].outputs if spot.module in graph else ()
+            known = {plain_name(one.name) for one in outputs if one is not None}
+            wrong = swapped | (told - known if known else set())
+            if wrong:
+                found[file] = min(wrong)
+    return found
+
+
+def _is_name_of(said: str, spot: Spot, files: Collection[str]) -> bool:
+    """Whether a header's operator is that of the file's name, where one of them may leave out the path."""
+    if said == spot.module:
+        return True
+    longer = said.endswith(f"_{spot.module}") or spot.module.endswith(f"_{said}")
+    return longer and said not in files
+
+
+def _named(spot: Spot, part: Part) -> Spot:
+    return replace(spot, role=part.role, index=part.index)
+
+
+def _unread(file: Path, part: Part, other: str) -> LaterTensor:
+    """A tensor of such a file, which is not judged."""
+    tensor = tensor_of(file, part)
+    return replace(tensor, load=None, note=f"its file is of {other} by its header")
 
 
 def _told(op: DeviceOperator | None, part: Part) -> Origin | None:
@@ -127,4 +178,4 @@ def _spot(spot: Spot, part: Part, origin: Origin | None, others: set[str]) -> Sp
         return replace(
             spot, module=min(others), role=part.role, index=_OF_FUSED + part.index, name=name
         )
-    return replace(spot, role=part.role, index=part.index)
+    return _named(spot, part)

@@ -16,10 +16,11 @@ from typing import Any
 from lockstep.core.dims import Mesh
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.text import listed
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.named_sites import Spot, calls_of
-from lockstep.wings.interop.readers.tensor_folder import what_is_missing
+from lockstep.wings.interop.readers.tensor_folder import what_contradicts, what_is_missing
 from lockstep.wings.interop.torch_file import noted_in, tensors_in
 
 _FOLDER = re.compile(r"(?:sglang_)?dump_.*?(?:_(\d{1,4}))?")
@@ -57,6 +58,7 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
     found: list[tuple[Spot, LaterTensor]] = []
     dims: dict[tuple[int, int, str], str] = {}
     places: dict[int, dict[str, tuple[int, int]]] = {}
+    wrong: list[str] = []
     for file, told, rank in _files(path):
         above = [f"{key}{value}" for key, value in told.items() if key not in _OWN]
         step = next(told[key] for key in _STEPS if key in told)
@@ -71,15 +73,26 @@ def read(path: Path) -> Iterator[ReadCall | NotSeen]:
         one = inside.get("", inside.get("value"))
         if one is None:
             raise CorruptError(file, "holds no tensor, nor one under 'value'", advice="dump again")
-        found.append((spot, known(one)))
-        if noted := {} if "" in inside else noted_in(file, "meta"):
+        noted = {} if "" in inside else noted_in(file, "meta")
+        if other := _other(told, noted):
+            wrong.append(f"{file.name} is of {other} by what stands in it")
+            one = replace(one, load=None, digest=None, note=f"its file is of {other}")
+        found.append((spot, known(one) if one.load else one))
+        if noted:
             dims[spot.rank, spot.step, spot.module] = str(noted.get("dims") or "")
             places.setdefault(spot.rank, {}).update(_place(noted))
     yield from what_is_missing([spot for spot, _ in found], [])
+    yield from what_contradicts(wrong)
     mesh = _mesh(places)
     for call in calls_of(found):
         text = dims.get((call.rank, call.step, call.module), "")
         yield replace(call, mesh=mesh, tensors=[replace(one, dims=text) for one in call.tensors])
+
+
+def _other(told: Mapping[str, str], noted: Mapping[str, Any]) -> str:
+    """What a file says in itself that its name says otherwise; "" for nothing."""
+    both = {key: noted[key] for key in told if isinstance(noted.get(key), (str, int))}
+    return listed([f"{key} {value}" for key, value in both.items() if str(value) != told[key]])
 
 
 def _place(noted: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

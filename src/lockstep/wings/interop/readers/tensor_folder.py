@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lockstep.core.errors import CorruptError, LockstepError
-from lockstep.core.manifest import ARGUMENTS, NESTING, ORDER, NotSeen
+from lockstep.core.manifest import ARGUMENTS, CONTRADICTIONS, NESTING, ORDER, NotSeen
 from lockstep.core.site import Role
+from lockstep.core.text import listed
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.written_calls import ReadCall, known
 from lockstep.wings.interop.named_sites import Spot, calls_of, pattern_of, spot_of
@@ -150,3 +151,9 @@ def what_is_missing(spots: list[Spot], unread: list[str]) -> Iterator[NotSeen]:
         yield NotSeen(
             f"{len(unread)} tensors", f"their names are not known: {', '.join(unread[:3])}"
         )
+
+
+def what_contradicts(said: list[str]) -> Iterator[NotSeen]:
+    """Files that say in themselves that they are of something else than their names do, in a sentence each."""
+    if said:
+        yield NotSeen(CONTRADICTIONS, listed(said, 3), len(said))

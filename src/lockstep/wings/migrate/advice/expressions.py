@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from lockstep.wings.migrate.advice.advisor import Advisor
 from lockstep.wings.migrate.advice.training import inside, training_loops
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.plan import Edit
 
 _SHUFFLES = frozenset(
     {
@@ -20,6 +21,10 @@ _SHUFFLE = re.compile(r"channel_?shuffle|shuffle_?channel", re.IGNORECASE)
 _SELECTED = (
     "x.index_select(1, torch.arange(x.shape[1], dtype=torch.int32, device=x.device)"
     ".view(groups, -1).t().flatten())"
+)
+_SELECTED_IN_PLACE = (
+    "x.flatten(1, 2).index_select(1, torch.arange(x.shape[1] * x.shape[2], dtype=torch.int32, device=x.device)"
+    ".view(x.shape[1], -1).t().flatten()).unflatten(1, (x.shape[2], x.shape[1]))"
 )
 _TRANSPOSING = frozenset({"t", "transpose", "permute", "swapaxes", "swapdims"})
 _PRODUCTS = frozenset({"torch.matmul", "torch.mm", "torch.bmm", "torch.einsum"})
@@ -48,7 +53,37 @@ def _advise_shuffle(advisor: Advisor, call: ast.Call) -> None:
         above = advisor.scopes.ancestors(call)
         definitions = (one for one in above if isinstance(one, ast.FunctionDef | ast.ClassDef))
         if any(_SHUFFLE.search(one.name) for one in definitions):
-            advisor.suggest("advice/channel-shuffle", call, _SELECTED)
+            copy, text = _selected_in_place(advisor.scopes, call)
+            if copy is None:
+                advisor.suggest("advice/channel-shuffle", call, _SELECTED)
+            else:
+                edit = Edit(advisor.scopes.span(copy), text)
+                advisor.offer("advice/channel-shuffle", call, _SELECTED, [edit])
+
+
+def _selected_in_place(scopes: ModuleScopes, call: ast.Call) -> tuple[ast.Call | None, str]:
+    """The copy of a transposed view, and what gives the same where it stands; None where that is not told.
+
+    Of any `x` with three axes or more, the elements that `x.transpose(1, 2).contiguous()` copies are those that
+    `index_select` takes from `x` with both axes as one.
+    """
+    above = scopes.ancestors(call)
+    method, copy = next(above, None), next(above, None)
+    is_copied = isinstance(method, ast.Attribute) and method.attr == "contiguous"
+    if not (is_copied and isinstance(copy, ast.Call) and copy.func is method and not copy.args):
+        return None, ""
+    of_torch = scopes.name(call.func) in ("torch.transpose", "torch.permute")
+    given = call.args if of_torch else [call.func.value, *call.args]  # type: ignore[attr-defined]
+    tensor, axes = given[0] if given else None, [ast.unparse(one) for one in given[1:]]
+    is_shuffle = axes in (["1", "2"], ["2", "1"], ["0", "2", "1", "3", "4"])
+    imported = any(
+        isinstance(one, ast.Import)
+        and any(part.name == "torch" and not part.asname for part in one.names)
+        for one in scopes.imports()
+    )
+    if call.keywords or not (is_shuffle and imported and isinstance(tensor, ast.Name)):
+        return None, ""
+    return copy, _SELECTED_IN_PLACE.replace("x.", f"{tensor.id}.")
 
 
 def _operands(scopes: ModuleScopes, node: ast.Call | ast.BinOp) -> list[ast.expr]:

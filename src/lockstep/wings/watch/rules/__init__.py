@@ -97,6 +97,18 @@ def needs_sketches(rules: Iterable[Rule]) -> bool:
     return any(rule in _OF_UPDATES or rule not in BUILT_IN for rule in rules)
 
 
+_OF_FINITENESS = (not_finite, loss_not_finite, batch_not_finite)
+
+
+def needs_finiteness_alone(rules: Iterable[Rule]) -> bool:
+    """Whether all that is asked of large tensors is whether their elements are finite.
+
+    >>> needs_finiteness_alone([not_finite]), needs_finiteness_alone([not_finite, dead_relu])
+    (True, False)
+    """
+    return all(rule in _OF_FINITENESS for rule in rules)
+
+
 def name_of(rule: Rule) -> str:
     """What a rule is called: `dead-relu`.
 

@@ -14,6 +14,7 @@ _LAST = ("labels-constant", "labels and batch before")
 _MOVED = ("labels-constant", "how far batches moved")
 _ANOTHER = 0.4
 """Half of the mean of |z| of a normal number, 0.798; noise of a fifth on one batch gives 0.16."""
+_SEEN = 3000
 _KEEPS = {
     "view",
     "reshape",
@@ -35,7 +36,8 @@ def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     scores come out of weights of the model; or they are, to the last bit, those of the watched step before, in so many
     in a row, while what the model is given is another batch: its mean moves, on average over these steps, by more than
     0.4 of the standard error by which the means of two independent batches are apart. Labels are
-    what comes from outside and goes into a loss as its target, with an extent of two or more along the batch. Not
+    what comes from outside and goes into a loss as its target, with an extent of two or more along the batch. Of a loss
+    with two classes the other one may be rare: until 3000 labels were seen, one number everywhere is a note. Not
     counted are 0, 1, 2 ... n - 1 and, for one number, scores that are put together from others: so it is in
     contrastive losses.
 
@@ -44,6 +46,8 @@ def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     Cure: look at a batch as the loader gives it; `lockstep report` shows it.
 
     Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is Lockstep's.
+    After 3000 labels without it a class is rarer than one in a thousand, with 95 % confidence: the rule of three,
+    Hanley and Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249 (1983).
     """
     labels = list(_labels(step))
     values = {_only_value(one) for _, one in labels}
@@ -54,7 +58,9 @@ def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     again = _is_again(step, [one for _, one in labels], is_constant=None not in values)
     if row >= steps and value is not None:
         words = f"{labels[0][1].name} has been {value:g} everywhere in {row} watched steps in a row"
-        yield step.hit("labels", words, value=value)
+        seen = row * sum(one.content.numel for _, one in labels)
+        may_be_rare = seen < _SEEN and all(_has_two_classes(call) for call, _ in labels)
+        yield step.hit("labels", words, value=value, is_note=may_be_rare)
     elif step.memory.in_a_row("labels again", "", again) >= steps:
         words = f"{labels[0][1].name} is the same in every step, and the batch is not"
         yield step.hit("labels", words)
@@ -93,6 +99,11 @@ def _target_of(call: Call) -> TensorRecord | None:
     name = call.site.op.lower()
     is_loss = family_of(call.site.op) in (Family.CROSS_ENTROPY, Family.SQUARED_ERROR)
     return inputs[1] if is_loss or "loss" in name or "entropy" in name else None
+
+
+def _has_two_classes(loss: Call) -> bool:
+    name = loss.site.op.lower()
+    return "binary" in name or "bce" in name
 
 
 def _origin(step: ObservedStep, content: int) -> int:

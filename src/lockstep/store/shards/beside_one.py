@@ -1,0 +1,264 @@
+"""A recording of several ranks as one of a single rank, by what a run of one rank holds of each tensor.
+
+The run of one rank shows what a whole tensor looks like; `data_forms` and `tensor_forms` tell how ranks hold it. What
+cannot be put together is listed, and is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lockstep.core.dims import Dims, Mesh
+from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.manifest import NotSeen
+from lockstep.core.records import COPIES_DIFFER, MEMORY_AS_FOUND, PART_OF, Call, TensorRecord
+from lockstep.core.states import StateRecord
+from lockstep.store.later_tensors import Bytes, LaterTensor
+from lockstep.store.reader import RankRecording, Recording
+from lockstep.store.shards.batch_forms import Form, Spread, together
+from lockstep.store.shards.data_forms import DataForms
+from lockstep.store.shards.joining import Array, UnlikeDimsError
+from lockstep.store.shards.placements import placed_by
+from lockstep.store.shards.put_together import Told, calls_by_key, made_of, place_of, read_call
+from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
+from lockstep.store.shards.seen import (
+    Forms,
+    Seen,
+    batches_of,
+    partner_of,
+    together_by_record,
+)
+from lockstep.store.shards.tensor_forms import TensorForms
+from lockstep.store.tensors import can_store
+from lockstep.store.written_calls import ReadCall, ReadTensor, known
+
+_BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
+_ROUNDINGS = 4
+"""Copies count as equal as far as in `joining`."""
+
+
+def as_global_batch(many: Recording, one: Recording) -> Recording:
+    """Return the recording of one rank that the ranks of a training make together.
+
+    Parameters
+    ----------
+    many
+        Of all ranks of a training, `rank0` to the last.
+    one
+        Of the same training on one rank, with the same global batch.
+
+    Raises
+    ------
+    RecordingError
+        If one of them cannot be read.
+    """
+    ranks = {number: many.ranks[f"rank{number}"] for number in range(len(many.ranks))}
+    (alone,) = one.ranks.values()
+    shared = _share_a_batch(list(ranks.values()), alone)
+    forms: Forms = TensorForms(len(ranks)) if shared else DataForms(list(ranks.values()))
+    joiner = _Joiner(many.path, list(ranks.values()), alone, forms)
+    return made_of(
+        many, ranks, forms.name, joiner.calls, joiner.of_state, lambda: forms.sums_losses
+    )
+
+
+def _share_a_batch(ranks: Sequence[RankRecording], one: RankRecording) -> bool:
+    """Whether every rank was given the whole batch of one rank in the first step."""
+    steps = set.intersection(*(set(rank.steps) for rank in (*ranks, one)))
+    if not steps:
+        return False
+    by_rank = [calls_by_key(rank.calls(min(steps))) for rank in ranks]
+    batches = list(batches_of(by_rank, calls_by_key(one.calls(min(steps)))))
+    return bool(batches) and all(
+        seen.equal and all(shape == seen.whole_shape for shape in seen.shapes) for seen in batches
+    )
+
+
+class _Joiner:
+    """Puts the calls of all ranks together, step by step."""
+
+    def __init__(
+        self, path: Path, ranks: Sequence[RankRecording], one: RankRecording, forms: Forms
+    ) -> None:
+        self._path, self._ranks, self._one, self._forms = path, ranks, one, forms
+        self._told = Told()
+        self._between = 0
+        self._numbers: dict[int, int] = {}
+
+    # --- calls
+
+    def calls(self) -> Iterator[ReadCall | NotSeen]:
+        """Every call, and what could not be put together."""
+        for step in self._told.steps_of(dict(enumerate(self._ranks)), self._path):
+            yield from self._step(step)
+        yield from self._told.gaps()
+        yield from self._forms.notes()
+        if self._between:
+            what = f"one rank makes none; {self._between} were left out"
+            yield NotSeen("calls between ranks", what)
+
+    def of_state(self, state: StateRecord) -> Form:
+        """How ranks hold a state."""
+        return self._forms.of_state(state.name.partition("|")[0])
+
+    def _step(self, step: int) -> Iterator[ReadCall]:
+        by_rank = [calls_by_key(rank.calls(step)) for rank in self._ranks]
+        whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
+        self._forms.begin(step, by_rank, whole)
+        for key, call in by_rank[0].items():
+            if call.site.op.startswith(_BETWEEN_RANKS):
+                self._between += 1
+                continue
+            others = [found[key] for found in by_rank[1:] if key in found]
+            if len(others) < len(by_rank) - 1:
+                self._told.apart["not every rank made the call"].append(str(call.site))
+                continue
+            yield self._call([call, *others], whole.get(key))
+        for number, found in enumerate(by_rank[1:], start=1):
+            for key, call in found.items():
+                if key not in by_rank[0] and not call.site.op.startswith(_BETWEEN_RANKS):
+                    self._told.apart[f"rank{number} alone made them"].append(str(call.site))
+
+    def _call(self, calls: Sequence[Call], partner: Call | None) -> ReadCall:
+        call = calls[0]
+        tensors = []
+        for record, records in together_by_record(calls):
+            place = place_of(record, call)
+            if record.occurrence:
+                self._told.apart["it is of a second backward"].append(place)
+            elif len(records) < len(calls):
+                self._told.apart["not every rank recorded it"].append(place)
+            else:
+                equal = record.digest is not None and len({each.digest for each in records}) == 1
+                seen = Seen(call, records, partner_of(partner, record), equal)
+                tensor = self._tensor(seen, place)
+                tensors.extend([] if tensor is None else [tensor])
+        return read_call(call, tensors, self._numbers, self._forms.arguments(calls))
+
+    # --- tensors
+
+    def _tensor(self, seen: Seen, place: str) -> ReadTensor | None:
+        record = seen.first
+        try:
+            later = self._whole(seen, place)
+        except UnlikeDimsError as error:
+            self._told.apart[str(error)].append(place)
+            return None
+        if later is None:
+            return None
+        return ReadTensor(
+            record.role, record.name, later, record.argument, record.site.phase, record.sequence, record.index
+        )  # fmt: skip
+
+    def _whole(self, seen: Seen, place: str) -> LaterTensor | None:
+        record = seen.first
+        if len({each.dtype for each in seen.records}) > 1:
+            raise UnlikeDimsError("ranks hold it in several dtypes")
+        if record.content.note == MEMORY_AS_FOUND:
+            return _as_on_one(record)
+        if any(each.content.loader is None for each in seen.records) or not can_store(record.dtype):
+            if seen.equal and seen.is_held:
+                return _as_on_one(record)
+            raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
+        if (placed := placed_by(record.content)) is not None:
+            return self._placed(seen, placed, place)
+        if PART_OF.match(record.content.note):
+            return _joined(seen, _of_norms(record), 1)
+        found = self._forms.form(seen)
+        if found is None:
+            return None
+        if found[0].spread is Spread.COPIES and not seen.equal:
+            return self._unlike_copies(seen, place)
+        return _joined(seen, *found)
+
+    def _placed(self, seen: Seen, placed: tuple[Dims, Mesh], place: str) -> LaterTensor:
+        """What torch.distributed has placed on the ranks says itself how it is put together."""
+        contents = {number: one.content for number, one in enumerate(seen.records)}
+        dims, mesh = placed
+        if mesh.ranks != len(contents):
+            raise UnlikeDimsError(f"it lies on a mesh of {mesh.ranks} of the {len(contents)} ranks")
+        later, found = Parts(contents, dims, mesh).whole()
+        if found is not None and found.copies > 1:
+            self._told.copies.append(place)
+        return later
+
+    def _unlike_copies(self, seen: Seen, place: str) -> LaterTensor:
+        """What every rank should hold alike, and does not: the first where rounding explains it, else all of them."""
+        parts, dtype = seen.parts, seen.first.dtype
+        if len({one.shape for one in parts}) > 1:
+            raise UnlikeDimsError(f"copies have the shapes {sorted({one.shape for one in parts})}")
+        if _far_apart(parts) <= _ROUNDINGS * unit_roundoff(dtype):
+            self._told.rounded.append(place)
+            given, note = parts[0], ""
+        else:
+            self._told.copies.append(place)
+            given, note = np.stack(parts), f"{COPIES_DIFFER} 'replicated'"
+        data = encoded(given, dtype)
+        return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
+
+
+def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:
+    """The tensor of all ranks, made again whenever it is asked for."""
+    dtype, records = seen.first.dtype, seen.records
+
+    def load() -> Bytes:
+        return encoded(together(seen.parts, form, dtype, divided_by=divided_by), dtype)
+
+    spread = Spread.BATCH if form.spread is Spread.BATCH else Spread.COPIES
+    empty = [np.empty(shape, "b") for shape in seen.shapes]
+    shape = together(empty, replace(form, spread=spread), "int8").shape
+    note = ""
+    if form.spread in (Spread.SUM, Spread.MEAN) and is_floating(dtype):
+        ways = divided_by * (len(records) if form.spread is Spread.MEAN else 1)
+        note = _added_up(records, ways)
+    return known(LaterTensor(dtype, shape, load=load, note=note))
+
+
+def _of_norms(record: TensorRecord) -> Form:
+    """The form of a tensor that torch.distributed placed as the norms of parts, as for clipping.
+
+    Raises
+    ------
+    UnlikeDimsError
+        If it is placed otherwise.
+    """
+    if "_NormPartial(2.0)" not in record.content.note:
+        raise UnlikeDimsError(f"nothing tells how to put together a {record.content.note}")
+    return Form(Spread.NORM)
+
+
+def _as_on_one(record: TensorRecord) -> LaterTensor:
+    return LaterTensor(
+        record.dtype, record.shape, record.statistics, record.digest, None, record.content.note
+    )
+
+
+def _added_up(records: Sequence[TensorRecord], ways: int) -> str:
+    """The note that tells how far the roundings of the parts may take their sum, see `judge.rounded_parts`."""
+    norms = [float(np.linalg.norm(elements_of(one.content).astype(np.float64))) for one in records]
+    reach = unit_roundoff(records[0].dtype) * sum(norms) / ways
+    return (
+        f"added up of {len(records)} ranks' parts, whose roundings reach {reach:.3e}"
+        if reach < np.inf
+        else ""
+    )
+
+
+def _far_apart(parts: Sequence[Array]) -> float:
+    """The largest difference to the first, of the largest element."""
+    wide = np.complex128 if parts[0].dtype.kind == "c" else np.float64
+    first = parts[0].astype(wide)
+    most = max(
+        (float(np.abs(part.astype(wide) - first).max(initial=0.0)) for part in parts[1:]),
+        default=0.0,
+    )
+    if not most < np.inf:
+        return np.inf
+    return most / max(float(np.abs(first).max(initial=0.0)), np.finfo(np.float64).tiny)
+
+
+__all__ = ["as_global_batch"]

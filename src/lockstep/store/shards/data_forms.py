@@ -1,0 +1,203 @@
+"""How data-parallel ranks hold tensors: each trains on its part of the batch, and all hold the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lockstep.core.dtypes import is_floating
+from lockstep.core.manifest import NotSeen
+from lockstep.core.operators import operator_of
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind, Role
+from lockstep.store.reader import RankRecording
+from lockstep.store.shards.batch_forms import (
+    Form,
+    Order,
+    Spread,
+    flat_rows,
+    form_by_shape,
+    interleaved,
+    nearest,
+    order_of,
+)
+from lockstep.store.shards.joining import UnlikeDimsError
+from lockstep.store.shards.put_together import Key
+from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of
+
+
+class DataForms:
+    """Forms of the tensors of one training.
+
+    Parameters
+    ----------
+    ranks
+        Its ranks, in their order.
+    """
+
+    name = "the batches of its ranks"
+
+    def __init__(self, ranks: Sequence[RankRecording]) -> None:
+        self._ranks = len(ranks)
+        self._is_wrapped = any(rank.manifest.wrappers for rank in ranks)
+        self._divided_by = len(ranks)
+        self._reordered = False
+        self._order = Order()
+        self._rows: Mapping[int, int] = {}
+        self._forms: dict[tuple[int, bool, int], Form] = {}
+        self._sorting: set[str] = set()
+
+    @property
+    def sums_losses(self) -> bool:
+        """Whether one rank minimises the sum of the ranks' losses."""
+        return self._divided_by == 1
+
+    def of_state(self, name: str) -> Form:
+        """Every rank holds all of them."""
+        return Form(Spread.COPIES)
+
+    def notes(self) -> Iterator[NotSeen]:
+        """Whether samples were sorted."""
+        if self._reordered:
+            what = "the ranks' samples were sorted as one rank has them, by their content"
+            yield NotSeen("one order of the samples", what)
+
+    # --- the batch
+
+    def begin(
+        self, step: int, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+    ) -> None:
+        """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
+        self._order, self._rows, self._forms = Order(), {}, {}
+        self._sorting = {call.site.module for call in by_rank[0].values() if _sorts_rows(call)}
+        batches = []
+        for seen in batches_of(by_rank, whole):
+            form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
+            if form is not None and form.axis == 0 and form.spread is Spread.BATCH:
+                batches.append(seen)
+        if batches:
+            self._rows = {place: one[0] for place, one in enumerate(batches[0].shapes)}
+            self._order = self._order_of(batches)
+            self._reordered |= bool(self._order.rows)
+
+    def _order_of(self, batches: Sequence[Seen]) -> Order:
+        """By all tensors of the batch together, as rows of one may be equal; else by each alone."""
+        rows, wholes, count = [], [], (batches[0].whole_shape or ())[:1]
+        for seen in batches:
+            whole = seen.whole
+            if whole is None or any(each.content.loader is None for each in seen.records):
+                continue
+            if whole.shape[:1] == count:
+                rows.append(flat_rows(np.concatenate(seen.parts)))
+                wholes.append(flat_rows(whole))
+        tries = [(np.hstack(rows), np.hstack(wholes))] if rows else []
+        found = (order_of(*pair) for pair in (*tries, *zip(rows, wholes, strict=True)))
+        return next((order for order in found if order is not None), Order())
+
+    # --- forms
+
+    def form(self, seen: Seen) -> tuple[Form, int] | None:
+        """Return how the parts of a tensor become one, and what its elements are divided by.
+
+        Raises
+        ------
+        UnlikeDimsError
+            If their shapes make no batch, or their rows stand in orders of their own.
+        """
+        is_copied = seen.equal and seen.shapes[0] == seen.whole_shape
+        if not (seen.is_held or is_copied) and (sorting := self._sorted_by(seen.call)):
+            raise UnlikeDimsError(f"{sorting} sorts the rows of each rank's batch")
+        form, divided_by = self._form(seen)
+        record = seen.first
+        if record.role in (Role.INPUT, Role.OUTPUT):
+            self._forms[(seen.call.id, record.role is Role.OUTPUT, record.index)] = form
+        return form, divided_by
+
+    def _sorted_by(self, call: Call) -> str:
+        """The module within which a call is made that puts rows into orders of their own; "" for none."""
+        module, is_operator = call.site.module, call.kind is CallKind.OPERATOR
+        return next(
+            (
+                one
+                for one in self._sorting
+                if module.startswith(f"{one}.") or (is_operator and module == one)
+            ),
+            "",
+        )
+
+    def _form(self, seen: Seen) -> tuple[Form, int]:
+        role = seen.first.role
+        if seen.is_held:
+            return Form(Spread.COPIES), 1
+        if role is Role.LOSS:
+            return self._of_loss(seen), 1
+        if role is Role.PARAM_GRAD:
+            return Form(Spread.SUM), self._divided_by
+        if role in GRADIENTS:
+            return self._of_gradient(seen), self._divided_by
+        return self._of_forward(seen), 1
+
+    def _of_loss(self, seen: Seen) -> Form:
+        """The mean of the ranks' losses; their sum where that alone is what one rank minimises."""
+        forms, whole = [Form(Spread.MEAN), Form(Spread.SUM)], seen.whole
+        if self._is_wrapped or whole is None:
+            return forms[0]
+        found = nearest(seen.parts, forms, whole, seen.first.dtype)
+        self._divided_by = 1 if found.spread is Spread.SUM else self._ranks
+        return found
+
+    def _of_gradient(self, seen: Seen) -> Form:
+        """As what it is the gradient of: that of a copy, or of a mean, is added up, that of a summand a copy."""
+        record = seen.first
+        of = self._forms.get((seen.call.id, record.role is Role.GRAD_OUTPUT, record.index))
+        if of is None:
+            of = self._by_shape(seen) or Form(Spread.COPIES)
+        if of.spread is Spread.BATCH:
+            return of
+        return Form(Spread.COPIES if of.spread is Spread.SUM else Spread.SUM)
+
+    def _by_shape(self, seen: Seen) -> Form | None:
+        return form_by_shape(seen.shapes, seen.whole_shape, equal=seen.equal, order=self._order)
+
+    def _of_forward(self, seen: Seen) -> Form:
+        form = self._by_shape(seen)
+        if form is not None:
+            forms = interleaved(form, seen.shapes, self._rows)
+        elif seen.one is not None and all(shape == seen.whole_shape for shape in seen.shapes):
+            forms = [Form(Spread.SUM)]
+            if is_floating(seen.first.dtype):
+                forms.insert(0, Form(Spread.MEAN))
+        else:
+            made = "nothing" if seen.one is None else seen.whole_shape
+            raise UnlikeDimsError(
+                f"the shapes {seen.shapes} of the ranks make no {made} of one rank"
+            )
+        if len(forms) == 1 or (whole := seen.whole) is None:
+            return forms[0]
+        return nearest(seen.parts, forms, whole, seen.first.dtype)
+
+    def arguments(self, calls: Sequence[Call]) -> dict[str, Any]:
+        """Settings of the call; a factor that makes the ranks' mean of their summands is that of the sum.
+
+        The mean over `n` ranks of `k s_r` is `(k / n)` times the sum of `s_r`, to the bit where `n` is a power of two.
+        """
+        told, call = arguments_of(calls), calls[0]
+        before, after = (self._forms.get((call.id, is_output, 0)) for is_output in (False, True))
+        ways, factor = (before and before.spread, after and after.spread), told.get("args.1")
+        if ways == (Spread.SUM, Spread.MEAN) and isinstance(factor, (int, float)):
+            name = operator_of(call.site.op).name
+            if name in ("mul", "div"):
+                told["args.1"] = factor / self._ranks if name == "mul" else factor * self._ranks
+        return told
+
+
+def _sorts_rows(call: Call) -> bool:
+    """Whether an operator sorts the rows of a batch, as where tokens go to experts: ranks have other orders then."""
+    given = [one for one in call.with_role(Role.INPUT) if not one.argument]
+    named = operator_of(call.site.op).name in ("sort", "argsort")
+    return named and bool(given) and len(given[0].shape) == 1
+
+
+__all__ = ["DataForms"]

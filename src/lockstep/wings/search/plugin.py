@@ -1,0 +1,31 @@
+"""What this wing registers: its verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Task, Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `search`."""
+    return [
+        Verb(
+            "search",
+            "Search settings of a training (Optuna); faulty trials do not count.",
+            Task.TRAIN,
+            _search,
+            40,
+            ("hpo", "hyperparameters", "optuna", "sweep", "mindoptimizer"),
+        )
+    ]
+
+
+def _search() -> click.Command:
+    from lockstep.wings.search.command import search
+
+    return search
