@@ -234,3 +234,5 @@ for _ in""",
     found = json.loads(ended.stdout)
     assert found["searched"][-1]["what"] == "lowerings"
     assert "tanh" in found["headline"]
+    counted = [len(one["notes"]) for one in found["trials"] if one["state"].startswith("0 ")]
+    assert len(found["trials"]) <= _bound(sum(counted))
