@@ -33,12 +33,13 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             ),
             unrecorded=(),
             is_of_another_tool=False,
+            put_together_of=None,
         ),
     )
 
 
 _MODULES = {name: schema.MODULES[name] for name in ("module", "module_class")}
-_CALLS = {name: schema.CALLS[name] for name in ("step", "kind", "module", "op")}
+_CALLS = {name: schema.CALLS[name] for name in ("step", "kind", "module", "op", "parent")}
 
 
 def _rank(run: TinyRun) -> Any:
@@ -60,7 +61,10 @@ def _rank(run: TinyRun) -> Any:
             {"module": list(modules), "module_class": list(modules.values())}, schema=_MODULES
         ),
         call_table=pl.DataFrame(
-            [(call.step, call.kind.value, call.site.module, call.site.op) for call in calls],
+            [
+                (call.step, call.kind.value, call.site.module, call.site.op, call.parent)
+                for call in calls
+            ],
             schema=_CALLS,
             orient="row",
         ),

@@ -62,7 +62,9 @@ def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recor
     if any(len(side.ranks) != 1 or side.is_of_another_tool for side in sides):
         return None
     ranks = [next(iter(side.ranks.values())) for side in sides]
-    if any(len(rank.steps) != 1 for rank in ranks) or sorted(map(_model_calls, ranks))[:1] != [1]:
+    if any(len(rank.steps) != 1 or _trains(rank) for rank in ranks):
+        return None
+    if sorted(map(_model_calls, ranks))[0] != 1:
         return None
     found = [_pieces(rank) for rank in ranks]
     whole = next((number for number, pieces in enumerate(found) if len(pieces) == 1), None)
@@ -83,6 +85,14 @@ def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recor
         for number, (side, rank) in enumerate(zip(sides, ranks, strict=True))
     )
     return left, right
+
+
+_OF_TRAINING = [one.value for one in (CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER)]
+
+
+def _trains(rank: RankRecording) -> bool:
+    """Whether more was recorded than calls of a model, which would be left out."""
+    return bool(rank.call_table["kind"].is_in(_OF_TRAINING).any())
 
 
 def _model_calls(rank: RankRecording) -> int:
