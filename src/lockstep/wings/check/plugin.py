@@ -28,7 +28,7 @@ def lockstep_commands() -> list[Verb]:
             Task.ADVICE,
             _diagnose,
             2,
-            ("explain", "logs", "errors"),
+            ("logs", "errors"),
         ),
         Verb(
             "doctor",

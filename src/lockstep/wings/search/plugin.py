@@ -16,7 +16,7 @@ def lockstep_commands() -> list[Verb]:
     return [
         Verb(
             "search",
-            "Search settings of a training (Optuna); faulty trials do not count.",
+            "Search the best settings of a training (Optuna).",
             Task.TRAIN,
             _search,
             40,
