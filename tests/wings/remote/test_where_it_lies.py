@@ -44,6 +44,7 @@ def _numbers(folder: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_two_recordings_on_two_machines_give_the_local_answer_letter_for_letter(
     local: tuple[str, int],
     host: SshHost,

@@ -104,6 +104,7 @@ def test_one_switch_of_all_is_found_in_few_trials(bench: Bench, switch: str) -> 
     assert alone["outcome"] == "agrees"
 
 
+@pytest.mark.exhaustive
 def test_the_module_that_must_not_be_16_bits_is_found(bench: Bench) -> None:
     found = bench.bisect("--switch", "amp", planted="amp")
     assert found["code"] == 1

@@ -116,6 +116,7 @@ for _ in range(6):
 _ORDER = {"right": "[0, 4, 1, 5, 2, 6, 3, 7]", "wrong": "[0, 4, 1, 5, 2, 6, 7, 3]"}
 
 
+@pytest.mark.exhaustive
 def test_a_channel_shuffle_by_index_select_is_kept_where_it_is_equal(
     programs: Path, tmp_path: Path
 ) -> None:

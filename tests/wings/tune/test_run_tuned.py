@@ -132,6 +132,7 @@ def test_the_command_s_exit_code_is_passed_on(bench: _Bench, programs: Path) -> 
     assert subprocess.run(command, cwd=bench.folder, timeout=300).returncode == 7
 
 
+@pytest.mark.exhaustive
 def test_the_end_of_a_data_loaders_worker_is_not_that_of_the_training(tmp_path: Path) -> None:
     # given a training that is timed up to its third step
     applying = Applying({}, tmp_path / "told", (1, 3), None)
