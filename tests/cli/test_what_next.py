@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -215,4 +216,4 @@ def test_variables_that_decide_about_numbers_are_set_as_they_were(place: Workpla
     assert said in told[0].out.splitlines()[-2]
     assert done.code == 0, done.err
     shown = place.run("lockstep", "show", "of-two-whole")
-    assert "environment: OMP_NUM_THREADS=2" in shown.out
+    assert re.search("environment: .*OMP_NUM_THREADS=2", shown.out)

@@ -170,11 +170,12 @@ def note_seed(manifest: RankManifest) -> None:
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
-    return list(_sources_of(len(sys.modules), next(reversed(sys.modules))))
+    modules = list(sys.modules.values())
+    return list(_sources_of(tuple(map(id, modules)), getattr(modules[-1], "__file__", None)))
 
 
 @lru_cache(maxsize=1)
-def _sources_of(_modules: int, _last: str) -> list[str]:
+def _sources_of(_modules: tuple[int, ...], _last: str | None) -> list[str]:
     """The same, looked for again once others are loaded: for each step that is recorded apart it is asked anew."""
     return sorted(map(_resolved, module_files()))
 
