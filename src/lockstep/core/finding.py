@@ -392,7 +392,7 @@ class Comparison:
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too.
+    allowed, they stand in `not_compared` too. `not_run_again` names a framework whose operators Lockstep cannot run.
     """
 
     reference: str
@@ -418,6 +418,7 @@ class Comparison:
     unrecorded: tuple[str, ...] = ()
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
+    not_run_again: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()

@@ -198,6 +198,8 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         words = f"{words}; compared at the boundary of compiled code: {what}"
+    if comparison.not_run_again:
+        words += f"; judged without running operators of {comparison.not_run_again} again"
     words += end_words.in_headline(comparison.ends)
     first = comparison.not_compared[:1]  # what an INCOMPARABLE begins with
     ends = (one for one in comparison.endings if one not in words and one not in first)
