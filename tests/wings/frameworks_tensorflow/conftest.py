@@ -19,7 +19,8 @@ import pytest
 import lockstep
 from lockstep.core.finding import Comparison
 
-SCRIPT = Path(__file__).with_name("tensorflow_training.py")
+TRAINING = str(Path(__file__).with_name("tensorflow_training.py"))
+REPLICAS = str(Path(__file__).with_name("tensorflow_replicas.py"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,9 +54,14 @@ def ran(*command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def command_of(*words: str) -> list[str]:
+    """The script of a model and its arguments; that of replicas takes no model."""
+    return [REPLICAS, *words[1:]] if words[0] == "replicas" else [TRAINING, *words]
+
+
 def bare_weights(*words: str) -> str:
     """Digest of the weights of a training that is not recorded."""
-    return ran(str(SCRIPT), *words).stdout.split()[-1]
+    return ran(*command_of(*words)).stdout.split()[-1]
 
 
 Trained = Callable[..., Recorded]
@@ -72,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         others = [word for word in words if not word.startswith("--")]
         path = folder / "-".join(words).replace("--", "")
         done = ran(
-            "-m", "lockstep", "record", "-o", str(path), *options, "--", sys.executable, str(SCRIPT), *others
+            "-m", "lockstep", "record", "-o", str(path), *options, "--", sys.executable, *command_of(*others)
         )  # fmt: skip
         return Recorded(path, done.stdout, done.stderr)
 

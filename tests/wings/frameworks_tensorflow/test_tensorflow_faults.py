@@ -58,3 +58,9 @@ def test_the_iteration_of_a_loop_is_told(trained: Trained) -> None:
     found = compared(trained("special", "function"), trained("special", "function", "loop"))
     assert found.origins[0].source.startswith("tensorflow_training.py:")
     assert found.origins[0].call >= 2
+
+
+def test_the_replica_that_computes_something_else_is_named_alone(trained: Trained) -> None:
+    found = compared(trained("replicas", "fit"), trained("replicas", "fit", "slope"))
+    (origin,) = found.origins
+    assert (origin.rank, origin.module, origin.op) == ("rank1", "sequential.act", "tf.LeakyRelu")

@@ -10,7 +10,7 @@ from lockstep.core.finding import Verdict
 
 
 @pytest.mark.parametrize(
-    "words", [("convolutional", "eager"), ("convolutional", "function", "grappler"), ("recurrent", "eager")]
+    "words", [("convolutional", "eager"), ("convolutional", "function", "grappler"), ("replicas", "fit")]
 )  # fmt: skip
 def test_recording_changes_no_bit_of_five_steps(trained: Trained, words: tuple[str, ...]) -> None:
     assert trained(*words).weights == bare_weights(*words)

@@ -150,7 +150,7 @@ class Gradients:
     def _wrap_custom(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def decorator(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if self._tap.is_idle():
+            if self._tap.is_idle() or self._tap.local.phase is not Phase.FORWARD:
                 return original(function, args, kwargs)
             return original(self._custom(function), args, kwargs)
 

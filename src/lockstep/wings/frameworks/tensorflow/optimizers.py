@@ -29,19 +29,23 @@ class Optimizers:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self._patch: Patch | None = None
+        self._patches: list[Patch] = []
 
     def install_once(self) -> None:
         """Begin to listen once Keras is there."""
-        if self._patch is None and (keras := keras_loaded()) is not None:
-            base = next(one for one in keras.optimizers.Optimizer.__mro__ if "apply" in vars(one))
-            self._patch = Patch(base, "apply", self._wrap_apply)
-            self._patch.put()
+        if self._patches or (keras := keras_loaded()) is None:
+            return
+        wraps = {"apply": self._wrap_apply, "_all_reduce_sum_gradients": self._wrap_reduce}
+        for name, wrap in wraps.items():
+            owners = (one for one in keras.optimizers.Optimizer.__mro__ if name in vars(one))
+            self._patches.extend(Patch(owner, name, wrap) for owner in list(owners)[:1])
+        for patch in self._patches:
+            patch.put()
 
     def remove(self) -> None:
         """Listen no more."""
-        if self._patch is not None:
-            self._patch.take_back()
+        for patch in self._patches:
+            patch.take_back()
 
     def _wrap_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -60,11 +64,12 @@ class Optimizers:
             )
             updates: list[tuple[CodeSite, Any]] = []
             tap.silenced(lambda: self._before(optimizer, grads, variables, updates))
+            tap.local.updates = {tap.name_of(inner(one)): site for site, one in updates}
             before, tap.local.phase = tap.local.phase, Phase.OPTIMIZER
             try:
                 result = original(optimizer, grads, trainable_variables, *args, **kwargs)
             finally:
-                tap.local.phase = before
+                tap.local.phase, tap.local.updates = before, {}
             tap.silenced(lambda: self._after(optimizer, updates))
             if tf.executing_eagerly():
                 tap.recording.end_process_if_asked()
@@ -99,10 +104,29 @@ class Optimizers:
             )
             updates.append((site, variable))
             tap.see(site, Role.PARAM, name, tap.read(inner(variable)), 0)
-            gradient = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-            tap.see(site, Role.PARAM_GRAD, name, gradient, 0)
+            if tap.replicas() == 1:  # of several the sum is what updates
+                tap.see(site, Role.PARAM_GRAD, name, gradient, 0)
             self._slots(optimizer, site, Role.STATE, name, variable)
         tap.then(None, lambda _: tap.recording.optimizer(rank, op, settings, names))
+
+    def _wrap_reduce(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
+            found = original(optimizer, grads_and_vars)
+            updates = dict(self._tap.local.updates)
+            if updates and self._tap.replicas() > 1:
+                self._tap.silenced(lambda: self._reduced(found, updates))
+            return found
+
+        return reduce
+
+    def _reduced(self, pairs: Sequence[Any], updates: dict[str, CodeSite]) -> None:
+        """The sum of the replicas' gradients, which each of them is updated by."""
+        for gradient, variable in pairs:
+            site = updates.get(self._tap.name_of(inner(variable)))
+            if gradient is not None and site is not None:
+                name = self._tap.name_of(inner(variable))
+                self._tap.see(site, Role.PARAM_GRAD, name, gradient, 0)
 
     def _after(self, optimizer: Any, updates: Sequence[tuple[CodeSite, Any]]) -> None:
         tap, rank = self._tap, self._tap.rank()

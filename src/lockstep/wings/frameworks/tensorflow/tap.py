@@ -50,7 +50,7 @@ _SILENT = frozenset(
 """Operators that compute no number of their own: what they pass on is seen where it comes from, and where it goes."""
 _PASSED_ON = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "AddN"})
 
-_XLA_REASON = "jit_compile=True takes no function that looks at tensors; record with --compile-eager, which runs all eagerly"
+_XLA_REASON = "jit_compile=True takes no function that looks at tensors; record with --compile-eager to run eagerly"
 _REWRITES = ("arithmetic_optimization", "constant_folding")
 """Passes of Grappler that round in another order: with them off, recorded graphs and bare ones gave equal bits."""
 _REWRITTEN_REASON = (
@@ -67,17 +67,17 @@ class Item:
     act: Callable[[Any], None]
 
 
-@dataclass(slots=True)
+@dataclass
 class Local(threading.local):
-    """Where the code of this thread is."""
+    """Where the code of this thread is; with slots it would be the same for all threads."""
 
     path: list[CodeSite] = field(default_factory=list)
     phase: Phase = Phase.FORWARD
     is_between: bool = False
+    updates: dict[str, CodeSite] = field(default_factory=dict)
     is_quiet: bool = False
     has_tape: bool = False
     """Whether a tape was recording when Lockstep began to look."""
-    pending: list[list[Item]] = field(default_factory=list)
 
     def runs(self, arguments: Any) -> bool:
         """Whether a layer computes with these, rather than that Keras looks at shapes."""
@@ -105,6 +105,8 @@ class Tap:
         self.named: dict[int, tuple[str, Any]] = {}
         self.constants: dict[int, tuple[Any, Any]] = {}
         self.inputs: dict[CodeSite, list[int]] = {}
+        self._pending: dict[int, list[Item]] = {}
+        """Of each graph that is being built: replicas have threads of their own, and one graph."""
         self._names: dict[int, str] = {}
         self._names_used: dict[str, int] = {}
         self._arrived: dict[int, Any] = {}
@@ -164,9 +166,17 @@ class Tap:
         if not distribute_lib.has_strategy():
             return 0
         context = distribute_lib.get_replica_context()
-        self.recording.world_size = distribute_lib.get_strategy().num_replicas_in_sync
-        number = 0 if context is None else context.replica_id_in_sync_group
-        return number if isinstance(number, int) else 0
+        self.recording.world_size = self.replicas()
+        if context is None:
+            return 0
+        number = tf.get_static_value(context.replica_id_in_sync_group)
+        return 0 if number is None else int(number)
+
+    def replicas(self) -> int:
+        """How many replicas train in step."""
+        if not distribute_lib.has_strategy():
+            return 1
+        return int(distribute_lib.get_strategy().num_replicas_in_sync)
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
@@ -230,8 +240,8 @@ class Tap:
             act(self.values(tensor))
         elif tensor is None and tf.executing_eagerly():
             act(None)
-        elif self.local.pending:
-            self.local.pending[-1].append(Item(tensor, act))
+        elif (items := self._pending.get(id(tf.compat.v1.get_default_graph()))) is not None:
+            items.append(Item(tensor, act))
         else:
             self.recording.note_gap(
                 "a graph that was not built by tf.function", "its end is not known"
@@ -399,17 +409,18 @@ class Tap:
         def build(name: Any, python_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self.recording.is_done:
                 return original(name, python_func, *args, **kwargs)
-            if self.local.pending and not tf.executing_eagerly():
+            if not tf.executing_eagerly():
                 self._hand_over()  # what stands before a loop is told before it
 
             @functools.wraps(python_func)
             def within(*given: Any, **named: Any) -> Any:
-                self.local.pending.append([])
+                graph = id(tf.compat.v1.get_default_graph())
+                self._pending[graph] = []
                 try:
                     result = python_func(*given, **named)
                     self._hand_over()
                 finally:
-                    self.local.pending.pop()
+                    self._pending.pop(graph, None)
                 return result
 
             return original(name, within, *args, **kwargs)
@@ -418,10 +429,11 @@ class Tap:
 
     def _hand_over(self) -> None:
         """Let the graph that is being built hand over what is pending whenever it runs."""
-        items, self.local.pending[-1] = self.local.pending[-1], []
+        graph = tf.compat.v1.get_default_graph()
+        items = self._pending.get(id(graph))
         if not items:
             return
-        graph = tf.compat.v1.get_default_graph()
+        self._pending[id(graph)] = []
         if control_flow_util.GraphOrParentsInXlaContext(graph):
             self.recording.note_gap(COMPILED_BY_XLA, _XLA_REASON)
             return
