@@ -144,13 +144,13 @@ class FrameworkRecording:
             sink.note_gap(what, reason)
 
     def _call(self, site: CodeSite, role: Role, index: int | None) -> SinkCall | None:
-        """The call that a site is at now: in a loop it runs again, and backward goes through the runs in reverse."""
+        """The call that a site is at now, which in a loop runs again; None for the backward of one that never ran."""
         calls = self._calls[site.rank].setdefault(site, [])
         seen = self._seen[site.rank]
         key = (site, role, -1 if index is None else index)
         count, seen[key] = seen[key], seen[key] + 1
         if role in _BACKWARD or (role is Role.PARAM_GRAD and site.phase is Phase.FORWARD):
-            return calls[max(len(calls) - 1 - count, 0)] if calls else None
+            return calls[min(count, len(calls) - 1)] if calls else None
         if count >= len(calls):
             parent = None
             if site.parent is not None:

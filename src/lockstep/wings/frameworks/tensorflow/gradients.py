@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import control_flow_v2_func_graphs, custom_gradient
+from tensorflow.python.ops import custom_gradient
 
 from lockstep.capture.patches import Patch
 from lockstep.core.manifest import INNER_BACKWARD
@@ -20,9 +20,9 @@ from lockstep.wings.frameworks.adapter import CodeSite
 if TYPE_CHECKING:
     from lockstep.wings.frameworks.tensorflow.tap import Tap
 
-_INSIDE_REASON = (
-    "a tape outside of the function differentiates it as a whole; gradients of variables are recorded, and"
-    " --compile-eager shows those of operators"
+_INNER_REASON = (
+    "a function that a tape outside differentiates, a loop and a branch give gradients for every input, asked for or"
+    " not; those of variables are recorded, and --compile-eager shows the ones of operators"
 )
 
 
@@ -109,25 +109,9 @@ class Gradients:
     def _wrap_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def lookup(op: Any) -> Any:
-            function = original(op)
-            if function is None or self._tap.is_idle() or self._tap.local.phase is Phase.OPTIMIZER:
-                return function
-
-            @functools.wraps(function)
-            def gradient(operator: Any, *entering: Any) -> Any:
-                leaving = function(operator, *entering)
-                if not isinstance(operator.graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
-                    # It is given for every input, also for those that no tape asks for.
-                    self._tap.recording.note_gap(INNER_BACKWARD, _INSIDE_REASON)
-                    return leaving
-                self._tap.silenced(
-                    lambda: self._gradient(
-                        operator.type, list(operator.inputs), operator.outputs, entering, leaving
-                    )
-                )
-                return leaving
-
-            return gradient
+            if not (self._tap.is_idle() or tf.executing_eagerly()):
+                self._tap.recording.note_gap(INNER_BACKWARD, _INNER_REASON)
+            return original(op)
 
         return lookup
 
