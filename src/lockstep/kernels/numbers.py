@@ -267,6 +267,23 @@ def _columns(
     return minima.tolist(), maxima.tolist(), means.tolist(), norms.tolist(), *whole
 
 
+def statistics_of(values: Numbers) -> Statistics:
+    """Statistics of an array of any dtype and shape, without a compiled loop, as the recorder takes them."""
+    flat = np.abs(values).ravel() if values.dtype.kind == "c" else values.astype(np.float64).ravel()
+    finite = flat[np.isfinite(flat)]
+    empty = finite.size == 0
+    return Statistics(
+        minimum=float("nan") if empty else float(finite.min()),
+        maximum=float("nan") if empty else float(finite.max()),
+        mean=float("nan") if empty else float(finite.mean()),
+        norm=float(np.linalg.norm(finite)),
+        nan_count=int(np.isnan(flat).sum()),
+        inf_count=int(np.isinf(flat).sum()),
+        zero_count=int((flat == 0).sum()),
+        not_finite=None if finite.size == flat.size else not_finite_of(values),
+    )
+
+
 def prepare() -> None:
     """Have the loops for float32 ready, so that the first tensor does not wait for the compiler."""
     for size in (SKETCH_SIZE, SKETCH_SIZE + 1):
