@@ -70,7 +70,7 @@ class Statistic:
     kind: type
     heading: str = ""
     unwritten: float | None = math.nan
-    least: float | None = None
+    least: int | None = None
     added: bool = False
 
 
@@ -86,7 +86,9 @@ class Statistics:
     `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
     Boolean tensors count as 0 and 1, complex ones by magnitude. NaN too is what another tool left out, also as a norm.
     `not_finite` is a digest of the places of NaN, inf and -inf in row-major order (`lockstep.kernels.not_finite`): None
-    where there is none of them, and in what was recorded without it.
+    where there is none of them, and in what was recorded without it. `subnormal_count` counts elements that are not 0
+    and smaller than the smallest normal number of the tensor's own dtype (IEEE 754-2019, 2.1): they have lost digits,
+    and the next factor makes zeros of them. None in what was recorded without it.
 
     To add a number: declare it here, and take it in `lockstep.kernels` (arrays) and `lockstep.devices.tensor_numbers`
     (what no loop is compiled for). Columns, their bounds, and the tables that show all numbers follow.
@@ -100,6 +102,9 @@ class Statistics:
     inf_count: int = _statistic(heading="inf", unwritten=0, least=0)
     zero_count: int = _statistic(heading="zeros", unwritten=0, least=0)
     not_finite: str | None = _statistic(unwritten=None, added=True)
+    subnormal_count: int | None = _statistic(
+        heading="subnormal", unwritten=None, least=0, added=True
+    )
 
 
 STATISTICS = tuple(
