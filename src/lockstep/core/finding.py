@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
@@ -392,7 +392,8 @@ class Comparison:
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too.
+    allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
+    code 1.
     """
 
     reference: str
@@ -422,6 +423,7 @@ class Comparison:
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()
     crashes: tuple[str, ...] = ()
+    is_strict: bool = False
 
     @property
     def other_precision_alone(self) -> bool:
@@ -447,9 +449,17 @@ class Comparison:
         ExitCode
             0: they agree, or all that differs is another precision throughout; 1: they differ; 2: it cannot be said.
         """
-        if self.other_precision_alone and not strict:
+        if self.other_precision_alone and not (strict or self.is_strict):
             return ExitCode.AGREES
         return _EXIT_CODES[self.verdict]
+
+    def unless(self, why: str) -> Comparison:
+        """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
+        if not why or self.exit_code() != ExitCode.AGREES:
+            return self
+        not_compared = (why, *self.not_compared)
+        verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
+        return replace(self, verdict=verdict, not_compared=not_compared)
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
 from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import headline
+from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.report.json_text import finite, json_text
 
 JSON_SCHEMA_VERSION = 1
@@ -27,12 +27,13 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """
     origins = [_origin(origin, comparison) for origin in comparison.origins]
     tally = tally_of(comparison.findings)
+    answer = answer_of(comparison, tally)
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
         "outcome": comparison.outcome,
-        "headline": headline(comparison),
-        "exit_code": int(comparison.exit_code()),
+        "headline": answer.headline,
+        "exit_code": int(answer.exit_code),
         "origin": origins[0] if origins else None,
         "origins": origins,
         "steps": list(comparison.steps),

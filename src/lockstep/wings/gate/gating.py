@@ -95,9 +95,7 @@ class Gated:
             return ExitCode.AGREES
         if self.comparison is None:
             return ExitCode.FAILED
-        code = self.comparison.exit_code()
-        unproven = self.refused or (self.failed and not self.allow_crash)
-        return ExitCode.FAILED if unproven and code == ExitCode.AGREES else code
+        return self.comparison.unless(self.refused).exit_code()
 
     @property
     def headline(self) -> str:
@@ -211,6 +209,7 @@ def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
     manner = Manner(by_default=variant.calibration is None, is_golden=True)
     following = what_next(found, variant.recording, candidate, manner)
     comparison: Comparison = dataclasses.replace(found, what_next=following)
+    comparison = comparison.unless("" if gated.allow_crash else gated.failed)
     other = differing_words(machine_of(variant.recording), here)
     words = f"the nearest of this golden's: {other}" if other else ""
     return dataclasses.replace(

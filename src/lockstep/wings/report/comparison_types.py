@@ -301,6 +301,8 @@ class ComparisonData:
         What `lockstep compare --json` says: the same words and numbers.
     headline, reasons
         The terminal's first line without its first word, and the lines below it.
+    first_clause, later_clauses
+        The same line in two parts: what was compared, and what else is to be said of it.
     advice
         What to do next, best first.
     runs
@@ -319,6 +321,8 @@ class ComparisonData:
 
     answer: dict[str, Any]
     headline: str
+    first_clause: str
+    later_clauses: str
     reasons: tuple[str, ...]
     advice: tuple[Advice, ...]
     runs: tuple[Run, Run]
