@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from lockstep.wings.migrate.engine.tree import parts_of
 
 _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
-_WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda"})
+_WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda", "double", "record_stream"})
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
 _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 _NOWHERE = PurePosixPath("module.py")

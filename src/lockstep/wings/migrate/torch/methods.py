@@ -36,8 +36,6 @@ _DTYPES = {
 }
 _TYPE_PREFIX = "torch.cuda."
 _ATTRIBUTES = frozenset({"cuda", "cuda_stream", "is_cuda", "type"})
-_STREAMS = {"npu": ".npu_stream", "xpu": ".sycl_queue"}
-"""What streams of a device call the handle of its own runtime, where they have one."""
 _DEFAULT_TYPE = "set_default_tensor_type"
 
 
@@ -359,10 +357,9 @@ def _claim_stream(unit: Unit, node: ast.Attribute) -> None:
         unit.keep(node, "methods/own", "an attribute of this project's own")
         return
     reason = "is a handle of CUDA's runtime: streams of another device do not have it, and code for CUDA takes no other"
-    unit.list(
-        node, "methods/stream", reason, replacement=_STREAMS.get(unit.target.name, ""),
-        span=attribute_span(unit.scopes, node),
-    )  # fmt: skip
+    row = unit.settings.table.result("torch.cuda.Stream().cuda_stream")
+    span = attribute_span(unit.scopes, node)
+    unit.list(node, "methods/stream", reason, replacement=row.becomes if row else "", span=span)
 
 
 def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
