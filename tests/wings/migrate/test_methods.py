@@ -122,7 +122,7 @@ def test_a_scripted_function_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["args.cuda = True\nif args.cuda: pass\n", "p.add_argument('--cuda')\nf(a.cuda)\n"]
+    "code", ["args.cuda = True\nif args.cuda: pass\n", "p.add_argument('--cuda')\nf(args.cuda)\n"]
 )
 def test_flags_stay(code: str) -> None:
     for target in ("neutral", "npu"):

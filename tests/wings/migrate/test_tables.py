@@ -30,6 +30,8 @@ CALLS = {
     "torch.cuda.set_rng_state": "(torch.cuda.get_rng_state())",
     "torch.cuda.set_per_process_memory_fraction": "(0.5, 0)",
     "torch.cuda.Event": "(enable_timing=True)",
+    "torch.is_autocast_enabled": "()",
+    "torch.set_autocast_enabled": "(False)",
     "torch.cuda.amp.autocast": "(True, torch.float16)",
     "torch.cuda.amp.GradScaler": "(enabled=False)",
     "torch.cuda.amp.custom_fwd": "(cast_inputs=torch.float32)",

@@ -49,8 +49,11 @@ def is_number(scopes: ModuleScopes, node: ast.AST | None, depth: int = 4) -> boo
         return called(node) in _GIVING
     if isinstance(node, ast.BinOp):
         sides = (node.left, node.right)
-        return isinstance(node.op, ast.Mod | ast.Add | ast.Sub | ast.FloorDiv) and any(
-            is_number(scopes, side, depth - 1) for side in sides
+        text = isinstance(getattr(node.left, "value", None), str)
+        return (
+            not text
+            and isinstance(node.op, ast.Mod | ast.Add | ast.Sub | ast.FloorDiv)
+            and any(is_number(scopes, side, depth - 1) for side in sides)
         )
     if isinstance(node, ast.Attribute):
         return any(_is_int_flag(call, node.attr) for call in scopes.of(ast.Call))

@@ -80,6 +80,8 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
             return None  # the kernel is one mention
         if isinstance(inner, ast.Name) and found[0] == "torch":
             return None
+        if found[0] == "torch.cuda" == name:
+            found = found[0], _asked_by_name(unit, node, found[1])
         return _Use(inner, first, meaning, *found)
     return None
 
@@ -107,6 +109,17 @@ def _device_texts(scopes: ModuleScopes, argument: ast.expr) -> list[ast.AST]:
     if isinstance(argument, ast.Call) and scopes.name(argument.func) == "torch.device":
         return [text for inner in argument.args for text in ast.walk(inner)]
     return []
+
+
+def _asked_by_name(unit: Unit, node: ast.AST, entry: Entry) -> Entry:
+    """The row for `torch.cuda` itself; a listing in `getattr(torch.cuda, "name")` of what its module does not serve."""
+    call = unit.scopes.parents[node]
+    if not isinstance(call, ast.Call) or node not in call.args[:1] or len(call.args) < 2:
+        return entry
+    name = f"torch.cuda.{getattr(call.args[1], 'value', '')}"
+    row = unit.settings.table.lookup(name)
+    found = row and _through_variable(unit, call, row, name)
+    return found if found and found.action is Action.LIST else entry
 
 
 class _Rewriting:
@@ -179,7 +192,9 @@ class _Rewriting:
         try:
             edits = self._arguments(entry)
         except CannotRewriteError as error:
-            if entry.otherwise is not None:
+            if entry.otherwise is not None and entry.otherwise.action is Action.KEEP:
+                self._unit.keep(self._use.node, entry.rule, entry.otherwise.reason)
+            elif entry.otherwise is not None:
                 self._rewrite(entry.otherwise)
             else:
                 reasons = "; ".join(filter(None, (str(error), entry.reason)))

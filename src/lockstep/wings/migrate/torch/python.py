@@ -15,6 +15,7 @@ from lockstep.wings.migrate.plan import Edit, Mention
 from lockstep.wings.migrate.torch.integers import find_integers
 from lockstep.wings.migrate.torch.kernels import find_kernels
 from lockstep.wings.migrate.torch.keywords import find_keywords
+from lockstep.wings.migrate.torch.ladders import find_ladders
 from lockstep.wings.migrate.torch.leftovers import find_leftovers
 from lockstep.wings.migrate.torch.methods import find_methods
 from lockstep.wings.migrate.torch.names import find_names
@@ -23,6 +24,7 @@ from lockstep.wings.migrate.torch.results import find_method_rows, find_results
 from lockstep.wings.migrate.torch.strings import find_strings
 from lockstep.wings.migrate.torch.unit import Settings, Unit
 from lockstep.wings.migrate.torch.user_matching import find_user_rules
+from lockstep.wings.migrate.torch.variables import find_variables
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 Rule = Callable[[Unit], None]
@@ -31,12 +33,14 @@ Rule = Callable[[Unit], None]
 _RULES = (
     find_user_rules,
     find_results,
+    find_ladders,
     find_names,
     find_kernels,
     find_methods,
     find_method_rows,
     find_integers,
     find_profiler_arguments,
+    find_variables,
     find_strings,
     find_keywords,
     find_leftovers,
