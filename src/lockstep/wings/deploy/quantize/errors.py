@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.noted import module_of, source_of
 from lockstep.wings.deploy.quantize.allowed import Allowance, of_blocks, of_levels, of_range
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS, Plan, engine_of
 from lockstep.wings.deploy.quantize.calibration import Samples
@@ -20,8 +21,6 @@ from lockstep.wings.deploy.quantize.layers import (
     LOOKUP,
     Layer,
     attribute,
-    module_of,
-    source_of,
 )
 from lockstep.wings.deploy.quantize.twins import Twin, TwinGraph
 from lockstep.wings.deploy.runtime import Array, Level, Session, Settings
