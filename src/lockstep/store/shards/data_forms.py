@@ -51,7 +51,6 @@ class DataForms:
         self._rows: Mapping[int, int] = {}
         self._forms: dict[tuple[int, bool, int], Form] = {}
         self._sorted: Mapping[str, SortedRows | None] = {}
-        self.proves_batch = False
 
     @property
     def sums_losses(self) -> bool:
@@ -78,10 +77,8 @@ class DataForms:
         self._ranks = len(by_rank)
         batches = []
         for seen in batches_of(by_rank, whole):
-            form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
-            if form is not None and form.axis == 0 and form.spread is Spread.BATCH:
+            if self.is_batch(seen):
                 batches.append(seen)
-        self.proves_batch = bool(batches) and all(map(_is_dealt, batches))
         if batches:
             self._rows = {place: one[0] for place, one in enumerate(batches[0].shapes)}
             self._order = self._order_of(batches)
@@ -89,6 +86,11 @@ class DataForms:
         self._sorted = sorted_in(by_rank, whole, self._order)
         for seen in seen_of(CallKind.LOSS, by_rank, whole):
             self._of_loss(seen)
+
+    def is_batch(self, seen: Seen) -> bool:
+        """Whether the rows of ranks make those of one, by their shapes."""
+        form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
+        return form is not None and form.axis == 0 and form.spread is Spread.BATCH
 
     def _order_of(self, batches: Sequence[Seen]) -> Order:
         """By all tensors of the batch together, as rows of one may be equal; else by each alone."""
@@ -193,7 +195,7 @@ class DataForms:
         return told
 
 
-def _is_dealt(seen: Seen) -> bool:
+def is_dealt(seen: Seen) -> bool:
     """Whether the ranks' rows are those of one rank, to the last bit, in whatever order."""
     whole = seen.whole
     if whole is None or any(each.content.loader is None for each in seen.records):
@@ -226,4 +228,4 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
     return best
 
 
-__all__ = ["DataForms"]
+__all__ = ["DataForms", "is_dealt"]
