@@ -12,8 +12,15 @@ from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
-from lockstep.locate.circumstances import every_circumstance, is_known
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.circumstances import SEED, every_circumstance, is_known
+from lockstep.locate.model_setup import (
+    FROZEN,
+    GROUPS,
+    OPTIMIZER,
+    OTHER_MODE,
+    TIED,
+    ModelSetup,
+)
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.aspects import aspects
@@ -25,11 +32,11 @@ _PLACE = re.compile(
 )
 """Settings that say where something lies or what it is called."""
 _OF_SETUP = {
-    "frozen parameters": "frozen",
-    "tied": "tied",
-    "in training mode only": "modes",
-    "optimizer": "optimizer",
-    "parameter groups": "optimizer-groups",
+    FROZEN: "frozen",
+    TIED: "tied",
+    OTHER_MODE: "modes",
+    OPTIMIZER: "optimizer",
+    GROUPS: "optimizer-groups",
 }
 """Aspects by the words of `ModelSetup.differences`; all others are settings of modules."""
 
@@ -48,7 +55,7 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
             aspect = "wrappers"
         else:
             aspect = by_name.get(one.name, "amp" if "autocast" in one.name else "environment")
-        if one.name.startswith("seed ") and not (left.seeds and right.seeds):
+        if one.setting == SEED and not (left.seeds and right.seeds):
             continue
         if not is_known(one):
             answers.not_known([aspect], f"{one.name} was taken out of a recording")
