@@ -24,9 +24,6 @@ _LARGEST = frozenset(
 _ROUNDED = 64 * 2.0**-23
 """Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
 
-KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
-"""Options of an optimizer that choose a kernel or record history, and mean nothing to the numbers."""
-
 _DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
 
 _NO_NUMBERS = frozenset(

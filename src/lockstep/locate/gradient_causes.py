@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lockstep.core.finding import Kind, Origin, Pair
+from lockstep.core.optimizer_classes import OPTIONS_OF_CLOSURES
 from lockstep.core.reason import About, Reason
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
@@ -24,12 +25,6 @@ from lockstep.locate.words import setting_clause
 _IN_AND_OUT = [About.ENTERED, About.LEFT]
 NOT_ZEROED = "zero_grad"
 """Operator name of an origin whose gradients hold an earlier step's."""
-
-
-_EVALUATIONS = frozenset(
-    {"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"}
-)
-"""Options of LBFGS that decide how often it calls its closure, see `torch.optim.LBFGS`."""
 
 
 class GradientCauses(StepOrigins):
@@ -135,7 +130,9 @@ class GradientCauses(StepOrigins):
             " candidate"
         )
         options = [
-            setting_clause(one) for one in self.rank.setup.options if one.name in _EVALUATIONS
+            setting_clause(one)
+            for one in self.rank.setup.options
+            if one.name in OPTIONS_OF_CLOSURES
         ]
         kind = Kind.SETUP if options else Kind.FAULT
         reason = Reason(*options, words)

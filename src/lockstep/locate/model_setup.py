@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.align.names import SAME_NAMES, NameMap
-from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.site import Role
 from lockstep.core.states import Moment
 from lockstep.core.text import listed

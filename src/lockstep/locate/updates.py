@@ -10,9 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed

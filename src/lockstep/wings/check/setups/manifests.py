@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lockstep.align.names import NameMap
-from lockstep.align.settings import KERNEL_CHOICES, differing_settings
+from lockstep.align.settings import differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
 from lockstep.locate.circumstances import SEED, every_circumstance, is_known
