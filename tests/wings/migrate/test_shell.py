@@ -231,19 +231,6 @@ def test_scripts_without_a_word_of_it_have_no_mentions(text):
         assert shell_mentions(text, target) == ()
 
 
-@pytest.mark.parametrize("value", ["-1", "GPU-8d1c0f", "MIG-1/2", '""'])
-def test_a_value_that_another_device_reads_differently_is_listed_beside_the_new_name(value):
-    text = f"CUDA_VISIBLE_DEVICES={value} python a.py"
-    assert ("value", "listed") in [found[:2] for found in mentions(text)]
-    assert migrated(text).startswith("ASCEND_RT_VISIBLE_DEVICES=")
-
-
-@pytest.mark.parametrize("value", ["0", "0,1", "$GPUS", "${GPUS:-0}", '"0, 1"', "$(seq -s, 0 3)"])
-def test_a_plain_value_is_not_listed(value):
-    text = f"CUDA_VISIBLE_DEVICES={value} python a.py"
-    assert [found[:2] for found in mentions(text)] == [("variable", "rewritten")]
-
-
 def test_quotes_and_here_documents_do_not_hide_what_follows():
     text = "echo it's\ncat <<END\ndon't\nEND\necho \"a 'b\" 'c \"d'\npython a.py --device cuda\n"
     assert migrated(text) == text.replace("cuda", "npu")
@@ -317,7 +304,7 @@ def test_any_text_is_read_and_every_name_in_it_accounted_for(text, target):
     found = shell_mentions(text, target)
     for mention in found:
         assert 0 <= mention.span.start <= mention.span.end <= len(text)
-        assert bool(mention.edits) == (mention.outcome is Outcome.REWRITTEN)
+        assert bool(mention.edits) == mention.outcome.is_change
     covered = {place for m in found for place in range(m.span.start, m.span.end)}
     for match in re.finditer("cuda", text, re.IGNORECASE):
         assert match.start() in covered

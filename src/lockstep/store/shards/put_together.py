@@ -13,7 +13,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
-from lockstep.store.other_tools import LEFT_OUT, made_by
+from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, made_by
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
@@ -115,8 +115,9 @@ def made_of(
         If a rank cannot be read.
     """
     reader = Reader(name, lambda _: True, lambda _: _with_gaps(many, calls()))
-    parts = f"of {len(ranks)} ranks" if len(ranks) > 1 else f"by {name}"
-    made = Recording(made_by(reader, many.path, f"it was put together {parts}"))
+    parts = f"its {len(ranks)} ranks were" if len(ranks) > 1 else f"its calls were, by {name},"
+    gap = NotSeen(PUT_TOGETHER, f"{parts} put together, and are compared as one")
+    made = Recording(made_by(reader, many.path, gap))
     made.path, made.put_together_of = many.path, many
     (rank,) = made.ranks.values()
     give_ends(rank, ranks, dims_of, summed_losses=summed_losses())

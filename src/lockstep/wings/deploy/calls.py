@@ -190,12 +190,13 @@ def given_call(inputs: Mapping[str, Array]) -> ReadCall:
     return ReadCall(0, "", "batch", tensors, kind=CallKind.DATA, phase=Phase.DATA)
 
 
-def held_calls(held: Mapping[str, Array]) -> Iterator[ReadCall]:
-    """What a model holds, by full name: a call for each module."""
-    modules: dict[str, list[ReadTensor]] = {}
-    for name, array in held.items():
-        modules.setdefault(name.rpartition(".")[0], []).append(ReadTensor(Role.PARAM, name, array))
-    for module, tensors in modules.items():
+def held_calls(held: Mapping[str, Callable[[], Array]]) -> Iterator[ReadCall]:
+    """What a model holds, by full name: a call for each module, whose arrays are made when it is asked for."""
+    modules: dict[str, list[str]] = {}
+    for name in held:
+        modules.setdefault(name.rpartition(".")[0], []).append(name)
+    for module, names in modules.items():
+        tensors = [ReadTensor(Role.PARAM, name, held[name]()) for name in names]
         yield ReadCall(0, module, "torch.nn.Module", tensors, kind=CallKind.INIT, phase=Phase.INIT)
 
 

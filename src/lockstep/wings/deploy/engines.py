@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,9 @@ def bfloat16() -> Any:
 
 
 @contextmanager
-def as_sentence(what: str, advice: str = "") -> Iterator[None]:
+def as_sentence(
+    what: str, advice: str = "", where: Callable[[str], str] = lambda said: ""
+) -> Iterator[None]:
     """Turn whatever a library raises into one sentence; libraries raise types of their own, without a common one.
 
     Parameters
@@ -50,6 +52,8 @@ def as_sentence(what: str, advice: str = "") -> Iterator[None]:
         What could not be done, as in "model.onnx: cannot be loaded".
     advice
         What to do about it.
+    where
+        Which part of a model what the library says is of, as a clause.
 
     Raises
     ------
@@ -62,7 +66,9 @@ def as_sentence(what: str, advice: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         said = first_line(error)
-        raise UsageError(f"{what} ({said})" + (f"; {advice}" if advice else "")) from error
+        raise UsageError(
+            f"{what} ({said}){where(str(error))}" + (f"; {advice}" if advice else "")
+        ) from error
 
 
 def first_line(error: BaseException, most: int = 300) -> str:

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from lockstep.wings.deploy.free_axes import (
     constraint_sentence,
     to_trace_with,
 )
+from lockstep.wings.deploy.large_models import message_of
 from lockstep.wings.deploy.model_file import opset_of, rename_values
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.recurrent import any_length
@@ -136,6 +138,7 @@ def to_onnx(
     *,
     opset: int = OPSET,
     rules: Mapping[Any, Any] | None = None,
+    aside: Path | None = None,
 ) -> Exported:
     """The ONNX model of a program.
 
@@ -149,6 +152,8 @@ def to_onnx(
         The opset to write; the file is read back, and another one in it is an error.
     rules
         Rules of the user's own for operators: a function of onnxscript by torch's operator.
+    aside
+        Where the weights of a model that is not small are left, as long as the model is needed; None keeps them in it.
 
     Raises
     ------
@@ -167,10 +172,10 @@ def to_onnx(
             raise UsageError(_conversion_sentence(error, program)) from error
         if made is None or made.exported_program is None:
             raise UsageError("the exporter returned no model; another version of torch may")
-        plain = made.model_proto  # made anew each time
+        plain = made.model_proto if aside is None else message_of(made.model, aside)
         with _kept_apart(made.model.graph):
             made.optimize()
-        optimized = made.model_proto
+        optimized = made.model_proto if aside is None else message_of(made.model, aside)
     _restore_inputs(optimized, plain)
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.optimizers import RULE_SET, Optimizer, rules_of_library
 from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed
 from lockstep.wings.deploy.runtime import Session, Settings
@@ -306,7 +307,7 @@ def _moved_model(model: Any, draw: np.random.Generator) -> Any:
     found = type(model)()
     found.CopyFrom(model)
     for tensor in found.graph.initializer:
-        array = helper.to_array(tensor)
+        array = array_of_tensor(tensor)
         if array.dtype.kind == "f" and array.ndim:  # a single number is a constant of the program
             tensor.CopyFrom(helper.from_array(moved(array, draw), tensor.name))
     return found

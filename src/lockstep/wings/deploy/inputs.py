@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 import zlib
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
-from lockstep.wings.deploy.engines import bfloat16
+from lockstep.wings.deploy.engines import bfloat16, engine
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -199,43 +198,27 @@ def _file_arrays(path: Path) -> dict[str, Array]:
         ) from error
 
 
-def _npy(file: BinaryIO) -> dict[str, Array]:
-    return {"arr_0": np.lib.format.read_array(file, allow_pickle=False)}
-
-
-def _npz(file: BinaryIO) -> dict[str, Array]:
-    with zipfile.ZipFile(file) as archive:
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(
-                archive.open(name), allow_pickle=False
-            )
-            for name in archive.namelist()
-        }
+def _numpy(file: BinaryIO) -> dict[str, Array]:
+    """Arrays of a .npy or .npz file, without objects."""
+    found = np.load(file, allow_pickle=False)
+    return {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
 
 
 _SAFE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
-                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?", "BF16": "<u2"}  # fmt: skip
+                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?"}  # fmt: skip
 
 
 def _safetensors(file: BinaryIO) -> dict[str, Array]:
-    """Tensors of a .safetensors file; the format is a header of JSON behind its length, then the bytes."""
-    data = file.read()
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        raise ValueError("its header is longer than the file")
-    header, found = json.loads(data[8 : 8 + length]), {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] not in _SAFE_DTYPES or not 0 <= begin <= end <= len(data) - 8 - length:
-            raise ValueError(
-                f"tensor {name!r} is of dtype {entry['dtype']} at bytes {begin} to {end}"
-            )
-        kind = bfloat16() if entry["dtype"] == "BF16" else _SAFE_DTYPES[entry["dtype"]]
-        flat = np.frombuffer(data[8 + length + begin : 8 + length + end], dtype=kind)
-        found[name] = flat.reshape(entry["shape"])
-    return found
+    """Tensors of a .safetensors file; its own reader for NumPy has no bfloat16."""
+    try:
+        found = engine("safetensors").deserialize(file.read())
+    except engine("safetensors").SafetensorError as error:
+        raise ValueError(str(error)) from error
+    kinds = {"BF16": bfloat16(), **_SAFE_DTYPES}
+    return {
+        name: np.frombuffer(one["data"], kinds[one["dtype"]]).reshape(one["shape"])
+        for name, one in found
+    }
 
 
 def _pt(file: BinaryIO) -> dict[str, Array]:
@@ -250,8 +233,8 @@ def _is_float(dtype: str) -> bool:
 
 
 _READERS: dict[str, Callable[[BinaryIO], dict[str, Array]]] = {
-    ".npz": _npz,
-    ".npy": _npy,
+    ".npz": _numpy,
+    ".npy": _numpy,
     ".safetensors": _safetensors,
     ".pt": _pt,
 }

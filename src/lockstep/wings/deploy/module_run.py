@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from torch.export import ExportedProgram
 
 from lockstep.capture.exported_modules import module_of
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import array_of, is_call, operator_name, stack_of
+from lockstep.wings.deploy.calls import array_of, is_call, operator_name, stack_of, tensor_of
 from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.node_values import Values
 
 _ROUNDINGS = 1 << 12
 """Unit roundoffs that a program's outputs may be off its module's: the kernels are the same, or decomposed."""
@@ -59,7 +61,7 @@ def run_module(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> M
         By name.
     """
     gaps, notes = [], [*_left_training(module)]
-    with _as_it_was(module) as changed:
+    with as_it_was(module) as changed:
         given = {name: one.clone() for name, one in inputs.items()}
         try:
             outputs = _called(module, given)
@@ -179,7 +181,13 @@ def _called(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], seed: int = 0
 ) -> list[torch.Tensor]:
     """What a module returns, copied, with the same random numbers of torch each time, and others by their seed."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _seeded(seed):
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        _seeded(seed),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # its own, and not of the export
         torch.manual_seed(0)
         outputs = [one.clone() for one in flat_tensors(module(**inputs))]
     if any(isinstance(one, FakeTensor) for one in outputs):
@@ -201,21 +209,27 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[Any]:
+def as_it_was(module: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
     """Put parameters and buffers back afterwards; gives what tells the names of those that are others by now."""
     held = dict(module.named_parameters()) | dict(module.named_buffers())
-    before = {name: one.detach().clone() for name, one in held.items()}
+    before = Values()  # large ones in files: a second module may not fit into memory
+    for name, one in held.items():
+        before.add(name, array_of(one))
+
+    def is_other(name: str, now: torch.Tensor) -> bool:
+        return not _is_same(tensor_of(before.get(name)), now.detach())
 
     def changed() -> list[str]:
         now = dict(module.named_parameters()) | dict(module.named_buffers())
-        return [name for name, one in before.items() if not _is_same(one, now[name])]
+        return [name for name in held if is_other(name, now[name])]
 
     try:
         yield changed
     finally:
-        with torch.no_grad():
+        with torch.no_grad(), before:
             for name, one in held.items():
-                one.copy_(before[name])
+                if is_other(name, one):
+                    one.copy_(tensor_of(before.get(name)))
         for name, one in module.named_buffers():
             if one is not held[name]:  # bound anew
                 owner, _, last = name.rpartition(".")

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
-from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.inputs import read_inputs
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.model_file import ModelFile
 from lockstep.wings.deploy.runtime import Session, Settings
 
@@ -103,10 +103,9 @@ def training_of(file: ModelFile, settings: Settings) -> Training:
         raise UsageError(
             f"{file.path}: is no training step; export one with `lockstep export MODEL --train-step sgd:lr=0.1`"
         )
-    to_array = engine("onnx").numpy_helper.to_array
     named = {one.name for one in file.proto.graph.input}
     state = {
-        one.name: np.array(to_array(one))
+        one.name: np.array(array_of_tensor(one))
         for one in file.proto.graph.initializer
         if one.name in named
     }

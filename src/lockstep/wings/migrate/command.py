@@ -393,11 +393,15 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     reports = write_reports(plan, folder, request.names) if folder is not None else ()
     if request.sarif is not None:
         reports = (*reports, _write_sarif(plan, request.sarif))
-    unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
+    unsupported, changes = (
+        next((from_here(path) for path in reports if path.stem.startswith(name)), "")
+        for name in ("unsupported", "change")
+    )
     return Delivery(
         place=place,
         written=tuple(map(from_here, reports)),
-        unsupported=from_here(unsupported) if unsupported else "",
+        unsupported=unsupported,
+        changes=changes,
         next_command=_next_command(plan, collection, request),
         prefix=_prefix(collection.root),
         not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),

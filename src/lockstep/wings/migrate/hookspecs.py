@@ -32,6 +32,8 @@ class MigrationTarget:
         The method of tensors and modules that stands for `.cuda()`; empty where there is only `.to(device)`.
     is_device
         The attribute of tensors that stands for `.is_cuda`; empty where there is none.
+    single
+        Whether a machine has one such device, number 0.
     environment
         Environment variables, CUDA's name to the device's own: in Python, shell scripts and settings files.
     image
@@ -60,6 +62,7 @@ class MigrationTarget:
     backend: str = ""
     method: str = ""
     is_device: str = ""
+    single: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     container_options: str = ""

@@ -11,7 +11,8 @@ from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.torch.table import built_in
 
-_NEUTRAL_DEVICES = ("torch.cuda", "torch.npu", "torch.xpu")
+_NEUTRAL_DEVICES = ("npu", "xpu", "hpu", "mps")
+"""The devices, beside CUDA, that neutral scripts run on."""
 
 
 def migration_targets() -> dict[str, MigrationTarget]:
@@ -51,7 +52,7 @@ def built_in_targets() -> list[MigrationTarget]:
             importable="habana_frameworks.torch.hpu",
             backend="hccl",
         ),
-        _device("mps", backend="gloo", is_device="is_mps"),
+        replace(_device("mps", backend="gloo", is_device="is_mps"), single=True),
     ]
 
 
@@ -83,7 +84,6 @@ def _neutral_has(name: str) -> bool:
     """Whether every device that scripts are written for has a name, or torch itself has it."""
     if "{module}" not in name:
         return has_name("neutral", name)
-    return all(
-        any(has_name(target, name.replace("{module}", module)) for target in ("npu", "torch"))
-        for module in _NEUTRAL_DEVICES
+    return has_name("torch", name.replace("{module}", "torch.cuda")) and all(
+        _has(target, name) for target in _NEUTRAL_DEVICES
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.core.records import Statistics
 from lockstep.locate.set_up_answers import Answer
 
 Floats = npt.NDArray[np.float64]
@@ -190,18 +191,16 @@ class SetupLine:
 
 @dataclass(frozen=True, slots=True)
 class SideNumbers:
-    """Statistics of one tensor; see `lockstep.core.records.Statistics`."""
+    """Numbers about one tensor, and how it is laid out."""
 
-    norm: float
-    mean: float
-    minimum: float
-    maximum: float
-    nan_count: int
-    inf_count: int
-    zero_count: int
+    statistics: Statistics
     shape: tuple[int, ...]
     dtype: str
     layout: str
+
+    def of(self, name: str) -> Any:
+        """One of them, or of the statistics."""
+        return getattr(self if name in self.__slots__ else self.statistics, name)
 
 
 @dataclass(frozen=True, slots=True)

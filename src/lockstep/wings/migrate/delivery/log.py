@@ -10,14 +10,13 @@ from lockstep.core.replacement import replacing
 from lockstep.core.text import printable
 from lockstep.core.version import VERSION
 from lockstep.report.paragraphs import counted
-from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan
+from lockstep.wings.migrate.delivery.rows import Counts, counts_of, counts_of_plan
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import (
     Edit,
     Failure,
     FilePlan,
     Mention,
-    Outcome,
     Plan,
     Span,
     after,
@@ -48,7 +47,7 @@ def log_lines(plan: Plan) -> Iterator[str]:
     yield (
         f"{counted(len(plan.files), 'file')} read,"
         f" {sum(file.changed for file in plan.files)} changed:"
-        f" {counted(counts.rewritten, 'site')} rewritten, {counts.listed} listed,"
+        f" {counted(counts.rewritten, 'site')} rewritten,{_differing(counts)} {counts.listed} listed,"
         f" {counts.kept} kept"
     )
     for file in plan.files:
@@ -59,6 +58,10 @@ def log_lines(plan: Plan) -> Iterator[str]:
     for failure in plan.failures:
         yield ""
         yield f"failed {place_of(failure)}: {printable(failure.reason)}"
+
+
+def _differing(counts: Counts) -> str:
+    return f" {counts.differing} with another meaning," if counts.differing else ""
 
 
 def place_of(failure: Failure) -> str:
@@ -72,8 +75,8 @@ def _file_lines(file: FilePlan) -> Iterator[str]:
         return
     yield ""
     yield (
-        f"{printable(str(file.path))}: {counts.rewritten} rewritten, {counts.listed} listed,"
-        f" {counts.kept} kept"
+        f"{printable(str(file.path))}: {counts.rewritten} rewritten,{_differing(counts)}"
+        f" {counts.listed} listed, {counts.kept} kept"
     )
     for addition in file.additions:
         line, _ = file.source.position(addition.span.start)
@@ -91,7 +94,7 @@ def _site_lines(file: FilePlan, mention: Mention, edits: Sequence[Edit]) -> Iter
     """The lines on which a site stands, before and after; of a very long line what is around the site."""
     lines = _around(file.source, mention.span, edits)
     before = file.source.text[lines.start : lines.end]
-    if mention.outcome is not Outcome.REWRITTEN:
+    if not mention.outcome.is_change:
         yield from _marked("   ", before)
         if mention.replacement:
             yield f"    instead: {printable(mention.replacement)}"

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from lockstep.wings.migrate.engine.spans import Cover
 from lockstep.wings.migrate.files.surroundings import (
+    COMPUTED,
+    FOREIGN,
     Surroundings,
     Variable,
     old_names,
@@ -35,6 +37,7 @@ DEVICE_OPTION = re.compile(
 BACKEND_OPTION = re.compile(
     rf"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|[ \t]+)(?P<quote>\\?[\"']?)(?P<value>{BACKEND.pattern})(?P=quote)(?![\w:./-])"
 )
+_SET_VALUE = re.compile(r"[ \t]+(?P<value>[^\n]*)")
 _VALUE = re.compile(r"=(?P<value>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')])*)")
 _FREE_WORD = re.compile(r"(?:(?<![\w./-])|(?<=:-))(?:cuda|nccl)(?![\w./-])")
 _LOGICAL_LINE = re.compile(r"[ \t]*#[^\n]*|(?:\\\r?\n|[^\n])+")
@@ -268,25 +271,30 @@ class _Reader:
                 self._add("shell/unknown", Outcome.LISTED, span, reason)
 
     def _variable(self, variable: Variable, name: Span) -> None:
-        value = _VALUE.match(self.text, name.end)
+        """One use of a variable: renamed where the target's own reads the same value."""
+        value = self._value_of(name)
         shown = Span(name.start, value.end()) if value else name
+        text = value["value"].strip("'\"") if value else None
         new = variable.rename.get(self.target)
         if new is None:
-            reason = f"{variable.about}, and only for the old device"
+            reason, instead = f"{variable.about}, and only for the old device", self.target
             self._add(
-                "shell/variable", Outcome.LISTED, shown, reason, variable.replacement(self.target)
+                "shell/variable", Outcome.LISTED, shown, reason, variable.replacement(instead)
             )
+        elif text is not None and variable.is_foreign(text):
+            self._add("shell/value", Outcome.LISTED, shown, FOREIGN.format(new=new))
         else:
-            reason = f"the target's own name: {new}"
-            self._add("shell/variable", Outcome.REWRITTEN, shown, reason, edit=Edit(name, new))
-            text = value["value"].strip("'\"") if value else "$"
-            if (
-                variable.values
-                and not re.search(r"[$`]", text)
-                and not re.fullmatch(variable.values, text)
-            ):
-                reason = f"{new} may read this value differently: check it"
-                self._add("shell/value", Outcome.LISTED, shown, reason)
+            computed = bool(text) and bool(variable.values) and bool(re.search(r"[$`]", text or ""))
+            outcome = Outcome.DIFFERS if computed else Outcome.REWRITTEN
+            reason = COMPUTED.format(new=new) if computed else f"the target's own name: {new}"
+            self._add("shell/variable", outcome, shown, reason, edit=Edit(name, new))
+
+    def _value_of(self, name: Span) -> re.Match[str] | None:
+        """What a variable is given behind its name: by `=`, or by a blank behind `ENV` and `setenv`."""
+        line = self.text.rfind("\n", 0, name.start) + 1
+        setting = self.text[line : name.start].strip().lower() in ("env", "setenv")
+        match = _VALUE.match(self.text, name.end)
+        return match or (_SET_VALUE.match(self.text, name.end) if setting else None)
 
     def _each(
         self,

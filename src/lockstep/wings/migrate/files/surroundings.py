@@ -21,6 +21,9 @@ from lockstep.wings.migrate.plan import Span
 DEVICES = ("npu", "xpu", "hpu", "mps")
 NEUTRAL = "neutral"
 
+FOREIGN = "{new} reads this value otherwise than the old variable does"
+COMPUTED = "is given a computed value: {new} reads numbers as the old variable does, and other values otherwise"
+
 NOTHING: Mapping[str, str] = {}
 
 _OLD_DEVICE = re.compile(
@@ -83,6 +86,11 @@ class Variable:
     rename: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     values: str = ""
+
+    def is_foreign(self, value: str) -> bool:
+        """Whether a value that stands there whole is one that other devices read otherwise."""
+        computed = re.search(r"[$`]", value)
+        return bool(self.values) and not computed and not re.fullmatch(self.values, value)
 
     def replacement(self, target: str) -> str:
         """What to write on `target`; for the neutral form one entry a device."""

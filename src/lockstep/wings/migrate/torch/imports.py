@@ -49,7 +49,7 @@ class _Brought:
 
     @property
     def is_renamed(self) -> bool:
-        return self.entry is not None and self.entry.action is Action.RENAME
+        return self.entry is not None and self.entry.action.writes
 
 
 class Imports:
@@ -108,7 +108,7 @@ class Imports:
         entry = self._unit.settings.table.lookup(qualified)
         entry = entry and as_optional(self._unit.scopes, binding, entry)
         new_name = ""
-        if entry and entry.action is Action.RENAME and not _binds_root(binding):
+        if entry and entry.action.writes and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
             new_name = filled if _DOTTED.match(filled) else ""
         self._brought[binding] = _Brought(binding, node, entry, new_name)

@@ -12,15 +12,19 @@ from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import Edit, Mention
+from lockstep.wings.migrate.torch.integers import find_integers
 from lockstep.wings.migrate.torch.kernels import find_kernels
 from lockstep.wings.migrate.torch.keywords import find_keywords
+from lockstep.wings.migrate.torch.ladders import find_ladders
 from lockstep.wings.migrate.torch.leftovers import find_leftovers
 from lockstep.wings.migrate.torch.methods import find_methods
 from lockstep.wings.migrate.torch.names import find_names
 from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
+from lockstep.wings.migrate.torch.results import find_method_rows, find_results
 from lockstep.wings.migrate.torch.strings import find_strings
 from lockstep.wings.migrate.torch.unit import Settings, Unit
 from lockstep.wings.migrate.torch.user_matching import find_user_rules
+from lockstep.wings.migrate.torch.variables import find_variables
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 Rule = Callable[[Unit], None]
@@ -28,10 +32,15 @@ Rule = Callable[[Unit], None]
 
 _RULES = (
     find_user_rules,
+    find_results,
+    find_ladders,
     find_names,
     find_kernels,
     find_methods,
+    find_method_rows,
+    find_integers,
     find_profiler_arguments,
+    find_variables,
     find_strings,
     find_keywords,
     find_leftovers,
@@ -105,7 +114,9 @@ def migrate_python(
     """
     tree = tree or parse(source.text)
     has_rules = bool(first) or bool(settings.user_rules)
-    if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
+    text = source.text
+    named = names_a_device(text) or any(word in text for word in settings.table.words)
+    if not (has_rules or named or may_need_advice(text)):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module)
     for rule in (*first, *_RULES):

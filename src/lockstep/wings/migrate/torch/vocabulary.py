@@ -13,6 +13,11 @@ WORDS = re.compile(
     re.IGNORECASE,
 )
 """Any mention holds one of these words, or of those below."""
+_BARE_NUMBER = re.compile(
+    r"\b(?:to|device)\s*[(=]\s*(?:device\s*=\s*)?(?:\d|[\w.]*(?:rank|gpu|device_?i|current_device))",
+    re.IGNORECASE,
+)
+"""A device that may be given as a number."""
 
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
@@ -31,4 +36,5 @@ def is_device_word(name: str) -> bool:
 
 def names_a_device(text: str) -> bool:
     """Whether a text can hold a mention at all."""
-    return WORDS.search(text) is not None or DEVICE_WORDS.search(text) is not None
+    patterns = (WORDS, DEVICE_WORDS, _BARE_NUMBER)
+    return any(pattern.search(text) is not None for pattern in patterns)
