@@ -14,17 +14,10 @@ from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
 from lockstep.locate.circumstances import SEED, every_circumstance, is_known
-from lockstep.locate.model_setup import (
-    FROZEN,
-    GROUPS,
-    OPTIMIZER,
-    OTHER_MODE,
-    TIED,
-    ModelSetup,
-)
+from lockstep.locate.model_setup import ModelSetup
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
-from lockstep.wings.check.setups.aspects import aspects
+from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference
 
 _OLDER = "a recording is of an earlier build, which did not note it"
 _PLACE = re.compile(
@@ -32,19 +25,11 @@ _PLACE = re.compile(
     r"entity|user|date|time\w*|cache\w*|checkpoint\w*|resume\w*|report_to)($|[._])"
 )
 """Settings that say where something lies or what it is called."""
-_OF_SETUP = {
-    FROZEN: "frozen",
-    TIED: "tied",
-    OTHER_MODE: "modes",
-    OPTIMIZER: "optimizer",
-    GROUPS: "optimizer-groups",
-}
-"""Aspects by the words of `ModelSetup.differences`; all others are settings of modules."""
 
 
 def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -> None:
     """Versions, devices, switches, seeds and variables of one process of each run."""
-    by_name = {name: aspect.name for aspect in aspects().values() for name in aspect.tells}
+    by_name = aspects_by_name_of_difference()
     packages = {"python", *left.packages, *right.packages}
     variables = {*left.environment, *right.environment}
     for one in every_circumstance(left, right):
@@ -55,7 +40,9 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         elif one.name in {**left.wrappers, **right.wrappers}:
             aspect = "wrappers"
         else:
-            aspect = by_name.get(one.name, "amp" if "autocast" in one.name else "environment")
+            aspect = by_name.get(
+                one.setting or one.name, "amp" if "autocast" in one.name else "environment"
+            )
         if one.setting == SEED and not (left.seeds and right.seeds):
             continue
         if not is_known(one):
@@ -149,7 +136,8 @@ def look_at_model(
 ) -> None:
     """Modes, frozen and tied parameters, settings of modules, optimizers and schedules."""
     for one in setup.differences():
-        answers.differ(_OF_SETUP.get(one.name, "module-settings"), one)
+        aspect = aspects_by_name_of_difference().get(one.name, "module-settings")
+        answers.differ(aspect, one)
     answers.differ(
         "optimizer-options", *(SetupDifference(one.name, *one.shown) for one in setup.options)
     )
