@@ -9,6 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 
@@ -215,7 +216,7 @@ class Origin(NamedSite):
     """
 
     finding: Finding
-    reason: str
+    reason: Reason
     sequence: int = 0
     kind: Kind = Kind.FAULT
     library: str = ""
@@ -305,14 +306,23 @@ class OtherClass:
 
 @dataclass(frozen=True, slots=True)
 class SetupDifference:
-    """Something that the two runs were set up with otherwise, in words: versions, threads, precision."""
+    """Something that the two runs were set up with otherwise, in words: versions, threads, precision.
+
+    `setting` is its bare name, where `name` says more: of a module's or a generator's.
+    """
 
     name: str
     reference: str
     candidate: str
+    setting: str = ""
+
+    @property
+    def words(self) -> str:
+        """The name, and what each run has there."""
+        return f"{self.name} {self.reference} / {self.candidate}"
 
     def __str__(self) -> str:
-        return f"set-up: {self.name} {self.reference} / {self.candidate}"
+        return f"set-up: {self.words}"
 
 
 class Course(str, Enum):
