@@ -84,7 +84,7 @@ class OverflowCheck:
         before = copy.deepcopy(self._numbers)
         passes = list(passes_of(step.rank.calls(step.number), self._numbers))
         entered = entered_sentence(passes, step.number)
-        if entered is not None and not self._entered:
+        if entered is not None and not self._entered and not self.found:  # weights keep an overflow
             self._entered = True
             warn(entered)
         for one in overflows_in(passes):
