@@ -27,6 +27,7 @@ from lockstep.wings.deploy.calls import (
 )
 from lockstep.wings.deploy.engines import first_line
 from lockstep.wings.deploy.node_values import Values
+from lockstep.wings.deploy.rounding import relative_distance
 
 _ROUNDINGS = 1 << 12
 """Unit roundoffs that a program's outputs may be off its module's: the kernels are the same, or decomposed."""
@@ -349,17 +350,7 @@ def _type(tensor: torch.Tensor) -> str:
 
 
 def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Relative Euclidean distance; infinite where only one is NaN, or both are other infinities."""
-    kind = "c16" if one.is_complex() else "f8"
-    left, right = array_of(one).astype(kind), array_of(other).astype(kind)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    left, right = left[~same], right[~same]
-    if not (np.isfinite(left).all() and np.isfinite(right).all()):
-        return float("inf")
-    whole = array_of(one).astype(kind)
-    scale = float(np.linalg.norm(whole[np.isfinite(whole)]))
-    off = float(np.linalg.norm(left - right))
-    return off / scale if scale else (float("inf") if off else 0.0)
+    return relative_distance(array_of(one), array_of(other))
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
