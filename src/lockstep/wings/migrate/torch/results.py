@@ -24,7 +24,7 @@ def find_results(unit: Unit) -> None:
         calls = list(_calls(unit, value))
         entries = [_entry(unit, call, asked) for call in calls]
         found = next((entry for entry in entries if entry is not None), None)
-        if found is not None and found.action is not Action.KEEP:
+        if found is not None:
             _claim(unit, node, found, calls)
 
 
@@ -63,8 +63,10 @@ def _calls(unit: Unit, value: ast.expr) -> Iterator[ast.Call]:
         yield value
     elif isinstance(value, ast.Name):
         for binding in unit.scopes.bindings(value.id, unit.scopes.scope(value)):
-            if isinstance(binding.value, ast.Call):
-                yield binding.value
+            item = unit.scopes.parents.get(binding.node)
+            given = item.context_expr if isinstance(item, ast.withitem) else binding.value
+            if isinstance(given, ast.Call):
+                yield given
 
 
 def _entry(unit: Unit, call: ast.Call, asked: str) -> Entry | None:
@@ -76,9 +78,13 @@ def _entry(unit: Unit, call: ast.Call, asked: str) -> Entry | None:
 
 def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> None:
     instead = unit.settings.readable(entry.becomes)
-    if entry.action is Action.LIST or not isinstance(node, ast.Attribute):
+    if entry.action is Action.KEEP:
+        unit.keep(node, entry.rule, entry.reason)
+    elif entry.action is Action.LIST or not isinstance(node, ast.Attribute):
         unit.list(node, entry.rule, entry.reason, replacement=instead)
-        for call in calls:  # half of it on the new device would be worse than none
+        for call in (
+            calls if "alone" not in entry.arguments else ()
+        ):  # half of it on the new device would be worse than none
             if not unit.scopes.span(node).contains(unit.scopes.span(call)):
                 reason = f"is asked for what the device does not have: {entry.reason}"
                 unit.list(call.func, entry.rule, reason, replacement=instead)

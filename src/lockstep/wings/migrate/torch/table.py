@@ -15,7 +15,8 @@ becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    Of a `list` row `placed`: it holds only where the value may reach the device.
+    Of a `list` row `placed`: it holds only where the value may reach the device; `alone`: the call that gave the
+    result is migrated all the same.
     Of others: what happens to a call's arguments, steps as the words of a shell;
     see `lockstep.wings.migrate.engine.arguments`.
 reason
@@ -210,12 +211,12 @@ def table_of(target: MigrationTarget) -> Table:
         for name, reason in target.lacks.items()
     )
     own = read_table(target.rules, target.name)
-    return Table(target, lacks + own + read_table(built_in("common"), "common"))
+    return Table(target, lacks + own + read_table(built_in("common.csv"), "common"))
 
 
 def built_in(name: str) -> str:
-    """The text of a table that Lockstep ships."""
-    return (resources.files(__package__) / "tables" / f"{name}.csv").read_text(encoding="utf-8")
+    """The text of a file of tables that Lockstep ships, such as `npu.csv`."""
+    return (resources.files(__package__) / "tables" / name).read_text(encoding="utf-8")
 
 
 def read_table(text: str, table: str) -> tuple[Entry, ...]:
