@@ -165,8 +165,7 @@ class _Gathered:
         self.classes.append(node)
         for item in node.body:
             self.attributes.update(_declared(item))
-            is_method = isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_method and not is_property(item):
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(item):
                 self.methods.setdefault(item.name, set()).add(node.name)
 
     def exports(self, path: PurePosixPath) -> dict[str, str]:

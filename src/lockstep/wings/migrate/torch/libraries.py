@@ -48,19 +48,19 @@ def find_libraries(unit: Unit) -> None:
         return
     # Without torch nothing else is there that could read a device.
     only = next((name for name in here if name in roots), "") if roots.isdisjoint(_BY_TORCH) else ""
-    for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
-        words = text.value if isinstance(text, ast.Constant) else unit.text(text)
-        found = isinstance(words, str) and re.search(
-            _WORD if isinstance(text, ast.Constant) else r"cuda:\{", words
-        )
-        if found and not unit.is_claimed(text) and _is_read(unit, text):
-            library = _library_of(unit, text) or only
-            if library:
-                _claim(unit, text, library)
+    for text in unit.scopes.of(ast.Constant):
+        if isinstance(text.value, str) and _WORD.match(text.value):
+            _find(unit, text, only)
+    for formatted in unit.scopes.of(ast.JoinedStr):
+        if "cuda:{" in unit.text(formatted):
+            _find(unit, formatted, only)
 
 
-def _is_read(unit: Unit, text: ast.AST) -> bool:
-    return not isinstance(unit.scopes.parents[text], ast.Expr | ast.JoinedStr)
+def _find(unit: Unit, text: ast.Constant | ast.JoinedStr, only: str) -> None:
+    inner = isinstance(unit.scopes.parents[text], ast.Expr | ast.JoinedStr)
+    library = "" if inner or unit.is_claimed(text) else _library_of(unit, text) or only
+    if library:
+        _claim(unit, text, library)
 
 
 def _claim(unit: Unit, text: ast.Constant | ast.JoinedStr, library: str) -> None:

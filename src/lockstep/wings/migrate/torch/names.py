@@ -11,7 +11,7 @@ from lockstep.wings.migrate.engine.scopes import Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
-from lockstep.wings.migrate.torch.results import stays_away
+from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -70,6 +70,8 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         found = unit.settings.table.longest(name)
         if found is None:
             continue
+        if meaning.assigned and not isinstance(node, ast.Attribute):
+            continue  # what is assigned to it was decided there
         if meaning.assigned:
             found = found[0], _through_variable(unit, node, found[1], found[0])
             if found[1].action is not Action.LIST:
@@ -166,6 +168,8 @@ class _Rewriting:
             if entry.action is not Action.KEEP:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
+            return
         if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
             self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
             return
@@ -261,6 +265,8 @@ class _Rewriting:
             if any(step.startswith("wrap=") for step in steps):
                 raise CannotRewriteError("tests for a tensor type, which the device may not have")
             return []
+        if all(step.startswith("most=") for step in steps):
+            return []  # the fewest arguments suit every device
         if self._is_held_by_partial(parent):
             return ArgumentEdits(self._scopes, parent, self._unit.fill).behind_first(steps)  # type: ignore[arg-type]
         raise CannotRewriteError("is passed on as a value, so the arguments it will get are unseen")
