@@ -17,7 +17,8 @@ PARTS = ("Formula", "Usual cause", "Cure", "Source")
 _HEAD = """# Rules
 
 `lockstep watch` checks each step of your training by these rules. `make docs` makes this page from the rules' own
-docstrings; `lockstep watch --list-rules` prints them. You change a setting by `--set RULE.SETTING=VALUE`; one not set is off.
+docstrings; `lockstep watch --list-rules` prints them. You change a setting by `--set RULE.SETTING=VALUE`; one that
+is not set is off.
 """
 
 _PART = re.compile(rf"({'|'.join(PARTS)}): (.*)", re.DOTALL)
