@@ -15,7 +15,7 @@ LIMITS = {"behind": 0.2, "what": 3.0}
 YOU = 3.0
 """The fewest uses of *you* and *your* for 1 000 words."""
 _NOT_PROSE = re.compile(
-    r"<!-- ([\w-]+) begin -->.*?<!-- \1 end -->|^```.*?^```|<!--.*?-->|`[^`]*`|(?<=\])\([^)]*\)",
+    r"<!-- ([\w-]+)(?: begin)? -->.*?<!-- (?:\1 end|/\1) -->|^```.*?^```|<!--.*?-->|`[^`]*`|(?<=\])\([^)]*\)",
     re.MULTILINE | re.DOTALL,
 )
 
