@@ -19,7 +19,7 @@ def weights_replaced(step: ObservedStep, *, steps: int = 5, returns: int = 3) ->
 
     Formula: the digest of every parameter that is updated differs from the one after its update in the watched step
     right before, after so many watched steps in which none did; or all of them are, to the last bit, as they were when
-    an earlier step began, and have come back to it `returns` times. It is a note, as a restored checkpoint may be meant.
+    an earlier step began, and have come back to it `returns` times. It is a note: a restored checkpoint may be meant.
 
     Usual cause: averaged weights (EMA, SWA) that were swapped in for an evaluation and not swapped back, a checkpoint
     that was loaded, again and again where what the training learned was never saved, weights that a hook clips.
