@@ -30,6 +30,8 @@ def trained(path: Path, parts: int, *words: str, save: Save = "tensors") -> Path
             x, y = torch.randn(8, 8, generator=drawn), torch.randint(0, 4, (8,), generator=drawn)
             if "dealt" in words:
                 x, y = torch.cat([x[::2], x[1::2]]), torch.cat([y[::2], y[1::2]])
+            if "few labels" in words:
+                y[:3] = -100
             if "other sample" in words:
                 x[0] = x[1]
             _step(model, optimizer, x, y, parts, words)
@@ -65,7 +67,7 @@ def _step(
 
 
 def compared(folder: Path, parts: int, *words: str, save: Save = "tensors") -> Comparison:
-    whole = ("summed",) if "summed" in words else ()
+    whole = tuple(word for word in words if word in ("summed", "few labels"))
     one = trained(folder / "one", 1, *whole, save=save)
     return compare_recordings(one, trained(folder / "parts", parts, *words, save=save))
 
@@ -93,11 +95,15 @@ def test_parts_of_a_batch_agree_with_the_whole(
         ("undivided", "accumulate_grad"),
         ("zeroed", "accumulate_grad"),
         ("epsilon", "torch.nn.functional.layer_norm"),
+        (
+            "few labels",
+            "torch.nn.functional.cross_entropy",
+        ),  # a mean of means over unlike numbers of labels
         ("other sample", "batch"),
     ],
 )
 def test_what_goes_wrong_in_parts_is_named(tmp_path: Path, word: str, op: str) -> None:
-    # given parts whose losses are not divided, whose gradients are lost, another operator, or another sample
+    # given parts whose losses are not divided, or by parts and not by labels, whose gradients are lost, and others
     found = compared(tmp_path, 2, word)
 
     # then that is the origin
