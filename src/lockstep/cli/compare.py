@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def compare(
         return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
-    comparison = comparing.compared(reference, candidate, **manner).comparison
+    found = comparing.compared(reference, candidate, **manner).comparison
+    comparison = replace(found, is_strict=strict)
     if as_json:
         click.echo(render_json(comparison))
     else:
@@ -82,7 +84,7 @@ def compare(
         with progress_bar(f"writing {path}"):
             _write_report(comparison, path, write)
         click.echo(f"wrote {path}", err=as_json)
-    return comparison.exit_code(strict=strict)
+    return comparison.exit_code()
 
 
 Writer = Callable[[Comparison, Path], None]

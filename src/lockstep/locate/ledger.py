@@ -50,7 +50,7 @@ class BufferUser:
     place: Place
     entering: tuple[Measured, ...]
     settings: tuple[Setting, ...] = ()
-    chosen: tuple[str, ...] = ()
+    chosen: tuple[Setting, ...] = ()
 
 
 Updated = tuple[Place, Measured]

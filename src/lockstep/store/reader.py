@@ -21,8 +21,10 @@ from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import (
     BY_TOKENS,
+    COMPILED_BY_XLA,
     OTHER_TRAININGS,
     PART,
+    REWRITTEN,
     RankManifest,
     RunManifest,
     manifest_from_json,
@@ -36,7 +38,7 @@ from lockstep.store import later_tensors, schema
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
-from lockstep.store.other_tools import LEFT_OUT, recording_of
+from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
@@ -97,6 +99,10 @@ def open_recording(
         return recording
 
 
+_IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, REWRITTEN})
+"""What a rank could not see that a verdict has to say."""
+
+
 class Recording:
     """What one run left: a manifest, and per rank the calls with their tensor records.
 
@@ -119,7 +125,9 @@ class Recording:
         self.path = self.new_beside = path
         self.put_together_of: Recording | None = None
         self.manifest = _read_run_manifest(path)
-        self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
+        self.is_of_another_tool = any(
+            gap.what in (LEFT_OUT, PUT_TOGETHER) for gap in self.manifest.not_seen
+        )
         names = sorted(
             (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
         )
@@ -158,12 +166,18 @@ class Recording:
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
         ranks = self.ranks.values()
         gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
-        found = [what for what in gaps if what == OTHER_TRAININGS]
+        found = [what for what in gaps if what in _IN_HEADLINE]
         found.extend(gap.what for gap in self.manifest.not_seen)
         world_size = max((rank.manifest.world_size for rank in ranks), default=0)
         if not self.manifest.options.ranks and any(absent_ranks(self.ranks, world_size)):
             found.append(f"some of {world_size} ranks")
         return tuple(dict.fromkeys(found))
+
+    @property
+    def other_framework(self) -> str:
+        """The framework that trained where that is not PyTorch: no operator of it can be run again; "" else."""
+        packages = (rank.manifest.packages for rank in self.ranks.values())
+        return next((next(iter(one)) for one in packages if one and "torch" not in one), "")
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""

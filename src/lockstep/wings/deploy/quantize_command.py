@@ -18,6 +18,7 @@ from lockstep.core.text import listed
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.report.paragraphs import counted
+from lockstep.wings.deploy.large_models import whole
 from lockstep.wings.deploy.model_file import ModelFile, open_model, write_model
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
@@ -141,6 +142,7 @@ def quantize(
     check_bits(bits)
     check_output_file(output, force=force)
     file = open_model(model)
+    file = replace(file, proto=whole(file.proto))  # quantisers read messages alone
     given, is_half = file.proto, is_float16(file.proto)
     facts_of = {"of": file.digest}
     if is_half:

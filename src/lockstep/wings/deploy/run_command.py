@@ -16,10 +16,10 @@ from lockstep.cli import options as shared
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
+from lockstep.kernels.numbers import statistics_of
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.report.table import Column, table_text
-from lockstep.store.written_calls import statistics_of
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.free_axes import check_extents, extents_to_draw
 from lockstep.wings.deploy.inputs import read_inputs

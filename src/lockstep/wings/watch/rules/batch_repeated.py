@@ -29,7 +29,7 @@ def batch_repeated(
     Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs
     and hands out its last batch.
 
-    Cure: make the iterator once an epoch; look at the sampler and its seed.
+    Cure: make the iterator once in each epoch; look at your sampler and its seed.
 
     Source: MindInsight's method for accuracy problems ("look at the input data"); the numbers are Lockstep's.
     """

@@ -11,14 +11,14 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """An optimizer holds a parameter that wants a gradient and gets none.
 
-    Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in so many watched steps
-    in a row. What is frozen by `requires_grad_(False)` is frozen on purpose and is not told, though an optimizer may
-    hold it. One of several like it (names that differ in a number), of which some got a gradient in some of the steps
-    and not in others, is a note: a router may pass it by. So are those whose names are not known, since no module that
-    holds them was called where gradients are taken: they may be frozen.
+    Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in `steps` watched steps
+    in a row. A parameter that you freeze by `requires_grad_(False)` does not count, even if an optimizer holds it. One
+    of several like it (names that differ in a number), of which some got a gradient in some of the steps and not in
+    others, is a note: a router may pass it by. So are parameters without a known name: they may be frozen, as no module
+    that holds them was called where gradients are taken.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
-    replaced behind the optimizer's back.
+    replaced after the optimizer was made.
 
     Cure: take the detour out, leave the layer out of the optimizer, or freeze it by `requires_grad_(False)`.
 

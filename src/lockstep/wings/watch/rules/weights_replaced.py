@@ -17,15 +17,14 @@ _STARTS = (
 def weights_replaced(step: ObservedStep, *, steps: int = 5, returns: int = 3) -> Iterator[Hit]:
     """All weights are others at the start of a step than the optimizer left them, and were not before.
 
-    Formula: the digest of every parameter that is updated differs from the one behind its update in the watched step
-    right before, after so many watched steps in which none did; or, however often that happens, all of them are to the
-    last bit what they were as an earlier step began, and have come back to it `returns` times. It is a note, as a
-    restored checkpoint may be meant.
+    Formula: the digest of every parameter that is updated differs from the one after its update in the watched step
+    right before, after so many watched steps in which none did; or all of them are, to the last bit, as they were when
+    an earlier step began, and have come back to it `returns` times. It is a note: a restored checkpoint may be meant.
 
     Usual cause: averaged weights (EMA, SWA) that were swapped in for an evaluation and not swapped back, a checkpoint
     that was loaded, again and again where what the training learned was never saved, weights that a hook clips.
 
-    Cure: look at what runs between the two steps.
+    Cure: look at the code that you run between the two steps.
 
     Source: Lockstep's.
     """
