@@ -162,12 +162,9 @@ def optimized_graph(
     aside
         Where the weights of a model that is not small are left, as long as its graph is needed; None loads them.
     """
-    with (
-        tempfile.TemporaryDirectory(dir=aside)
-        if aside is None
-        else contextlib.nullcontext(aside) as folder
-    ):
-        path = Path(folder) / "optimized.onnx"
+    with contextlib.ExitStack() as stack:
+        folder = aside or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = folder / "optimized.onnx"
 
         def dump(options: Any) -> None:
             options.optimized_model_filepath = str(path)

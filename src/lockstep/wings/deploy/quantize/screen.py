@@ -244,7 +244,7 @@ def _kind(standing: Standing, one: LayerError) -> str:
         return f"flushed to zero, {one.flushed:.0%} of its values lie below half a step ({cure})"
     if standing is Standing.COARSE:
         return "coarse step, over twice what these samples need (give --ranges-from samples like these)"
-    return standing.value
+    return str(standing.value)
 
 
 def _lost(answer: Answer) -> float:

@@ -102,9 +102,9 @@ def outcome(proto: Any, quantised: Any, samples: Samples) -> Outcome:
         if name not in uncompared
     }
     least = min(by_result.values(), key=_rank, default=math.nan if uncompared else math.inf)
-    accuracies = [one / samples.count if known else None for one in reversed(right)]
+    accuracy_before, accuracy = (one / samples.count if known else None for one in right)
     return Outcome(
-        least, *accuracies,
+        least, accuracy, accuracy_before,
         measure(quantised, first, runs=_RUNS).median_s, measure(proto, first, runs=_RUNS).median_s,
         quantised.ByteSize(), proto.ByteSize(), worst, samples.count, by_result, sorted(uncompared),
     )  # fmt: skip
