@@ -18,7 +18,13 @@ from typing import Any
 import polars as pl
 
 from lockstep.core.arguments import path_of
-from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
+from lockstep.core.errors import (
+    CorruptError,
+    NotARecordingError,
+    RecordingError,
+    UsageError,
+    VersionError,
+)
 from lockstep.core.manifest import (
     BY_TOKENS,
     COMPILED_BY_XLA,
@@ -178,6 +184,20 @@ class Recording:
         """The framework that trained where that is not PyTorch: no operator of it can be run again; "" else."""
         packages = (rank.manifest.packages for rank in self.ranks.values())
         return next((next(iter(one)) for one in packages if one and "torch" not in one), "")
+
+    def check_can_run_again(self) -> None:
+        """Check that operators of this recording can be run again.
+
+        Raises
+        ------
+        UsageError
+            If they are those of another framework than PyTorch.
+        """
+        if self.other_framework:
+            raise UsageError(
+                f"{self.path}: a training of {self.other_framework}, and Lockstep can run operators of PyTorch alone"
+                " again; compare it, or look at it with lockstep show"
+            )
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""

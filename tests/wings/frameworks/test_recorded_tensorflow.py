@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.verdict_words import headline
 
@@ -64,3 +65,11 @@ def test_no_command_is_proposed_that_would_run_an_operator_again(pair: tuple[str
     found = compared(*pair)
     assert found.what_next is not None
     assert "replay" not in found.what_next.command
+
+
+def test_what_would_run_an_operator_again_is_refused_in_a_sentence() -> None:
+    recording = lockstep.open(FIXTURES / "eager")
+    with pytest.raises(
+        UsageError, match="a training of tensorflow, and Lockstep can run operators"
+    ):
+        recording.check_can_run_again()

@@ -66,6 +66,7 @@ def _check_patterns(recording: Recording, choice: SiteChoice) -> None:
 def _check_whole(
     recording: Recording, ranks: list[RankRecording], steps: StepSelection, choice: SiteChoice
 ) -> None:
+    recording.check_can_run_again()
     if any(item.has_tensors for item in ranks):
         return
     if not any(item.steps for item in ranks):

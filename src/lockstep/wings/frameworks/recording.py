@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import traceback
 from collections import Counter
@@ -200,7 +201,8 @@ class FrameworkRecording:
             self.ended()
 
     def _say_who_else_trains(self, rank: str) -> None:
-        if rank != "rank0" and rank.startswith("rank0-"):
+        with_torch = "lockstep.capture.recorder" in sys.modules and not self.options.apart
+        if with_torch and rank.startswith("rank0-"):
             warn(
                 f"this process trains with PyTorch too; the {self.name} training is recorded as {rank}"
             )

@@ -81,6 +81,7 @@ def all_calls(
     recording: Recording, run: str, *, step: ChosenSteps, rank: ChosenRanks
 ) -> Iterator[Chosen]:
     """Every operator and every update of a recording, rank by rank, in order of time."""
+    recording.check_can_run_again()
     check_choice(recording, step=step, rank=rank)
     for call in every_call(recording, step=step, rank=rank):
         if call.kind in RUNS_AGAIN:
@@ -97,6 +98,7 @@ def calls_at(
     UsageError
         If there are none, or none of them has whole tensors.
     """
+    recording.check_can_run_again()
     check_choice(recording, step=step, rank=rank)
     found = calls_matching(recording, site, step=step, rank=rank)
     calls = [call for call in found if call.kind in RUNS_AGAIN]
@@ -134,6 +136,8 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     UsageError
         If the two agree, or the origin is no single call.
     """
+    for one in (reference, candidate):
+        one.check_can_run_again()
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
     instead, parameter, of_class, members = "", "", "", list[tuple[Call, Call]]()

@@ -96,6 +96,7 @@ def module_call(
     UsageError
         If there is none, the pattern names several, nothing was recorded in it, or not with whole tensors.
     """
+    recording.check_can_run_again()
     check_choice(recording, step=step, rank=rank)
     found = [
         call
