@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -43,6 +43,11 @@ test-torch:
 test-serve-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev,serve-cluster]'
 	$(BIN)/python -m pytest -q --every-way tests/wings/serve_cluster $(OPTIONS)
+
+# Trainings of TensorFlow, which is installed for it (1.6 GB), recorded as they run.
+test-frameworks: $(READY)
+	$(PIP) install -q -c constraints.txt -e '.[dev,tensorflow]'
+	$(BIN)/python -m pytest -q --every-way tests/wings/frameworks_tensorflow $(OPTIONS)
 
 # A minute: lint, types, floors, and what can be tested without a training.
 quick: lint

@@ -9,6 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 
@@ -215,7 +216,7 @@ class Origin(NamedSite):
     """
 
     finding: Finding
-    reason: str
+    reason: Reason
     sequence: int = 0
     kind: Kind = Kind.FAULT
     library: str = ""
@@ -305,14 +306,23 @@ class OtherClass:
 
 @dataclass(frozen=True, slots=True)
 class SetupDifference:
-    """Something that the two runs were set up with otherwise, in words: versions, threads, precision."""
+    """Something that the two runs were set up with otherwise, in words: versions, threads, precision.
+
+    `setting` is its bare name, where `name` says more: of a module's or a generator's.
+    """
 
     name: str
     reference: str
     candidate: str
+    setting: str = ""
+
+    @property
+    def words(self) -> str:
+        """The name, and what each run has there."""
+        return f"{self.name} {self.reference} / {self.candidate}"
 
     def __str__(self) -> str:
-        return f"set-up: {self.name} {self.reference} / {self.candidate}"
+        return f"set-up: {self.words}"
 
 
 class Course(str, Enum):
@@ -393,7 +403,7 @@ class Comparison:
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
-    code 1.
+    code 1. `not_run_again` names a framework whose operators Lockstep cannot run.
     """
 
     reference: str
@@ -419,6 +429,7 @@ class Comparison:
     unrecorded: tuple[str, ...] = ()
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
+    not_run_again: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()

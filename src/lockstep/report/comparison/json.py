@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
+from lockstep.core.reason import Clause
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.report.json_text import finite, json_text
@@ -119,8 +120,21 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
         "floor": _number(origin.finding.floor),
-        "reason": origin.reason,
+        "reason": str(origin.reason),
+        "reasons": [_clause(one) for one in origin.reason.clauses],
         "explanation": _explanation(origin.explanation),
+    }
+
+
+def _clause(clause: Clause) -> dict[str, Any]:
+    """One thing that a reason says."""
+    return {
+        "about": clause.about.value,
+        "words": clause.words,
+        "name": clause.name,
+        "reference": clause.reference,
+        "candidate": clause.candidate,
+        "difference": None if clause.difference is None else _number(clause.difference),
     }
 
 

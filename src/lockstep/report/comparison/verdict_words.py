@@ -16,6 +16,7 @@ from lockstep.core.finding import (
     UniformChange,
     Verdict,
 )
+from lockstep.core.reason import About
 from lockstep.core.site import Phase
 from lockstep.core.text import times
 from lockstep.report.comparison import end_words
@@ -164,8 +165,9 @@ def source_words(origin: Origin) -> str:
 
 def origin_words(origin: Origin) -> str:
     """Kind and reason of an origin, the kind once."""
-    kind, reason = origin.kind.value, origin.reason
-    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
+    clauses = origin.reason.clauses
+    said = origin.kind is Kind.RANDOM and clauses[0].about is About.RANDOM
+    return origin.reason if said else f"{origin.kind.value}: {origin.reason}"
 
 
 def explanation_sentence(explanation: Explanation) -> str:
@@ -229,6 +231,8 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         found.append(f"compared at the boundary of compiled code: {what}")
+    if comparison.not_run_again:
+        found.append(f"judged without running operators of {comparison.not_run_again} again")
     found += end_words.in_headline(comparison.ends)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
     found += [one for one in comparison.endings if one not in said_before]

@@ -81,7 +81,7 @@ def gather(
         sources=excerpts(places, (candidate, reference)),
         modules=module_tree(pairs, set(origins), (reference, candidate)),
         set_up=tuple(
-            SetupLine(str(one.difference), one.answer.value, one.why)
+            SetupLine(one.difference.words, one.answer.value, one.why)
             for one in set_up_answers(comparison)
         ),
         coverage=tuple(_coverage(comparison)),

@@ -9,24 +9,13 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.records import ARRIVED_IN, Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep
+from lockstep.wings.watch.rules.scores import origin_of
 
 _LAST = ("labels-constant", "labels and batch before")
 _MOVED = ("labels-constant", "how far batches moved")
 _ANOTHER = 0.4
 """Half of the mean of |z| of a normal number, 0.798; noise of a fifth on one batch gives 0.16."""
 _SEEN = 3000
-_KEEPS = {
-    "view",
-    "reshape",
-    "flatten",
-    "squeeze",
-    "unsqueeze",
-    "contiguous",
-    "transpose",
-    "permute",
-    "float",
-    "to",
-}
 
 
 def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
@@ -85,7 +74,7 @@ def _labels(step: ObservedStep) -> Iterator[tuple[Call, TensorRecord]]:
         target = _target_of(call)
         if target is None or not target.shape or target.shape[0] < 2:
             continue
-        origin = outside.get(_origin(step, target.content.id))
+        origin = outside.get(origin_of(step, target.content.id))
         if origin is not None and origin.content.id not in model | seen and not _counts_up(origin):
             seen.add(origin.content.id)
             yield call, origin
@@ -105,22 +94,6 @@ def _has_two_classes(loss: Call) -> bool:
     return "binary" in name or "bce" in name
 
 
-def _origin(step: ObservedStep, content: int) -> int:
-    """Back through what only gives a tensor another shape or dtype."""
-    made = {
-        record.content.id: call
-        for call in step.operators
-        for record in call.with_role(Role.OUTPUT)
-        if call.site.op.rpartition(".")[2].strip("_") in _KEEPS
-    }
-    for _ in range(len(made)):
-        call = made.get(content)
-        if call is None or not call.with_role(Role.INPUT):
-            break
-        content = call.with_role(Role.INPUT)[0].content.id
-    return content
-
-
 def _only_value(record: TensorRecord) -> float | None:
     numbers = record.statistics
     if numbers is None or numbers.nan_count or numbers.minimum != numbers.maximum:
@@ -137,7 +110,7 @@ def _counts_up(record: TensorRecord) -> bool:
 
 def _is_scored_by_weights(step: ObservedStep, loss: Call) -> bool:
     """Whether the scores of a loss come out of a product with a parameter, but for their shape."""
-    scores = _origin(step, loss.with_role(Role.INPUT)[0].content.id)
+    scores = origin_of(step, loss.with_role(Role.INPUT)[0].content.id)
     owners = {one.name.rpartition(".")[0] for one in step.updates}
     for call in step.calls:
         if not any(one.content.id == scores for one in call.with_role(Role.OUTPUT)):

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from lockstep.core.dtypes import largest_finite
 from lockstep.core.records import Call
 from lockstep.core.site import Role
+from lockstep.reading.first_non_finite import is_finite, numbers_in
 from lockstep.wings.watch.observed import (
     Hit,
     ObservedStep,
-    is_finite,
     largest_magnitude,
-    numbers_in,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.wings.watch.first_cause import Part, sources_of
+from lockstep.reading.first_non_finite import Part, sources_of
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
