@@ -24,7 +24,7 @@ from lockstep.wings.watch.symptoms import page as page_of_symptoms
 _HEAD_OF_COMMANDS = r"""# Command line
 
 `make docs` makes this page from the help of each verb. Options that several verbs share mean the same on all of them;
-[the table](../src/lockstep/cli/options.py) says what.
+[the table](../src/lockstep/cli/options.py) has them.
 
 Your shell completes verbs and options with Tab after one line in its start-up file:
 
