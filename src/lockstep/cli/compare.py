@@ -34,7 +34,9 @@ from lockstep.report.output import check_output_file
 )
 @options.option("--limit", words="With --cosine: pairs.")
 @click.option(
-    "--strict", is_flag=True, help="Exit with 1 where another precision throughout is all, too."
+    "--strict",
+    is_flag=True,
+    help="Also exit with 1 if another precision throughout is the only difference.",
 )
 @click.option(
     "--where-it-lies", is_flag=True,

@@ -31,9 +31,7 @@ from lockstep.wings.deploy.runtime import Level, Settings, checked_sizes
     "--optimize", "level", old=["--level"],
     choices=[one.value for one in Level if one is not Level.NONE],
 )  # fmt: skip
-@click.option(
-    "--bitwise", is_flag=True, help="Take any difference for one, also what rounding makes."
-)
+@click.option("--bitwise", is_flag=True, help="Count every difference, also one within rounding.")
 @options.threads
 @options.entries
 @options.seed

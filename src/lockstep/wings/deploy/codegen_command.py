@@ -37,7 +37,7 @@ from lockstep.wings.deploy.runtime import Array
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="How many of them.",
+    help="Use this many samples.",
 )
 @click.option(
     "--batch",
@@ -46,7 +46,9 @@ from lockstep.wings.deploy.runtime import Array
     show_default=True,
     help="Samples that the function takes at once.",
 )
-@click.option("--name", default="model", show_default=True, help="Of the C function and its file.")
+@click.option(
+    "--name", default="model", show_default=True, help="Name the C function and its file so."
+)
 @options.force
 @options.as_json
 def codegen(

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     help="The ONNX opset to write.",
 )
 @click.option("--half", is_flag=True, help="Export in float16.")
-@click.option(
-    "--plain", is_flag=True, help="Write the model as its rules wrote it, nothing folded or fused."
-)
+@click.option("--plain", is_flag=True, help="Write the model without folding and fusing.")
 @click.option(
     "--train-step",
     "train",
@@ -66,7 +64,7 @@ if TYPE_CHECKING:
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
               help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
-              help="JSON to keep in the file: class_names, preprocessing, whatever else.")  # fmt: skip
+              help="Keep this JSON in the file: class_names, preprocessing or other facts.")  # fmt: skip
 @shared.option("--keep", "recordings", old=["--recordings"])
 @options.entries
 @options.seed

@@ -37,10 +37,10 @@ from lockstep.wings.deploy.training_run import Training, batches_of, training_of
     "--disable",
     multiple=True,
     metavar="OPTIMIZER",
-    help="Leave this optimizer of the runtime out; may be repeated.",
+    help="Leave this optimizer of the runtime out. Repeatable.",
 )
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs that are timed."
+    "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Time this many runs."
 )
 @click.option(
     "--train", is_flag=True, help="Train: the file is a step that `export --train-step` wrote."

@@ -128,7 +128,7 @@ _TO = click.option(
     default=_NEUTRAL,
     show_default=True,
     is_eager=True,
-    help="The device to write scripts for; neutral ones take whatever device there is.",
+    help="Write scripts for this device; neutral ones use any device.",
 )
 
 
@@ -169,20 +169,24 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
     type=click.Choice([framework.value for framework in Framework]),
     default=Framework.PYTORCH.value,
     show_default=True,
-    help="What the scripts are written for.",
+    help="Your scripts use this framework.",
 )
 @click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
-@click.option("--dry-run", is_flag=True, help="Do everything but write.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Do everything except writing.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a file would change; write nothing.")
 @shared.force
 @shared.option("--rules", words="A JSON file; they win over the built-in ones.")
 @click.option(
-    "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
+    "--similar",
+    is_flag=True,
+    help="Also write forms that are similar but not equal; each is listed as a risk.",
 )
 @click.option(
-    "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
+    "--distributed",
+    is_flag=True,
+    help="Make the training run on several devices; needs --main, see also --model.",
 )
-@click.option("--main", type=PATH, help="The script that is started.")
+@click.option("--main", type=PATH, help="You start this script.")
 @click.option("--model", help="The variable that holds the model there.  [default: model]")
 @click.option(
     "--visible-device", is_flag=True, help="Take the device's number from the environment."

@@ -42,7 +42,7 @@ class _Command(TrainingBehind):
     "--target", "device", cls=options.Option, old=["--device"], metavar="NAME|FILE",
     help=f"The device to move to: {', '.join(KNOWN)}, or a file with its list (.csv, .yaml).",
 )  # fmt: skip
-@options.option("--steps", default="0:2", words="Of COMMAND.")
+@options.option("--steps", default="0:2", words="For COMMAND.")
 @options.option("--output", words="A file: all operators as CSV.")
 @options.force
 @options.limit

@@ -48,7 +48,7 @@ class _Command(TrainingBehind):
 @options.form
 @click.option(
     "--loss-only", is_flag=True,
-    help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
+    help="Compare only the losses, at almost no cost; when they differ, record the next step with whole tensors.",
 )  # fmt: skip
 @options.allow_crash
 @click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")

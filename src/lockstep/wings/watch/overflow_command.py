@@ -39,10 +39,12 @@ class _Found:
 
 @runs_elsewhere()
 @click.command(cls=TrainingBehind)
-@click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
+@click.option(
+    "--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Report the first N."
+)
 @options.only
 @click.option(
-    "--stop", is_flag=True, help="End the training, with exit code 0, when so many are told."
+    "--stop", is_flag=True, help="End the training, with exit code 0, after these reports."
 )
 @options.as_json
 def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int:
