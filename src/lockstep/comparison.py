@@ -137,7 +137,7 @@ def compare_recordings(
         if read_tensors:
             _check_tensors(gathered)
     found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
-    if read_tensors and rerun and _saved_whole(reference, candidate):
+    if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
     by_default = given is None and not runs and mapping is None and steps is None
@@ -283,7 +283,7 @@ def _with_local_error(
     untold = any(
         gap.what == ARGUMENTS for run in (reference, candidate) for gap in run.manifest.not_seen
     )
-    if untold or not _saved_whole(reference, candidate):
+    if untold or not _can_be_run(reference, candidate):
         return judge
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
 
@@ -299,9 +299,11 @@ def _check_tensors(gathered: Gathered) -> None:
                 rank.check_tensors()
 
 
-def _saved_whole(*recordings: Recording) -> bool:
+def _can_be_run(*recordings: Recording) -> bool:
+    """Whether operators can be run again: their tensors are there, and they are PyTorch's."""
     return all(
-        any(rank.has_tensors for rank in recording.ranks.values()) for recording in recordings
+        not recording.other_framework and any(rank.has_tensors for rank in recording.ranks.values())
+        for recording in recordings
     )
 
 

@@ -137,6 +137,25 @@ class SupportList:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework other than PyTorch whose trainings `lockstep record` records.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    module
+        Its root module: a process is armed right after that is imported, and imports nothing for it otherwise.
+    arming
+        The module, by its dotted name, whose `arm_from_environment()` arms the process, and which imports no torch.
+    """
+
+    name: str
+    module: str
+    arming: str
+
+
 class Use(enum.Enum):
     """What a verb does with a path that it is given."""
 
@@ -243,6 +262,11 @@ def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
 @hookspec
 def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
     """What devices can run, and what they cannot."""
+
+
+@hookspec
+def lockstep_frameworks() -> list[Framework]:  # type: ignore[empty-body]
+    """Frameworks other than PyTorch that can be recorded."""
 
 
 @hookspec(firstresult=True)

@@ -61,6 +61,12 @@ def readers() -> list[hookspecs.Reader]:
     return [reader for given in reversed(manager().hook.lockstep_readers()) for reader in given]
 
 
+def frameworks() -> list[hookspecs.Framework]:
+    """Frameworks other than PyTorch that can be recorded, the built-in ones first."""
+    found = manager().hook.lockstep_frameworks()
+    return [framework for given in reversed(found) for framework in given]
+
+
 def _of_others(entry: EntryPoint) -> tuple[bool, str]:
     return _distribution(entry) != DISTRIBUTION, entry.name
 

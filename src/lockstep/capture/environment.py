@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,6 +23,7 @@ VARIABLE = "LOCKSTEP_RECORD"
 SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
 TRACE_VARIABLE = "LOCKSTEP_TRACE"
 SEED_VARIABLE = "LOCKSTEP_SEED"
+FRAMEWORKS_VARIABLE = "LOCKSTEP_FRAMEWORKS"
 STARTUP = Path(__file__).parent / "startup"
 _TRACE = ".trace"
 
@@ -33,13 +35,20 @@ class Reached(IntEnum):
     HOOK = 1
     UNLOADABLE = 2
     TORCH = 3
-    OPTIMIZER = 4
-    STEPS = 5
-    OTHER_RANK = 6
+    FRAMEWORK = 4
+    OPTIMIZER = 5
+    STEPS = 6
+    OTHER_RANK = 7
 
 
-def environment_for(directory: Path, options: Options) -> dict[str, str]:
-    """Environment of a command to be recorded into `directory`."""
+def environment_for(
+    directory: Path, options: Options, arming: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Environment of a command to be recorded into `directory`.
+
+    `arming` names, by the root modules of other frameworks than PyTorch, the modules that arm a process which imports
+    them.
+    """
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
@@ -48,6 +57,9 @@ def environment_for(directory: Path, options: Options) -> dict[str, str]:
     )
     environment[SOURCE_VARIABLE] = str(Path(__file__).parents[2])
     environment[TRACE_VARIABLE] = str(trace_of(directory))
+    environment[FRAMEWORKS_VARIABLE] = ",".join(
+        f"{root}={module}" for root, module in (arming or {}).items()
+    )
     environment.pop(SEED_VARIABLE, None)
     if options.seed is not None:
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

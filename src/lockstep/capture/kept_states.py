@@ -6,12 +6,12 @@ from functools import partial
 
 from torch.optim.optimizer import Optimizer
 
-from lockstep.capture import setup
 from lockstep.capture.afterwards import Afterwards, Owners, Tables, owners_of
 from lockstep.capture.held_modules import held_modules
 from lockstep.capture.last_states import NamedModule
 from lockstep.capture.live_modules import LivingModules
 from lockstep.capture.optimizers import Optimizers
+from lockstep.capture.rank_directories import as_json
 from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
 from lockstep.core.manifest import END, HELD, NotSeen, RankManifest
@@ -79,7 +79,7 @@ class KeptStates:
         if why_not:
             manifest.not_seen.append(NotSeen(END, why_not))
         if later is not None or afterwards is not None or manifest.ended_by:
-            writer.amend(partial(setup.as_json, manifest, self._recording.kept))
+            writer.amend(partial(as_json, manifest, self._recording.kept))
 
     def forget(self) -> None:
         """Listen for nothing any more."""

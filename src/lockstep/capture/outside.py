@@ -30,9 +30,9 @@ from lockstep.capture.function_ends import (
 from lockstep.capture.holdings import Known, Walk
 from lockstep.capture.instances import attributes_of, forget_classes, module_of
 from lockstep.capture.last_states import NamedModule
-from lockstep.capture.setup import is_of_the_user
 from lockstep.capture.silence import Silence
 from lockstep.capture.state_taker import Held, StateTaker
+from lockstep.capture.user_code import is_of_the_user
 from lockstep.core.site import Role
 from lockstep.core.states import HeldSetting, Moment, Standing
 from lockstep.store.encoding import Row

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.setup import is_of_the_user, rank_and_world_size
+from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.user_code import is_of_the_user
 from lockstep.core.replacement import replacing
 from lockstep.store.permissions import make_private_directory, write_private
 

@@ -26,12 +26,14 @@ from lockstep.capture.loaders import Loaders, random_states
 from lockstep.capture.module_paths import ModuleNames
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.parameter_hooks import ParameterHooks
+from lockstep.capture.rank_directories import as_json, claim_rank_directory, copy_of
 from lockstep.capture.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_lines import rows_around
 from lockstep.capture.steps import Steps
 from lockstep.capture.unseen_work import OutOfSight
+from lockstep.capture.user_code import module_files
 from lockstep.capture.user_notes import warn
 from lockstep.core.errors import LockstepError
 from lockstep.core.manifest import NotSeen, Options, RankManifest, StepSummary
@@ -198,10 +200,10 @@ class RankRecording:
         new_writer: Callable[..., RankWriter] = RankWriter
         if options.redact:
             redaction = redaction_of_process(self.directory)
-            redact(self.manifest, setup.module_files(), redaction)
+            redact(self.manifest, module_files(), redaction)
             self.kept, new_writer = redaction.text, partial(RedactedWriter, redaction)
         try:
-            directory = setup.claim_rank_directory(self.directory, self.manifest)
+            directory = claim_rank_directory(self.directory, self.manifest)
         except OSError as error:
             why = f"{error.strerror}: {self.directory}"
             self.say(f"{why}; nothing is recorded", why)
@@ -259,7 +261,7 @@ class RankRecording:
             manifest.stopped_because = writer.failure or self.failure
             if manifest.stopped_because:
                 self.say(f"recording stopped: {manifest.stopped_because}", manifest.stopped_because)
-            return setup.as_json(manifest, self.kept)
+            return as_json(manifest, self.kept)
 
         if not (self.options.redact or self.options.apart):
             named = self.written.named_lines()
@@ -274,7 +276,7 @@ class RankRecording:
     def step_written(self, step: int) -> None:
         """A step has ended: all of it is to be written, with what the manifest says by now."""
         if self.written is not None and self.manifest is not None:
-            manifest = partial(setup.as_json, setup.copy_of(self.manifest), self.kept)
+            manifest = partial(as_json, copy_of(self.manifest), self.kept)
             self.written.writer.step_ended(step, manifest)
 
     def save(self) -> None:

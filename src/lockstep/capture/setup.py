@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
-import dataclasses
-import errno
-import json
 import os
 import platform
 import random
-import re
-import secrets
-import shutil
 import sys
-import sysconfig
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,19 +17,15 @@ import torch
 
 from lockstep.capture.collectives import groups
 from lockstep.capture.lineage import command_line, lineage
+from lockstep.capture.user_code import loaded_sources
 from lockstep.capture.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
 from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
-from lockstep.core.secrets import masked, masked_command
-from lockstep.core.text import with_texts
+from lockstep.core.secrets import masked_command
 from lockstep.core.variables import known_variables
 from lockstep.devices.emulation.mode import emulated_device
-from lockstep.store.permissions import make_private_directory, write_private
-from lockstep.store.schema import MANIFEST, SCHEMA_VERSION
+from lockstep.store.schema import SCHEMA_VERSION
 
-INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-"""Where files of installed packages lie."""
-_LOCKSTEP = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = (
     "torch",
     "torch-npu",
@@ -61,40 +48,6 @@ def rank_and_world_size() -> tuple[int, int]:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1
-
-
-def claim_rank_directory(recording: Path, manifest: RankManifest) -> Path:
-    """Make this process's directory: `rank0`, or `rank0-1` where another of that rank came first.
-
-    It appears with its manifest inside, so that a process killed at any time leaves none that
-    cannot be read. The manifest is given the name that was free.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
-    make_private_directory(recording, exist_ok=True)
-    aside = recording / f".{manifest.rank}.{secrets.token_hex(4)}"
-    make_private_directory(aside)
-    try:
-        return _renamed_to_free_name(aside, manifest)
-    except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-
-
-def _renamed_to_free_name(aside: Path, manifest: RankManifest) -> Path:
-    first, number = manifest.rank, 0
-    while True:
-        write_private(aside / MANIFEST, json.dumps(as_json(manifest), indent=1, default=str))
-        try:
-            return aside.rename(aside.parent / manifest.rank)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise
-        number += 1
-        manifest.rank = f"{first}-{number}"
 
 
 def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
@@ -166,47 +119,6 @@ def _cuda_driver_version() -> str | None:
 def note_seed(manifest: RankManifest) -> None:
     """Note what torch's generator was last seeded with: the script may have done so in front of its first step."""
     manifest.seeds["torch"] = str(torch.initial_seed())
-
-
-def loaded_sources() -> list[str]:
-    """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
-    modules = list(sys.modules.values())
-    return list(_sources_of(tuple(map(id, modules)), getattr(modules[-1], "__file__", None)))
-
-
-@lru_cache(maxsize=1)
-def _sources_of(_modules: tuple[int, ...], _last: str | None) -> list[str]:
-    """The same, looked for again once others are loaded: for each step that is recorded apart it is asked anew."""
-    return sorted(map(_resolved, module_files()))
-
-
-_resolved = cache(os.path.realpath)
-"""Of files of modules that are loaded: where they lie is asked for once each."""
-
-
-def module_files() -> list[str]:
-    """The same as they are called by their modules."""
-    # Not by getattr: some modules load others when they are asked for what they have not.
-    modules = tuple(sys.modules.values())
-    files = {getattr(module, "__dict__", {}).get("__file__") for module in modules}
-    return [file for file in files if isinstance(file, str) and is_of_the_user(file)]
-
-
-@cache
-def is_of_the_user(file: str) -> bool:
-    """Whether a file is neither Python's nor Lockstep's nor of an installed package."""
-    return not (
-        file.startswith(_installed_in()) or INSTALLED.search(file) or not Path(file).is_absolute()
-    )
-
-
-@cache
-def _installed_in() -> tuple[str, ...]:
-    """Folders of Python's own modules, and Lockstep's."""
-    return (
-        *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
-        _LOCKSTEP,
-    )
 
 
 def note_run_state(manifest: RankManifest) -> None:
@@ -290,22 +202,6 @@ def autocast_dtypes() -> dict[str, torch.dtype]:
         for device in (supported() if supported is not None else _AUTOCAST_DEVICES)
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     }
-
-
-def copy_of(manifest: RankManifest) -> RankManifest:
-    """The manifest as it is now, for a thread that writes it later."""
-    values = {item.name: getattr(manifest, item.name) for item in dataclasses.fields(manifest)}
-    return RankManifest(**{name: copy.copy(value) for name, value in values.items()})
-
-
-_TOLD = ("stopped_because", "not_seen", "events")
-"""What of a manifest is told in words, which may hold those of somebody else's error."""
-
-
-def as_json(manifest: RankManifest, kept: Callable[[str], str] = masked) -> dict[str, Any]:
-    """A manifest as JSON values; `kept` gives what is kept of a text that may hold what others have written."""
-    value = dataclasses.asdict(manifest)
-    return value | {name: with_texts(value[name], kept) for name in _TOLD}
 
 
 def seed_everything(seed: int) -> None:

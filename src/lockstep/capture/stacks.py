@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 import torch
 
 from lockstep.capture.callers import STAND_IN
-from lockstep.capture.setup import is_of_the_user
 from lockstep.capture.source_lines import NamedLine
+from lockstep.capture.user_code import is_of_the_user, short_path
 from lockstep.core.records import Frame
 
 _HIDDEN = (
@@ -123,22 +123,3 @@ class Stacks:
                 short_path(code.co_filename), line, code.co_name
             )
         return found
-
-
-def short_path(file: str) -> str:
-    """A file's path as a person would say it: below the working directory, or from its package on."""
-    path = os.path.abspath(file)
-    below = os.path.relpath(path, os.getcwd())
-    if not below.startswith(".."):
-        for marker in ("site-packages", "dist-packages"):
-            if f"{os.sep}{marker}{os.sep}" in path:
-                return path.split(f"{os.sep}{marker}{os.sep}", 1)[1]
-        return below
-    for root in sorted(sys.path, key=len, reverse=True):
-        if (
-            root
-            and path.startswith(os.path.abspath(root) + os.sep)
-            and os.path.abspath(root) != os.sep
-        ):
-            return os.path.relpath(path, os.path.abspath(root))
-    return path

@@ -137,6 +137,12 @@ CONTRADICTIONS = "files that contradict their names"
 BY_TOKENS = "what depends on how many tokens come at once"
 """What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
 
+COMPILED_BY_XLA = "what XLA compiles"
+"""What is not seen where a function of another framework is compiled as a whole."""
+
+REWRITTEN = "what Grappler rewrites in graphs"
+"""What is not seen where TensorFlow takes other operators than the code names."""
+
 END = "the end of the training"
 """What is not seen where states at the end could not be taken or written."""
 

@@ -6,11 +6,14 @@ factors, its axis and the share that it drops stand among its arguments. A new f
 
 from __future__ import annotations
 
+import csv
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 BY_HAND = "update"
@@ -73,6 +76,7 @@ _NAMES: dict[Family, str] = {
     Family.BILINEAR: """
         linear matmul mm bmm mv dot vdot inner outer ger einsum addmm baddbmm addbmm addmv addr
         conv1d conv2d conv3d convtranspose1d convtranspose2d convtranspose3d convolution
+        conv2dchannelslast conv3dchannelslast
         convdepthwise3d mkldnnconvolution bilinear tensordot chainmatmul scaledmm
     """,
     Family.SUM: "sum nansum cumsum indexadd scatteradd scatterreduce trace sumtosize",
@@ -197,12 +201,24 @@ class Product:
         Position of what is added where that is given, a bias or `out`; None where more tensors are factors too.
     contracted
         Axis of the left and of the right factor that the sum goes over; None where none is or a text says which.
+    filters_last
+        Whether the right factor of a convolution has its filters on the last axis and channels before them, as
+        TensorFlow keeps them, rather than on the first two.
     """
 
     left: int = 0
     right: int = 1
     added: int | None = 2
     contracted: tuple[int, int] | None = (-1, -2)
+    filters_last: bool = False
+
+    def window(self, filters: tuple[int, ...]) -> tuple[int, ...]:
+        """Extents of the window that a convolution moves, of the shape of its filters."""
+        return filters[:-2] if self.filters_last else filters[2:]
+
+    def terms(self, filters: tuple[int, ...]) -> int:
+        """How many products a convolution adds up for each result, of the shape of its filters."""
+        return math.prod(filters[:-1] if self.filters_last else filters[1:])
 
 
 _PRODUCTS: dict[Product, str] = {
@@ -216,6 +232,8 @@ _PRODUCTS: dict[Product, str] = {
     Product(contracted=(1, 1)): """
         conv1d conv2d conv3d convolution convdepthwise3d mkldnnconvolution
     """,
+    Product(contracted=(3, 2), filters_last=True): "conv2dchannelslast",
+    Product(contracted=(4, 3), filters_last=True): "conv3dchannelslast",
     Product(contracted=(1, 0)): "convtranspose1d convtranspose2d convtranspose3d",
     # Over the keys: the values weighted by what the keys give.
     Product(1, 2, None, (-2, -2)): "scaleddotproductattention",
@@ -307,6 +325,13 @@ _DUNDER = re.compile(r"__(\w+)__")
 
 
 @cache
+def _tensorflow_names() -> dict[str, str]:
+    """Operators of TensorFlow that go by another name than the same one here."""
+    text = Path(__file__).with_name("tensorflow_names.csv").read_text(encoding="utf-8")
+    return {row["operator"]: row["name"] for row in csv.DictReader(text.splitlines())}
+
+
+@cache
 def canonical_name(op: str) -> str:
     """The bare name that all spellings of an operator share.
 
@@ -316,7 +341,12 @@ def canonical_name(op: str) -> str:
     ('layernorm', 'layernorm')
     >>> canonical_name("torch.Tensor.__iadd__"), canonical_name("aten.add_.Tensor")
     ('add', 'add')
+    >>> canonical_name("tf.BiasAdd"), canonical_name("tf.LeakyRelu")
+    ('add', 'leakyrelu')
     """
+    if op.startswith("tf."):
+        bare = op.removeprefix("tf.")
+        return _tensorflow_names().get(bare, bare.lower())
     for prefix in ("torch.ops.aten.", "aten.", "aten::"):
         if op.startswith(prefix):
             op = op[len(prefix) :].split(".")[0]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lockstep.core.operators import ADDEND_FACTOR
+from lockstep.core.operators import ADDEND_FACTOR, Product
 from lockstep.judge.protocol import Operation
 from lockstep.judge.tolerances import LINEAR_REGIME
 from lockstep.measure.measured_pair import Measured
@@ -181,9 +181,11 @@ def reduction_length(left: Measured, right: Measured, output: Measured) -> float
 def patch_gain(operation: Operation) -> float:
     """How often a convolution uses each input element, as a factor on norms; 1 elsewhere."""
     operands, _ = bilinear_operands(operation)
+    product = operation.known.product
     if not operation.known.convolves or len(operands) < 2:
         return 1.0
-    return math.sqrt(max(1, math.prod(operands[1].shape[2:])))
+    window = (product or Product()).window(operands[1].shape)
+    return math.sqrt(max(1, math.prod(window)))
 
 
 def loss_rows(operation: Operation) -> float:
@@ -211,12 +213,13 @@ def usual_product_norm(operation: Operation, output: Measured) -> float:
     """
     operands, _ = bilinear_operands(operation)
     product = operation.known.product
-    told = product is not None and product.contracted is not None
-    if len(operands) != 2 or not told or not operands[0].shape:
+    if product is None or product.contracted is None:
+        return 0.0
+    if len(operands) != 2 or not operands[0].shape:
         return 0.0
     left, right = operands
     products = output.numel * left.shape[-1]
     if operation.known.convolves:
         swept = left if "transpose" in operation.name else output
-        products = swept.numel * math.prod(right.shape[1:])
+        products = swept.numel * product.terms(right.shape)
     return left.norm * right.norm * math.sqrt(products / max(1, left.numel * right.numel))

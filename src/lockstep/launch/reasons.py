@@ -23,10 +23,11 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
         Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"
         " (python -S does not, nor one without the variables that begin with LOCKSTEP; one with another PYTHONPATH, or"
         " started by -E or -I, does where lockstep-numerics is installed)",
-        Reached.HOOK: "no Python process of the command imported torch",
+        Reached.HOOK: "no Python process of the command imported torch, nor another framework that is recorded",
         Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
         Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
         " had its parameters updated by hand",
+        Reached.FRAMEWORK: detail,
         Reached.OPTIMIZER: "an optimizer was made, but no model was called with gradients in a"
         f" chosen step ({options.steps}); {by_hand}",
         Reached.STEPS: f"the training ended after {detail} steps, before a chosen one"

@@ -28,6 +28,7 @@ from lockstep.launch.follow import Follow, WhenFull
 from lockstep.launch.follower import Follower
 from lockstep.launch.lookout import Lookout
 from lockstep.launch.reasons import reason_for_nothing, unseen_processes
+from lockstep.plugins import frameworks
 from lockstep.store.directory import RunDirectory
 from lockstep.store.leftovers import drop_untrained, sweep
 from lockstep.store.reader import open_recording
@@ -85,7 +86,9 @@ def launch(
     hear, options = _one_at_a_time(hear), _options_for(options, follow)
     run = RunDirectory.create(directory, list(command), options, force=force)
     try:
-        process = Command(list(command), adjust(environment_for(directory, options)), **streams)
+        process = Command(
+            list(command), adjust(environment_for(directory, options, _arming())), **streams
+        )
     except OSError as error:
         run.discard()
         reason = error.strerror or error
@@ -102,6 +105,11 @@ def launch(
     )
     hear(ended)
     return ended
+
+
+def _arming() -> dict[str, str]:
+    """What arms a process that imports a framework other than PyTorch, by the root module of that."""
+    return {framework.module: framework.arming for framework in frameworks()}
 
 
 def is_left_running(directory: Path) -> bool:

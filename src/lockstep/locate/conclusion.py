@@ -189,6 +189,7 @@ def conclusion(
         setup=tuple(gathered.setup),
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
+        not_run_again=reference.other_framework or candidate.other_framework,
         unrecorded=tuple(
             dict.fromkeys(
                 (

@@ -122,6 +122,11 @@ class _Asked:
     def both(self) -> tuple[Recording, Recording]:
         return self.reference, self.candidate
 
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether an operator cannot be recorded for being run again."""
+        return any(run.is_of_another_tool or run.other_framework for run in self.both)
+
     def after_origin(self, origin: Origin) -> WhatNext:
         pair = origin.finding.pair
         records = [
@@ -129,7 +134,7 @@ class _Asked:
             for run, record in zip(self.both, (pair.reference, pair.candidate), strict=True)
             if record is not None
         ]
-        foreign = any(run.is_of_another_tool for run in self.both)
+        foreign = self._is_foreign
         if (
             origin.kind is Kind.RANDOM
             and not self.manner.is_golden
@@ -145,7 +150,7 @@ class _Asked:
         calls = [call for call in made_at(origin, *self.both) if call is not None]
         if not calls:
             return self._at_site(records)
-        if all(map(is_whole, calls)):
+        if all(map(is_whole, calls)) and not any(run.other_framework for run in self.both):
             site = (
                 ()
                 if self.manner.by_default
@@ -181,9 +186,10 @@ class _Asked:
         return WhatNext(_LOOK, " && ".join(lines))
 
     def after_uniform(self, comparison: Comparison) -> WhatNext:
-        if all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both):
+        whole = all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both)
+        if whole and not any(run.other_framework for run in self.both):
             return WhatNext("run one of them again, alone", _line("replay", *self._paths))
-        if any(run.is_of_another_tool for run in self.both):
+        if self._is_foreign:
             return self._what_they_hold()
         member = comparison.uniform[0].members[0]
         only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])

@@ -21,8 +21,10 @@ from lockstep.core.arguments import path_of
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import (
     BY_TOKENS,
+    COMPILED_BY_XLA,
     OTHER_TRAININGS,
     PART,
+    REWRITTEN,
     RankManifest,
     RunManifest,
     manifest_from_json,
@@ -97,6 +99,10 @@ def open_recording(
         return recording
 
 
+_IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, REWRITTEN})
+"""What a rank could not see that a verdict has to say."""
+
+
 class Recording:
     """What one run left: a manifest, and per rank the calls with their tensor records.
 
@@ -160,12 +166,18 @@ class Recording:
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
         ranks = self.ranks.values()
         gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
-        found = [what for what in gaps if what == OTHER_TRAININGS]
+        found = [what for what in gaps if what in _IN_HEADLINE]
         found.extend(gap.what for gap in self.manifest.not_seen)
         world_size = max((rank.manifest.world_size for rank in ranks), default=0)
         if not self.manifest.options.ranks and any(absent_ranks(self.ranks, world_size)):
             found.append(f"some of {world_size} ranks")
         return tuple(dict.fromkeys(found))
+
+    @property
+    def other_framework(self) -> str:
+        """The framework that trained where that is not PyTorch: no operator of it can be run again; "" else."""
+        packages = (rank.manifest.packages for rank in self.ranks.values())
+        return next((next(iter(one)) for one in packages if one and "torch" not in one), "")
 
     def close_tensors(self) -> None:
         """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""

@@ -220,6 +220,18 @@ def test_each_result_holds_the_floor_and_whole_numbers_are_counted(tmp_path):
     assert code == 0, found["headline"]
 
 
+def test_a_result_whose_shape_depends_on_the_values_is_said_not_to_be_compared(tmp_path):
+    model, x = two_results(tmp_path, 1.0)
+    model.graph.node[-1].CopyFrom(helper.make_node("NonZero", ["over"], ["class"], "class"))
+    model.graph.node.insert(1, helper.make_node("Greater", ["found", "share"], ["over"], "over"))
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    data = samples_of(tmp_path, x=x, y=x)
+    code, found = run(path, tmp_path / "few.onnx", "--ranges-from", data, "--reduce-range")
+    assert code == 0, found["headline"]
+    assert found["headline"].endswith("depends on the values: class")
+    assert found["outcome"]["sqnr_by_result"].keys() == {"mixed"}
+
+
 def layer(standing, **more):
     numbers = (8, "static", 40.0, 12.0, 12.0, 12.0)
     return LayerError("node", "MatMul", "attention", "", *numbers, 0.0, standing, **more)

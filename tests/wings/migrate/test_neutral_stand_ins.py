@@ -14,7 +14,7 @@ import torch
 from migrating import plan_of_code
 
 from lockstep.wings.migrate.names import names_of
-from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.plan import Outcome, rows_of
 
 DEVICES = ("mps", "xpu", "npu", "hpu")
 # Arguments as scripts give them; a function that is not named here is called without any.
@@ -95,38 +95,42 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @functools.cache
-def scripts() -> tuple[tuple[str, str], ...]:
-    """Each use of a function of torch.cuda that is rewritten: as it was and as it is."""
-    return tuple(_scripts())
+def uses() -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The head of a migrated script with every function of torch.cuda, and each rewritten use, before and after."""
+    lines = list(_lines())
+    code = "\n".join(["import torch", *lines, ""])
+    plan = plan_of_code(code)
+    listed = {row.line for row in rows_of(plan) if row.outcome is Outcome.LISTED}
+    after = plan.migrated().decode().splitlines()
+    head = "\n".join(after[: -len(lines)])
+    pairs = list(zip(lines, after[-len(lines) :], strict=True))
+    for number, (before, became) in enumerate(pairs, 2):
+        assert before != became or number in listed, before  # it says why it stays
+    return head, tuple(pair for pair in pairs if pair[0] != pair[1])
 
 
-def _scripts() -> Iterator[tuple[str, str]]:
+def _lines() -> Iterator[str]:
     for name in sorted(names_of("torch")):
         leaf = name.removeprefix("torch.cuda.")
         other = leaf.startswith("_") or "." in leaf or leaf.endswith("Tensor")
-        if leaf == name or other or not callable(getattr(torch.cuda, leaf, None)):
-            continue
-        for given in ARGUMENTS.get(leaf, [""]):
-            code = f"import torch\nprint({name}({given}))\n"
-            plan = plan_of_code(code)
-            outcomes = {mention.outcome for mention in plan.mentions}
-            if plan.changed:
-                yield code, plan.migrated().decode()
-            else:  # it says why it stays
-                assert Outcome.LISTED in outcomes, code
+        if leaf != name and not other and callable(getattr(torch.cuda, leaf, None)):
+            yield from (f"print({name}({given}))" for given in ARGUMENTS.get(leaf, [""]))
 
 
 def test_what_is_written_runs_on_every_device(device: str) -> None:
-    for before, after in scripts():
+    head, pairs = uses()
+    namespace: dict[str, object] = {}
+    exec(compile(head, "head", "exec"), namespace)
+    for before, after in pairs:
         with contextlib.redirect_stdout(None):
             try:
-                exec(compile(after, before, "exec"), {})
+                exec(compile(after, before, "exec"), namespace)
             except Exception as error:
-                raise AssertionError(f"{device}: {before}{after.splitlines()[-1]}") from error
+                raise AssertionError(f"{device}: {before} -> {after}") from error
 
 
 def test_what_every_device_has_is_rewritten() -> None:
-    done = {before.split("torch.cuda.")[1].split("(")[0] for before, _ in scripts()}
+    done = {before.split("torch.cuda.")[1].split("(")[0] for before, _ in uses()[1]}
     everywhere = {
         name.removeprefix("torch.cuda.")
         for name in names_of("torch")

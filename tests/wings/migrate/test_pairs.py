@@ -8,6 +8,7 @@ the targets that a case names anew: read them before you commit them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.hookspecs import hookimpl
+from lockstep.plugins import manager
 from lockstep.wings.migrate.files.collection import collect
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome, Plan
 from lockstep.wings.migrate.project import plan_collection
@@ -61,10 +65,42 @@ def rows_of(plan: Plan) -> Iterator[str]:
             yield f"{row.file}:{row.line} {row.outcome.value}: {text}: {row.reason}{instead}"
 
 
+TOY = MigrationTarget(
+    "toy-board", "toy", "torch.toy", has_name=lambda name: not name.endswith("_all"),
+    rules="torch.cuda.*,rename,{module}.*,,the toy has a module of its own\n",
+    imports="torch_toy", backend="toyccl", method="toy", is_device="is_toy", image="toy/torch:1",
+    container_options="--device=/dev/toy0", package_index="the toy wheels", folder="/opt/toy",
+    launcher_device="toy", native="a kernel in the toy's own language",
+    environment={"CUDA_VISIBLE_DEVICES": "TOY_VISIBLE", "CUDA_OF_TOY": "TOY_OF_TOY"},
+    instead={"nvidia-smi": "toy-smi", "(flash[-_]attn|xformers)": "toy attention"},
+    libraries={"onnxruntime": "ToyExecutionProvider"},
+)  # fmt: skip
+
+
+class PlugIn:
+    """A plug-in with a device of its own."""
+
+    @hookimpl
+    def lockstep_migration_targets(self) -> list[MigrationTarget]:
+        return [TOY]
+
+
+@contextlib.contextmanager
+def plug_in() -> Iterator[None]:
+    """Lockstep with the plug-in, for as long as the block runs."""
+    plugin = PlugIn()
+    manager().register(plugin)
+    try:
+        yield
+    finally:
+        manager().unregister(plugin)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}-{case.stem}")
 def test_a_pair_is_what_migrating_makes_of_it(case: Path, tmp_path: Path) -> None:
     given = parts_of(case)
-    found = dict(results_of(case, tmp_path))
+    with plug_in():
+        found = dict(results_of(case, tmp_path))
     expected = {key: text for key, text in given.items() if key[0] != "before"}
     assert found == expected
 
@@ -73,7 +109,7 @@ def _write(case: Path) -> None:
     import tempfile
 
     given = parts_of(case)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, plug_in():
         found = dict(results_of(case, Path(folder)))
     before = {key: text for key, text in given.items() if key[0] == "before"}
     parts = {**before, **found}

@@ -1,4 +1,4 @@
-"""Start-up hook that `lockstep record` puts on PYTHONPATH: arms the recorder after `import torch`.
+"""Start-up hook that `lockstep record` puts on PYTHONPATH: arms the recorder after a framework is imported.
 
 Runs in every Python process that the command starts, so it uses the standard library only, costs
 next to nothing where torch is never imported, and takes itself off the path at once. The user's own
@@ -64,7 +64,7 @@ _NEEDED_BYTES = 1500000000
 """Address space that recording took beside a training, measured: libraries, and what threads set apart."""
 
 
-def _arm() -> None:
+def _arm(name: str = "lockstep.capture.bootstrap") -> None:
     left = _address_space_left()
     if left is not None and left < _NEEDED_BYTES:
         _trace("UNLOADABLE")
@@ -75,7 +75,7 @@ def _arm() -> None:
         )
         return
     try:
-        _bootstrap().arm_from_environment()
+        _bootstrap(name).arm_from_environment()
     except Exception as error:
         _trace("UNLOADABLE")
         sys.stderr.write(
@@ -114,11 +114,10 @@ def _advice() -> str:
     )
 
 
-def _bootstrap() -> Any:
-    """Lockstep as this Python has it, or else the one that runs the command."""
+def _bootstrap(name: str) -> Any:
+    """A module of Lockstep as this Python has it, or else the one that runs the command."""
     import importlib
 
-    name = "lockstep.capture.bootstrap"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -178,6 +177,13 @@ def _note_number() -> None:
     _trace("ARMED %d" % os.getpid())
 
 
+def _await_frameworks() -> None:
+    """Arm the process for each framework other than PyTorch right after its import, where it imports one."""
+    for pair in filter(None, os.environ.get("LOCKSTEP_FRAMEWORKS", "").split(",")):
+        root, _, module = pair.partition("=")
+        sys.meta_path.insert(0, _AfterImport(root, lambda module=module: _arm(module)))
+
+
 if os.environ.get("LOCKSTEP_RECORD"):
     if not os.path.exists(os.environ.get("LOCKSTEP_TRACE", _HERE)):
         _trace("HOOK")
@@ -187,6 +193,7 @@ if os.environ.get("LOCKSTEP_RECORD"):
         _arm()
     else:
         sys.meta_path.insert(0, _AfterImport("torch", _arm, before=_note_number))
+    _await_frameworks()
 _leave_path()
 if __name__ == "sitecustomize":
     _run_next_sitecustomize()

@@ -11,7 +11,7 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import NotSeen
 from lockstep.core.operators import operator_of
 from lockstep.core.records import Call
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording
 from lockstep.store.shards.batch_forms import (
     Form,
@@ -27,7 +27,7 @@ from lockstep.store.shards.batch_forms import (
 )
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of
+from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
 from lockstep.store.shards.sorted_rows import SortedRows, module_around, sorted_in
 
 
@@ -74,16 +74,23 @@ class DataForms:
     ) -> None:
         """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
         self._order, self._rows, self._forms = Order(), {}, {}
+        self._ranks = len(by_rank)
         batches = []
         for seen in batches_of(by_rank, whole):
-            form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
-            if form is not None and form.axis == 0 and form.spread is Spread.BATCH:
+            if self.is_batch(seen):
                 batches.append(seen)
         if batches:
             self._rows = {place: one[0] for place, one in enumerate(batches[0].shapes)}
             self._order = self._order_of(batches)
             self._reordered |= bool(self._order.rows)
         self._sorted = sorted_in(by_rank, whole, self._order)
+        for seen in seen_of(CallKind.LOSS, by_rank, whole):
+            self._of_loss(seen)
+
+    def is_batch(self, seen: Seen) -> bool:
+        """Whether the rows of ranks make those of one, by their shapes."""
+        form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
+        return form is not None and form.axis == 0 and form.spread is Spread.BATCH
 
     def _order_of(self, batches: Sequence[Seen]) -> Order:
         """By all tensors of the batch together, as rows of one may be equal; else by each alone."""
@@ -188,6 +195,14 @@ class DataForms:
         return told
 
 
+def is_dealt(seen: Seen) -> bool:
+    """Whether the ranks' rows are those of one rank, to the last bit, in whatever order."""
+    whole = seen.whole
+    if whole is None or any(each.content.loader is None for each in seen.records):
+        return False
+    return order_of(flat_rows(np.concatenate(seen.parts)), flat_rows(whole)) is not None
+
+
 def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
     """The form of a tensor within a module that sorts rows: the one in which it is nearest to that of one rank.
 
@@ -213,4 +228,4 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
     return best
 
 
-__all__ = ["DataForms"]
+__all__ = ["DataForms", "is_dealt"]

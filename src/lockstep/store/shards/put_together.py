@@ -115,8 +115,8 @@ def made_of(
         If a rank cannot be read.
     """
     reader = Reader(name, lambda _: True, lambda _: _with_gaps(many, calls()))
-    parts = f"its {len(ranks)} ranks were" if len(ranks) > 1 else f"its calls were, by {name},"
-    gap = NotSeen(PUT_TOGETHER, f"{parts} put together, and are compared as one")
+    parts = f"its {len(ranks)} ranks" if len(ranks) > 1 else name
+    gap = NotSeen(PUT_TOGETHER, f"{parts} were put together, and are compared as one")
     made = Recording(made_by(reader, many.path, gap))
     made.path, made.put_together_of = many.path, many
     (rank,) = made.ranks.values()
@@ -139,11 +139,15 @@ def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
     for call in calls:
         if call.recomputed:
             continue
-        name = call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
-        key = (call.kind, call.site, name)
+        key = (call.kind, call.site, name_of(call))
         found[(*key, counts[key])] = call
         counts[key] += 1
     return found
+
+
+def name_of(call: Call) -> str:
+    """What tells a call from others of its site: the parameter, of gradients and optimizers."""
+    return call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
 
 
 def record_key(record: TensorRecord) -> Key:
@@ -171,4 +175,14 @@ def place_of(record: TensorRecord, call: Call) -> str:
     return f"{record.role.value} {record.name} of {call.site}"
 
 
-__all__ = ["Key", "Told", "calls_by_key", "made_of", "place_of", "read_call", "record_key"]
+__all__ = [
+    "Calls",
+    "Key",
+    "Told",
+    "calls_by_key",
+    "made_of",
+    "name_of",
+    "place_of",
+    "read_call",
+    "record_key",
+]

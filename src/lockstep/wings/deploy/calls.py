@@ -126,6 +126,16 @@ def computing(program: ExportedProgram) -> set[fx.Node]:
     return met
 
 
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """What a node is called with, by the names of its operator's schema."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {}
+    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    names = [one.name for one in schema.arguments]
+    return found | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+
+
 def operator_name(node: fx.Node) -> str:
     """What a node calls, as torch's API or its dispatcher spells it."""
     name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import UsageError
+
+_CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 
 
 def engine(name: str, extra: str = "export") -> Any:
@@ -69,6 +75,32 @@ def as_sentence(
         raise UsageError(
             f"{what} ({said}){where(str(error))}" + (f"; {advice}" if advice else "")
         ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[io.StringIO]:
+    """Keep what libraries print, log and warn of from the user's screen; what matters becomes a sentence."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    loggers = [logging.root] + [
+        one
+        for name, one in logging.root.manager.loggerDict.items()
+        if isinstance(one, logging.Logger) and name.split(".")[0] in _CHATTY
+    ]
+    kept = [(one, one.propagate, list(one.handlers)) for one in loggers]
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        warnings.simplefilter("ignore")
+        for one in loggers:
+            one.handlers, one.propagate = [handler], False
+        try:
+            yield said
+        finally:
+            for one, propagate, handlers in kept:
+                one.handlers, one.propagate = handlers, propagate
 
 
 def first_line(error: BaseException, most: int = 300) -> str:

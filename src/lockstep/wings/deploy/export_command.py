@@ -148,21 +148,16 @@ def _kept_inputs(output: Path, tensors: dict[str, Any]) -> Path:
     return path
 
 
-def _plain_again(entries: Sequence[tuple[str, str]]) -> str:
-    """The command that was typed, with nothing optimised by the exporter."""
-    typed = typed_again(click.get_current_context(), without=("entries", "as_json", "force"))
-    return shell_line([*program(), "export", *typed, *_given((), entries, 0), "--plain", "--force"])
+def _again(entries: Sequence[tuple[str, str]], *more: str, without: Sequence[str] = ()) -> str:
+    """The command that was typed, with more to it."""
+    left = ("entries", "as_json", "force", *without)
+    typed = typed_again(click.get_current_context(), without=left)
+    return shell_line([*program(), "export", *typed, *_given((), entries, 0), *more, "--force"])
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
-    """The command that was typed, keeping its recordings in a new place."""
-    typed = typed_again(
-        click.get_current_context(), without=("entries", "recordings", "as_json", "force")
-    )
-    place = str(new_place(Path("parity")))
-    return shell_line(
-        [*program(), "export", *typed, *_given((), entries, 0), "--keep", place, "--force"]
-    )
+    """The same, keeping its recordings in a new place."""
+    return _again(entries, "--keep", str(new_place(Path("parity"))), without=("recordings",))
 
 
 def _print(
@@ -215,7 +210,7 @@ def _with_next(
     if comparison.verdict is Verdict.DIVERGED and stage.by_exporter:
         following = WhatNext(
             "leave out the exporter's own optimisation, which changes the numbers",
-            _plain_again(entries),
+            _again(entries, "--plain"),
         )
     elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
         command = shell_line([*program(), "bisect-fusions", str(output), *given])

@@ -166,6 +166,7 @@ def run_as_user(
     inputs: Mapping[str, Array],
     values: Values,
     settings: Settings,
+    returned: Mapping[str, Any] | None = None,
 ) -> ExportedRun:
     """Run a model as its user will, and the graph that the runtime made of it with every node's output.
 
@@ -177,10 +178,11 @@ def run_as_user(
         As `ExportedRun` takes them.
     settings
         How the user runs it.
+    returned
+        What the model returned where it was run already.
     """
-    # Where random numbers are drawn, each run draws others.
-    is_drawn = bool(draws_of(program))
-    returned = None if is_drawn else Session(model, settings).run(as_taken(model, inputs))
+    if returned is None and not draws_of(program):  # each run draws others
+        returned = Session(model, settings).run(as_taken(model, inputs))
     graph = runtime.optimized_graph(model, settings, aside=values.folder)
     return ExportedRun(graph, program, inputs, values, returned)
 

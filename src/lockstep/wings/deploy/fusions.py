@@ -14,7 +14,7 @@ from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.engines import engine
 from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.optimizers import RULE_SET, Optimizer, rules_of_library
-from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed
+from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed, relative_distance
 from lockstep.wings.deploy.runtime import Session, Settings
 from lockstep.wings.deploy.sixteen_bits import in_single_precision
 
@@ -280,18 +280,6 @@ def search(trials: Trials, *, bitwise: bool) -> Bisection:
     culprits, left = bisect(trials.tried, trials.changing, rules_of_library(), is_too_far)
     first = trials.first_beyond(is_too_far)
     return Bisection(ran, whole, first, tuple(culprits), left.apart, trials.count)
-
-
-def relative_distance(one: Array, other: Array) -> float:
-    """`|a - b| / max(|a|, |b|)`, Euclidean; infinite where one has NaN or infinities that the other has not."""
-    left, right = (np.asarray(value, dtype=np.float64).ravel() for value in (one, other))
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    if same.all():
-        return 0.0
-    if not np.isfinite(left[~same]).all() or not np.isfinite(right[~same]).all():
-        return float("inf")
-    left, right = np.where(np.isfinite(left), left, 0), np.where(np.isfinite(right), right, 0)
-    return float(np.linalg.norm(left - right) / max(np.linalg.norm(left), np.linalg.norm(right)))
 
 
 def moved(array: Array, draw: np.random.Generator) -> Array:

@@ -6,7 +6,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,15 +81,23 @@ def read_inputs(
     UsageError
         If something cannot be read, is missing, or does not fit the signature.
     """
-    found: dict[str, Array] = {}
-    for one in given:
-        for name, array in _arrays(one, seed).items():
-            found[_name_in(name, signature, found)] = array
+    found = named(given, signature, seed=seed)
     if not signature:
         return found
     if not given:
         found = {spec.name: _drawn_by_signature(spec, free or {}).array(seed) for spec in signature}
     return checked(found, signature)
+
+
+def named(
+    given: Sequence[str], signature: Sequence[TensorSpec], *, seed: int = 0
+) -> dict[str, Array]:
+    """Arrays as they are given, by the model's names of them; `read_inputs` checks them too."""
+    found: dict[str, Array] = {}
+    for one in given:
+        for name, array in _arrays(one, seed).items():
+            found[_name_in(name, signature, found)] = array
+    return found
 
 
 def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
@@ -115,8 +123,23 @@ def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]
     return [sets[0] | one for one in sets]
 
 
-def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict[str, Array]:
+def checked(
+    found: Mapping[str, Array],
+    signature: Sequence[TensorSpec],
+    *,
+    option: str = "--inputs",
+    are_samples: bool = False,
+) -> dict[str, Array]:
     """Inputs in the signature's order, each with the dtype and the shape that it says.
+
+    Parameters
+    ----------
+    found, signature
+        By name, and what the model takes.
+    option
+        How the user gave them.
+    are_samples
+        Whether the first axis is that of samples, of which there may be any number.
 
     Raises
     ------
@@ -132,11 +155,18 @@ def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict
             *([f"has {listed(unknown)}, which the model does not take"] if unknown else []),
         ]
         raise UsageError(
-            f"--inputs {' and '.join(parts)}; the model takes {listed([str(one) for one in signature], 9)}"
+            f"{option} {' and '.join(parts)}; the model takes {listed([str(one) for one in signature], 9)}"
         )
     extents: dict[str, tuple[int, str]] = {}
     for spec in signature:
-        _check_one(spec, found[spec.name], extents)
+        free = replace(spec, shape=(None, *spec.shape[1:])) if are_samples and spec.shape else spec
+        try:
+            _check_one(free, found[spec.name], extents)
+        except ValueError as error:
+            more = ", samples along the first axis" if are_samples else ""
+            raise UsageError(
+                f"{option} {spec.name} {error}; the model takes {spec}{more}"
+            ) from None
     return {name: found[name] for name in wanted}
 
 
@@ -258,7 +288,7 @@ def _drawn_by_signature(spec: TensorSpec, free: Mapping[str, int]) -> Drawn:
 
 def _check_one(spec: TensorSpec, array: Array, extents: dict[str, tuple[int, str]]) -> None:
     if spec.dtype and str(array.dtype) != spec.dtype:
-        raise UsageError(f"--inputs {spec.name} is of {array.dtype}; the model takes {spec}")
+        raise ValueError(f"is of {array.dtype}")
     if spec.shape is None:
         return
     fits = len(array.shape) == len(spec.shape) and all(
@@ -266,13 +296,9 @@ def _check_one(spec: TensorSpec, array: Array, extents: dict[str, tuple[int, str
         for have, want in zip(array.shape, spec.shape, strict=True)
     )
     if not fits:
-        raise UsageError(
-            f"--inputs {spec.name} has the shape {list(array.shape)}; the model takes {spec}"
-        )
+        raise ValueError(f"has the shape {list(array.shape)}")
     for have, want in zip(array.shape, spec.shape, strict=True):
         if isinstance(want, str):
             known, by = extents.setdefault(want, (have, spec.name))
             if known != have:
-                raise UsageError(
-                    f"--inputs {spec.name} has {have} along {want!r}, and {by} has {known}; the model takes {spec}"
-                )
+                raise ValueError(f"has {have} along {want!r}, and {by} has {known}")

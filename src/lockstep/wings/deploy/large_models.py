@@ -216,7 +216,7 @@ def message_for(model: Any, options: Any) -> tuple[bytes, list[Any]]:
     """
     alone, weights = graph_alone(model)
     make = engine("onnxruntime").OrtValue.ortvalue_from_numpy_with_onnx_type
-    arrays = [bytes_in(one).view(_element(one)).reshape(one.dims) for one in weights]
+    arrays = [_bytes_in(one).view(_element(one)).reshape(one.dims) for one in weights]
     values = [make(one, tensor.data_type) for one, tensor in zip(arrays, weights, strict=True)]
     if values:
         options.add_external_initializers([one.name for one in weights], values)
@@ -248,13 +248,12 @@ def write_large(model: Any, path: Path) -> None:
 def _written(weights: list[Any], file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
     for one in weights:
         file.write(bytes(-file.tell() % _PAGE))
-        data = bytes_in(one)
+        data = _bytes_in(one)
         yield one.name, (file.tell(), data.nbytes)
         file.write(data)
 
 
-def bytes_in(tensor: Any) -> Any:
-    """The bytes of an initializer, mapped where they lie in a file."""
+def _bytes_in(tensor: Any) -> Any:
     return _mapped(tensor) if is_apart(tensor) else np.frombuffer(tensor.raw_data, np.uint8)
 
 

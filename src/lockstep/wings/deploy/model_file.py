@@ -16,8 +16,6 @@ from lockstep.core.replacement import replacing
 from lockstep.wings.deploy.engines import engine, first_line
 from lockstep.wings.deploy.large_models import (
     MOST_IN_ONE,
-    bytes_in,
-    graph_alone,
     inferred_shapes,
     is_large,
     opened,
@@ -191,19 +189,10 @@ def digest_of(proto: Any) -> str:
     stated = {one.key: one.value for one in proto.metadata_props if one.key == _DIGEST}
     _set_metadata(proto, {}, without=_DIGEST)
     digest = hashlib.sha256()
-    for one in _hashed(proto):
+    for one in pieces_of(proto):
         digest.update(one)
     _set_metadata(proto, stated)
     return digest.hexdigest()
-
-
-def _hashed(proto: Any) -> Iterator[Any]:
-    if not is_large(proto):
-        yield from pieces_of(proto)
-        return
-    alone, weights = graph_alone(proto)
-    yield alone.SerializeToString(deterministic=True)
-    yield from map(bytes_in, weights)
 
 
 def rename_values(graph: Any, spelled: Mapping[str, str]) -> None:

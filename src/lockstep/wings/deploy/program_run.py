@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from lockstep.devices.vector_math import prepare_vector_math
-from lockstep.wings.deploy.calls import Array, array_of, computing
+from lockstep.wings.deploy.calls import Array, arguments_of, array_of, computing
 from lockstep.wings.deploy.node_values import Held, Values
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -53,6 +53,13 @@ class ProgramRun:
         every result too: what comes of that is what rounding may make of each value. None runs it as it is.
     random
         What nodes that draw random numbers return, by name; those that are not in it draw.
+    chosen
+        What nodes that choose among values returned elsewhere, by name; taken where the choice is as right as torch's.
+
+    Attributes
+    ----------
+    ties
+        The nodes whose choice was taken: equal values, of which torch took others.
     """
 
     def __init__(
@@ -62,13 +69,15 @@ class ProgramRun:
         values: Values,
         draw: np.random.Generator | None = None,
         random: Mapping[str, Any] | None = None,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
         prepare_vector_math()
         self._values, self._held = values, held_by(program)
         self._seed = None if draw is None else int(draw.integers(1 << 31))
         self._given = {name: self._moved(name, tensor) for name, tensor in inputs.items()}
         specs = program.graph_signature.input_specs
-        walk = _Walk(program, values, draw, random or {}, self._entering)
+        walk = _Walk(program, values, draw, random or {}, chosen or {}, self._entering)
+        self.ties = walk.ties
         with torch.no_grad():
             returned = walk.run(*(torch.empty(0) for _ in specs))
         kinds = [one.kind for one in program.graph_signature.output_specs]
@@ -135,10 +144,12 @@ class _Walk(fx.Interpreter):
         values: Values,
         draw: np.random.Generator | None,
         random: Mapping[str, Any],
+        chosen: Mapping[str, Any],
         entering: Callable[[str], torch.Tensor],
     ) -> None:
         super().__init__(program.graph_module)
         self._computing = computing(program)
+        self._chosen, self.ties = chosen, list[fx.Node]()
         self._kept, self._draw, self._random, self._entering = values, draw, random, entering
 
     def map_nodes_to_values(self, args: Any, n: fx.Node) -> Any:
@@ -154,6 +165,8 @@ class _Walk(fx.Interpreter):
         if n.op == "call_function" and n not in self._computing:
             return None
         result = self._random[n.name] if n.name in self._random else super().run_node(n)
+        if n.name in self._chosen:
+            result = self._choice(n, result, self._chosen[n.name])
         if n.op == "call_function":
             if self._draw is not None and isinstance(result, torch.Tensor):
                 result = moved(result, self._draw) if result.itemsize == 2 else result
@@ -161,6 +174,23 @@ class _Walk(fx.Interpreter):
             if kept is not None:
                 self._kept.add(n.name, kept)
         return result
+
+    def _choice(self, node: fx.Node, own: Any, other: Any) -> Any:
+        """What a node chose elsewhere, if it is a choice among equal values; else what torch chose."""
+        (source, *_), _ = self.fetch_args_kwargs_from_env(node)
+        axis = arguments_of(node)["dim"]
+        indices = other[1] if isinstance(other, tuple) else None
+        if indices is None or indices.shape != own[1].shape or torch.equal(indices, own[1]):
+            return own
+        extent = source.shape[axis] if source.dim() else 1
+        is_each_once = not (indices.sort(axis)[0].diff(dim=axis) == 0).any()
+        if not is_each_once or indices.min() < 0 or indices.max() >= extent:
+            return own
+        found = source.gather(axis, indices)
+        if not ((found == own[0]) | (found.isnan() & own[0].isnan())).all():
+            return own
+        self.ties.append(node)
+        return own[0], indices
 
 
 def _plain(result: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -467,13 +468,7 @@ def _preview(given: list[str]) -> list[str]:
 
 def _trial(plan: Plan, collection: Collection, request: _Request, given: list[str]) -> str:
     """How to see that the result does what the original does: here where it runs anywhere, else on the device."""
-    trainings = [
-        file
-        for file in plan.files
-        if file.path.suffix == ".py" and file.changed and ".backward(" in file.source.text
-    ]
-    started = [file for file in trainings if "__main__" in file.source.text] or trainings
-    script = started[0].path if len(started) == 1 else None
+    script = _training(plan)
     if plan.target == _NEUTRAL:
         words, folder = ["lockstep", "migrate", "verify", *given, "--"], collection.root
     else:
@@ -482,6 +477,29 @@ def _trial(plan: Plan, collection: Collection, request: _Request, given: list[st
         return f"{shlex.join(words)} CMD"
     place = request.output if folder == request.output and folder.is_file() else folder / script
     return shlex.join([*words, "python", from_here(place)])
+
+
+_TRAINING = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
+_STARTED = re.compile(r"train|main|run|finetune|pretrain", re.IGNORECASE)
+_EXAMPLES = frozenset({"examples", "example", "scripts", "tools", "demo"})
+
+
+def _training(plan: Plan) -> PurePosixPath | None:
+    """The script that most likely trains: one that is started, not a library; none where no file is."""
+    packages = {file.path.parent for file in plan.files if file.path.stem == "__init__"}
+    ranked = []
+    for file in plan.files:
+        path, text = file.path, file.source.text
+        trains = bool(_TRAINING.search(text))
+        guarded = "__main__" in text
+        alone = path.parent not in packages and trains
+        if path.suffix == ".py" and (guarded or alone) and not path.stem.startswith("test_"):
+            shown = bool(_EXAMPLES.intersection(path.parts))
+            named = bool(_STARTED.search(path.stem))
+            order = (-trains, -guarded, -named, -shown, len(path.parts), str(path))
+            ranked.append((order, path, trains or named))
+    best = min(ranked, default=None)
+    return best[1] if best is not None and best[2] else None
 
 
 def _suggested(collection: Collection, target: str) -> str:

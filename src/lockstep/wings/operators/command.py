@@ -75,7 +75,7 @@ def ops(
     and backward. It is called proven only where it was, and judged as any kernel of that operator is.
 
     Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
-    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/rooms/operators.md.
+    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/tasks/operators.md.
 
     Exit code 0 if all operators are supported, 1 if one is not, is not known to be, or ran out of sight, 2 if nothing
     could be looked at.

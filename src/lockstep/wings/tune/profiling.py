@@ -26,7 +26,8 @@ from torch.profiler import profile, record_function, supported_activities
 from lockstep.capture.live_modules import living
 from lockstep.capture.module_paths import clean_tree, without_wrappers
 from lockstep.capture.recorder import Recorder
-from lockstep.capture.setup import is_of_the_user, rank_and_world_size
+from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.user_code import is_of_the_user
 from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE, VARIABLE
 
 _Fast = torch._C._profiler._RecordFunctionFast

@@ -95,7 +95,12 @@ def overview(all_symptoms: Sequence[Symptom]) -> str:
     width = max(len(one.name) for one in all_symptoms)
     rows = [f"  {one.name:<{width}}  {one.title}" for one in all_symptoms]
     return "\n".join(
-        ["What is seen of the training?", *rows, "", "lockstep guide SYMPTOM says what to check."]
+        [
+            "Which symptom does your training show?",
+            *rows,
+            "",
+            "lockstep guide SYMPTOM lists the checks.",
+        ]
     )
 
 
@@ -113,8 +118,8 @@ def told(symptom: Symptom, *, width: int) -> str:
 
 _HEAD = """# Guide
 
-What to check, in order, when a training is not what it should be. Made by `make docs`, and printed by `lockstep guide`.
-`train.py` stands for the script, `ref` for a recording of a run that is trusted, `cand` for one of the run in question.
+Find your symptom, and check in the given order. `lockstep guide` prints the same; `make docs` makes this page.
+`train.py` stands for your script, `ref` for a recording of a run that you trust, `cand` for one of the run in question.
 """
 
 

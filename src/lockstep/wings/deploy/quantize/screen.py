@@ -133,7 +133,15 @@ class Answer:
 
 
 def headline(answer: Answer) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence, and what was not compared."""
+    left = answer.outcome.uncompared
+    beside = (
+        f"; not compared, as its shape depends on the values: {listed(list(left))}" if left else ""
+    )
+    return _answered(answer) + beside
+
+
+def _answered(answer: Answer) -> str:
     broken = [one for one in answer.layers if one.standing is Standing.FAULT]
     kernels = [one for one in answer.layers if one.standing is Standing.KERNELS]
     if broken:
@@ -185,7 +193,7 @@ def _below(answer: Answer) -> str:
     if out.accuracy is not None and _lost(answer) > answer.floor.lost_points:
         said = f"accuracy falls by {_lost(answer):.2f} points, and {answer.floor.lost_points:g} may be lost (--accept)"
     elif math.isnan(out.sqnr_db):
-        said = f"{name} of another shape, or not finite where the model's are; results {least}"
+        said = f"{name} cannot be compared: of another shape, or not finite where the model's are"
     else:
         said = f"{name} at {out.sqnr_db:.1f} dB; results {least}"
     worst = _hurting(answer)
@@ -254,8 +262,9 @@ def _cost(answer: Answer) -> str:
 
 def _cures(answer: Answer) -> list[str]:
     """What may bring back lost accuracy."""
-    if not (_lost(answer) or answer.is_below):
-        return []
+    is_cured = answer.is_below and any(one.standing in _CURED for one in answer.layers)
+    if is_cured or not (_lost(answer) or answer.is_below):
+        return []  # the headline has a cure of their own
     target = 40 if answer.outcome.accuracy is not None else max(40, answer.floor.least_db)
     cures = [f"--mixed {target:g}dB gives the layers that hurt most more bits"]
     if not answer.per_channel:

@@ -12,6 +12,7 @@ import numpy as np
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy.quantize.calibration import Samples
 from lockstep.wings.deploy.quantize.errors import apart, doubles, energy, sqnr
+from lockstep.wings.deploy.rounding import relative_distance
 from lockstep.wings.deploy.runtime import Session, measure
 
 _RUNS = 5
@@ -38,6 +39,8 @@ class Outcome:
         Of how many samples that is the largest; 0 where they were drawn, and say nothing of anybody's data.
     sqnr_by_result
         In dB, by the result's name.
+    uncompared
+        Results of another shape in the quantised model: how many there are depends on the values.
     """
 
     sqnr_db: float
@@ -50,6 +53,7 @@ class Outcome:
     worst_error: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     sqnr_by_result: Mapping[str, float] = field(default_factory=dict)
+    uncompared: Sequence[str] = ()
 
     @property
     def worst_result(self) -> str:
@@ -68,11 +72,15 @@ def outcome(proto: Any, quantised: Any, samples: Samples) -> Outcome:
     """
     before, after = Session(proto), Session(quantised, name="the quantised model")
     sums: dict[str, list[float]] = {}
+    uncompared = set[str]()
     right = [0, 0]
     worst: dict[str, float] = {}
     for at, batch in enumerate(samples.batches()):
         references, candidates = before.run(batch), after.run(batch)
         for name, reference in references.items():
+            if np.shape(reference) != np.shape(candidates[name]):
+                uncompared.add(name)
+                continue
             kept = sums.setdefault(name, [0.0, 0.0])
             signal, noise = _signal_and_noise(np.asarray(reference), np.asarray(candidates[name]))
             kept[0], kept[1] = kept[0] + signal, kept[1] + noise
@@ -88,19 +96,22 @@ def outcome(proto: Any, quantised: Any, samples: Samples) -> Outcome:
                 right[side] += int((_classes(found[before.outputs[0]], labels) == labels).sum())
     first = next(samples.batches())
     known = samples.labels is not None
-    by_result = {name: _decibels(sums[name], np.asarray(references[name])) for name in sums}
+    by_result = {
+        name: _decibels(sums[name], np.asarray(references[name]))
+        for name in sums
+        if name not in uncompared
+    }
+    least = min(by_result.values(), key=_rank, default=math.nan if uncompared else math.inf)
     accuracies = [one / samples.count if known else None for one in reversed(right)]
     return Outcome(
-        min(by_result.values(), key=_rank, default=math.inf), *accuracies,
+        least, *accuracies,
         measure(quantised, first, runs=_RUNS).median_s, measure(proto, first, runs=_RUNS).median_s,
-        quantised.ByteSize(), proto.ByteSize(), worst, samples.count, by_result,
+        quantised.ByteSize(), proto.ByteSize(), worst, samples.count, by_result, sorted(uncompared),
     )  # fmt: skip
 
 
 def _signal_and_noise(reference: Any, candidate: Any) -> tuple[float, float]:
     """Sums of squares; of whole numbers how many there are, and how many are others. Equal infinities have no error."""
-    if reference.shape != candidate.shape:  # as many as were found
-        return 0.0, math.inf
     if reference.dtype.kind != "f":
         return float(reference.size), float(np.count_nonzero(reference != candidate))
     exact, found = doubles(reference), doubles(candidate)
@@ -120,16 +131,9 @@ def _rank(decibels: float) -> float:
 
 def _worst(reference: Any, candidate: Any, count: int) -> float:
     """The largest relative distance of a sample; of all together, where a result has no row for each."""
-    if reference.shape != candidate.shape:
-        return math.inf
     is_apart = reference.ndim > 0 and len(reference) == count
     pairs = zip(reference, candidate, strict=True) if is_apart else [(reference, candidate)]
-    return max(_distance(np.asarray(one), np.asarray(other)) for one, other in pairs)
-
-
-def _distance(one: Any, other: Any) -> float:
-    scale = max(float(np.linalg.norm(one)), float(np.linalg.norm(other)))
-    return float(np.linalg.norm(one - other)) / scale if scale else 0.0
+    return max(relative_distance(one, other) for one, other in pairs)
 
 
 def _classes(result: Any, labels: Any) -> Any:

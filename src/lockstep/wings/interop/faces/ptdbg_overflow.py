@@ -85,7 +85,7 @@ class OverflowCheck:
         calls = step.rank.calls(step.number)
         passes = list(passes_of(calls, self._numbers))
         entered = entered_sentence(passes, step.number)
-        if entered is not None and not self._entered:
+        if entered is not None and not self._entered and not self.found:  # weights keep an overflow
             self._entered = True
             warn(entered)
         for one in overflows_in(passes, calls):

@@ -78,6 +78,16 @@ def advice_rows(plan: Plan) -> list[Row]:
     return [row for row in _listed(plan) if is_advice(row.rule)]
 
 
+CELL_CHARACTERS = 120
+"""How much of a site's text reports show."""
+
+
+def cut(text: str, characters: int = CELL_CHARACTERS) -> str:
+    """A site's text on one line, and no longer than so many characters."""
+    words = " ".join(text[: 4 * characters].split())
+    return words if len(words) <= characters else f"{words[: characters - 3]}..."
+
+
 def is_advice(rule: str) -> bool:
     """Whether a rule says what would be faster, not what would be wrong."""
     return rule.startswith(PREFIX)

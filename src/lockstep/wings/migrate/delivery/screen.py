@@ -108,13 +108,26 @@ def print_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -
     OutputConsole().print(text, soft_wrap=True, highlight=False)
 
 
+# What a listed place does if nobody looks at it, the worst first.
+_HARM = (
+    ("names/", "methods/", "devices/", "strings/library"),  # fails, or trains elsewhere
+    ("strings/", "shell/value", "shell/variable", "keywords/", "kernels/", "distributed/"),
+    ("native/", "config/", "shell/", "visible/", "framework/", "tensorflow/", "user/"),
+    ("leftovers/", "notebook/"),
+)
+
+
+def _harm(rule: str) -> int:
+    return next((at for at, rules in enumerate(_HARM) if rule.startswith(rules)), len(_HARM))
+
+
 def groups_of(rows: Iterable[Row]) -> list[Group]:
-    """Sites by reason, the most frequent reason first, else in the order of the text."""
+    """Sites by reason, the most harmful first, then the most frequent, else in the order of the text."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.reason, row.replacement), []).append(row)
     groups = [Group(reason, instead, tuple(rows)) for (reason, instead), rows in found.items()]
-    return sorted(groups, key=lambda group: -len(group.rows))
+    return sorted(groups, key=lambda group: (_harm(group.rows[0].rule), -len(group.rows)))
 
 
 def _add_headline(text: Text, plan: Plan, delivery: Delivery) -> None:

@@ -260,6 +260,13 @@ class ArgumentEdits:
             _STEPS[operation](self, key, rest)
         return self._edits + self._dropping() + self._appending()
 
+    def behind_first(self, steps: Sequence[str]) -> list[Edit]:
+        """The edits for a function that is the first argument of a call, which gives it the others by keyword."""
+        end = argument_end(self._scopes, self._call, self._call.args[0])
+        added = [step.partition("=")[2] for step in steps if step.startswith("first=")]
+        added += [step.partition(":")[2] for step in steps if step.startswith("keyword:")]
+        return [insertion(end, "".join(f", {self._fill(text)}" for text in added))]
+
     def _first(self, key: str, text: str) -> None:
         self._edits.append(first_edit(self._scopes, self._call, self._fill(text)))
 

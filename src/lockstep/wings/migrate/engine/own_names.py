@@ -35,6 +35,10 @@ class OwnNames:
         Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
     looks_up
         Whether the project looks something up by the key `"cuda"`.
+    modules
+        The files and folders of the project that can be imported, by their last names.
+    configured
+        Settings that a file of the project gives the old device, each with that file: `{"device": "train.yaml"}`.
     fields
         Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
     requested
@@ -49,6 +53,13 @@ class OwnNames:
     looks_up: bool = False
     requested: frozenset[str] = frozenset()
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    configured: Mapping[str, str] = field(default_factory=dict)
+    modules: frozenset[str] = frozenset()
+
+    def has_module(self, dotted: str) -> bool:
+        """Whether a module's dotted name is of the project: both its first and its last name are."""
+        parts = dotted.split(".")
+        return {parts[0], parts[-1]} <= self.modules
 
 
 def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
@@ -154,8 +165,7 @@ class _Gathered:
         self.classes.append(node)
         for item in node.body:
             self.attributes.update(_declared(item))
-            is_method = isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_method and not is_property(item):
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(item):
                 self.methods.setdefault(item.name, set()).add(node.name)
 
     def exports(self, path: PurePosixPath) -> dict[str, str]:

@@ -97,10 +97,25 @@ def _devices(unit: Unit, call: ast.Call) -> Iterator[ast.expr]:
     is_torch = name.startswith("torch.")
     first = last in ("to", "set_default_device") or name == "torch.device"
     if call.args and first and (is_torch or not name) and len(call.args) < 3:
-        yield call.args[0]
+        yield from _branches(unit, call.args[0])
     words = ("device", "map_location") if is_torch else ("device",)
     if is_torch or (isinstance(call.func, ast.Attribute) and _MAKERS.match(last)):
-        yield from (item.value for word in words if (item := keyword(call, word)))
+        given = [item.value for word in words if (item := keyword(call, word))]
+        yield from (branch for value in given for branch in _branches(unit, value))
+
+
+def _branches(unit: Unit, given: ast.expr) -> Iterator[ast.expr]:
+    """What a device may be: the parts of `0 if there else "cpu"`, also where a variable holds it."""
+    if isinstance(given, ast.IfExp):
+        yield from (given.body, given.orelse)
+        return
+    yield given
+    if isinstance(given, ast.Name):
+        for binding in unit.scopes.bindings(given.id, unit.scopes.scope(given)):
+            value = binding.value
+            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else []
+            if any(isinstance(getattr(side, "value", None), str) for side in sides):
+                yield from (side for side in sides if is_index(side))
 
 
 def _last_name(node: ast.AST) -> str:
@@ -126,8 +141,10 @@ def _claim(unit: Unit, call: ast.Call, given: ast.expr, *, known: bool) -> None:
         edits = wrapped(span, unit.header.device_function)
         unit.rewrite(given, _RULE, "the device of this number", edits)
     elif unit.target.single:
-        if known and is_index(given) and text == "0":
+        current = isinstance(given, ast.Call) and called(given) == "current_device"
+        if known and (text == "0" or current):
             unit.rewrite(given, _RULE, "there is one device", [Edit(span, unit.fill("{device}"))])
+            unit.settle(ast.walk(given), given)
         else:
             unit.list(given, _RULE, "there is one device, number 0", f'"{device}"')
     elif not known:

@@ -23,7 +23,7 @@ _RULE = "names/ladder"
 def find_ladders(unit: Unit) -> None:
     """Claim each question for CUDA that stands in one ladder with a question for another device."""
     scopes = unit.scopes
-    asked = {
+    asked: dict[ast.AST, str] = {
         node: device
         for node in scopes.of(ast.Attribute, ast.Name)
         if (device := _device_asked(scopes.name(node) or getattr(node, "id", "")))
@@ -32,7 +32,7 @@ def find_ladders(unit: Unit) -> None:
         return
     for node in scopes.of(ast.Attribute, ast.Name):
         if scopes.name(node) == _CUDA and not unit.is_claimed(node):
-            others = sorted(set(_beside_it(unit, node, asked)))
+            others = sorted(set(_others(unit, node, asked)))
             if others:
                 _claim(unit, node, others)
 
@@ -58,7 +58,7 @@ def _claim(unit: Unit, node: ast.AST, others: list[str]) -> None:
         unit.rewrite(node, _RULE, reason, [Edit(unit.scopes.span(call), text)])
 
 
-def _beside_it(unit: Unit, node: ast.AST, asked: dict[ast.AST, str]) -> Iterator[str]:
+def _others(unit: Unit, node: ast.AST, asked: dict[ast.AST, str]) -> Iterator[str]:
     """The devices that the rest of the ladder asks for."""
     scopes = unit.scopes
     names = [node]
@@ -109,6 +109,18 @@ def _beside(unit: Unit, rung: ast.If) -> Iterator[ast.AST]:
     for other in block if _leaves(rung) else ():
         if other is not rung and (_leaves(other) or isinstance(other, ast.Return)):
             yield other
+    given = _assigned(rung)
+    for other in block:  # one after the other gives the same variable a device
+        if other is not rung and isinstance(other, ast.If) and given & _assigned(other):
+            yield other.test
+
+
+def _assigned(statement: ast.If) -> set[str]:
+    """The variables that the body of an `if` assigns."""
+    targets = (
+        target for one in statement.body if isinstance(one, ast.Assign) for target in one.targets
+    )
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _leaves(statement: ast.AST) -> bool:

@@ -337,7 +337,7 @@ def _claim_type(unit: Unit, node: ast.Attribute) -> None:
         return
     kind = call.args[0]
     dtype = _dtype(unit, kind)
-    if not dtype or _has_tensor_types(unit, dtype):
+    if not dtype or _has_tensor_types(unit, dtype) or (dtype == "float64" and unit.target.single):
         return
     edits = [
         Edit(attribute_span(unit.scopes, node), "to"),

@@ -11,7 +11,7 @@ from lockstep.wings.migrate.engine.scopes import Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
-from lockstep.wings.migrate.torch.results import stays_away
+from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -22,11 +22,18 @@ _TYPE_TESTS = frozenset({"isinstance", "issubclass"})
 def find_names(unit: Unit) -> None:
     """Claim every chain of names that the tables know, and the imports that bring such names."""
     imports = Imports(unit)
+    found = []
     for node in unit.scopes.references():
         if not isinstance(unit.scopes.parents[node], ast.Attribute):
-            use = None if unit.is_claimed(node) else _known(unit, node)
-            if use is not None:
-                _Rewriting(unit, imports, use).claim()
+            if unit.is_claimed(node):
+                imports.stay(node)
+            elif (use := _known(unit, node)) is not None:
+                found.append(_Rewriting(unit, imports, use))
+    for rewriting in found:
+        if rewriting.is_refused():
+            imports.stay(rewriting.node)
+    for rewriting in found:
+        rewriting.claim()
     imports.finish()
 
 
@@ -63,6 +70,8 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         found = unit.settings.table.longest(name)
         if found is None:
             continue
+        if meaning.assigned and not isinstance(node, ast.Attribute):
+            continue  # what is assigned to it was decided there
         if meaning.assigned:
             found = found[0], _through_variable(unit, node, found[1], found[0])
             if found[1].action is not Action.LIST:
@@ -132,12 +141,34 @@ class _Rewriting:
         self._use = use
         self._call = self._scopes.call_of(use.node)
 
+    @property
+    def node(self) -> ast.AST:
+        """The part of the chain that the table names."""
+        return self._use.node
+
+    def is_refused(self) -> bool:
+        """Whether the arguments are such that no row of the name can be carried out."""
+        loads = isinstance(self._use.node.ctx, ast.Load)
+        entry: Entry | None = self._use.entry if loads else None
+        while entry is not None and entry.action.writes and entry.arguments:
+            try:
+                self._arguments(entry)
+            except CannotRewriteError:
+                entry = entry.otherwise
+                if entry is None:
+                    return True
+            else:
+                return False
+        return False
+
     def claim(self) -> None:
         """Claim the use as its row says."""
         entry = self._use.entry
         if isinstance(self._use.node.ctx, ast.Store | ast.Del):
             if entry.action is not Action.KEEP:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
+            return
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
             return
         if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
             self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
@@ -192,10 +223,9 @@ class _Rewriting:
         try:
             edits = self._arguments(entry)
         except CannotRewriteError as error:
-            if entry.otherwise is not None and entry.otherwise.action is Action.KEEP:
-                self._unit.keep(self._use.node, entry.rule, entry.otherwise.reason)
-            elif entry.otherwise is not None:
-                self._rewrite(entry.otherwise)
+            if entry.otherwise is not None:
+                self._use = replace(self._use, entry=entry.otherwise)
+                self.claim()
             else:
                 reasons = "; ".join(filter(None, (str(error), entry.reason)))
                 self._list(reasons, instead=bool(str(error)))
@@ -235,7 +265,28 @@ class _Rewriting:
             if any(step.startswith("wrap=") for step in steps):
                 raise CannotRewriteError("tests for a tensor type, which the device may not have")
             return []
+        if all(step.startswith("most=") for step in steps):
+            return []  # the fewest arguments suit every device
+        if self._is_held_by_partial(parent):
+            return ArgumentEdits(self._scopes, parent, self._unit.fill).behind_first(steps)  # type: ignore[arg-type]
         raise CannotRewriteError("is passed on as a value, so the arguments it will get are unseen")
+
+    def _is_held_by_partial(self, parent: ast.AST) -> bool:
+        """Whether `functools.partial` holds the function, and every later call gives keywords alone."""
+        if (
+            not isinstance(parent, ast.Call)
+            or self._scopes.name(parent.func) != "functools.partial"
+        ):
+            return False
+        above = self._scopes.parents[parent]
+        target = above.targets[0] if isinstance(above, ast.Assign) else None
+        if parent.args != [self._use.node] or not isinstance(target, ast.Name):
+            return False
+        bindings = self._scopes.bindings(target.id, self._scopes.scope(target))
+        uses = [use for binding in bindings for use in self._scopes.uses(binding)]
+        calls = [self._scopes.call_of(use) for use in uses]
+        exported = self._unit.is_requested(target.id)
+        return not exported and all(call is not None and not call.args for call in calls)
 
     def _decorator_call(self, steps: tuple[str, ...]) -> Edit:
         added = []

@@ -6,9 +6,10 @@ The rows stand in the tables of names, `function().attribute` for a result, `.me
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from lockstep.wings.migrate.engine.arguments import argument, attribute_span
+from lockstep.wings.migrate.engine.arguments import argument, attribute_span, keyword
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
@@ -24,8 +25,20 @@ def find_results(unit: Unit) -> None:
         calls = list(_calls(unit, value))
         entries = [_entry(unit, call, asked) for call in calls]
         found = next((entry for entry in entries if entry is not None), None)
-        if found is not None and found.action is not Action.KEEP:
+        if found is not None:
             _claim(unit, node, found, calls)
+        elif not calls and isinstance(node, ast.Attribute):
+            _claim_anywhere(unit, node)
+
+
+def _claim_anywhere(unit: Unit, node: ast.Attribute) -> None:
+    """A field that a result has, asked of something that cannot be told, in a module that calls the function."""
+    function, entry = unit.settings.table.anywhere.get(node.attr, ("", None))
+    if entry is not None and isinstance(node.ctx, ast.Load) and node.attr not in unit.own.fields:
+        names = (unit.scopes.name(call.func) for call in unit.scopes.of(ast.Call))
+        known = unit.scopes.name(node.value)  # sys.version_info.major
+        if not known and function in names:
+            unit.list(node, entry.rule, entry.reason, span=attribute_span(unit.scopes, node))
 
 
 def find_method_rows(unit: Unit) -> None:
@@ -63,8 +76,10 @@ def _calls(unit: Unit, value: ast.expr) -> Iterator[ast.Call]:
         yield value
     elif isinstance(value, ast.Name):
         for binding in unit.scopes.bindings(value.id, unit.scopes.scope(value)):
-            if isinstance(binding.value, ast.Call):
-                yield binding.value
+            item = unit.scopes.parents.get(binding.node)
+            given = item.context_expr if isinstance(item, ast.withitem) else binding.value
+            if isinstance(given, ast.Call):
+                yield given
 
 
 def _entry(unit: Unit, call: ast.Call, asked: str) -> Entry | None:
@@ -76,9 +91,13 @@ def _entry(unit: Unit, call: ast.Call, asked: str) -> Entry | None:
 
 def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> None:
     instead = unit.settings.readable(entry.becomes)
-    if entry.action is Action.LIST or not isinstance(node, ast.Attribute):
+    if entry.action is Action.KEEP:
+        unit.keep(node, entry.rule, entry.reason)
+    elif entry.action is Action.LIST or not isinstance(node, ast.Attribute):
         unit.list(node, entry.rule, entry.reason, replacement=instead)
-        for call in calls:  # half of it on the new device would be worse than none
+        for call in (
+            calls if "alone" not in entry.arguments else ()
+        ):  # half of it on the new device would be worse than none
             if not unit.scopes.span(node).contains(unit.scopes.span(call)):
                 reason = f"is asked for what the device does not have: {entry.reason}"
                 unit.list(call.func, entry.rule, reason, replacement=instead)
@@ -88,6 +107,36 @@ def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> No
         differs = entry.action is Action.DIFFERS
         edits = [Edit(span, entry.becomes)]
         unit.rewrite(node, entry.rule, entry.reason, edits, span=span, differs=differs)
+
+
+_DOUBLES = re.compile(
+    r"float64|\.astype\((?:float|['\"]double['\"])\)"
+    r"|(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|full|random\.(?:rand|randn|uniform|normal))\((?!.*dtype)"
+)
+_MOVING = frozenset({"to", "cuda"})
+_CONVERTING = re.compile(
+    r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
+)
+
+
+def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
+    """Whether a call makes a tensor of NumPy's double precision that is moved at once, and nothing converts it."""
+    if call is None or not call.args or keyword(call, "dtype"):
+        return False
+    given = call.args[0]
+    texts = [unit.text(given)]
+    if isinstance(given, ast.Name):
+        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+        texts += [unit.text(binding.value) for binding in bindings if binding.value is not None]
+    whole: ast.AST = call
+    moved = keyword(call, "device") is not None
+    while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
+        if isinstance(above, ast.Call) and above.func is not whole:
+            break
+        moved |= isinstance(above, ast.Attribute) and above.attr in _MOVING
+        whole = above
+    behind = unit.text(whole)[len(unit.text(call)) :]
+    return moved and any(map(_DOUBLES.search, texts)) and not _CONVERTING.search(behind)
 
 
 def stays_away(unit: Unit, node: ast.AST) -> bool:

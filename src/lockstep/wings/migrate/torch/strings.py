@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.literals import Piece
@@ -22,6 +23,7 @@ _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
 _ONE_DEVICE = "there is one device, number 0"
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
+_SEQUENCES = (ast.Tuple, ast.List, ast.Set)
 
 
 def find_strings(unit: Unit) -> None:
@@ -191,9 +193,43 @@ class _Text:
             self._list("a key that may be a device type: rename it together with its look-ups")
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
             self._list(SCRIPTED)
+        elif use is Use.TEST and (setting := self._compared_setting()):
+            file = self._unit.own.configured[setting]
+            self._list(f"is compared with a setting that {file} gives: change both together")
         else:
             return True
         return False
+
+    def _compared_setting(self) -> str:
+        """The setting of one of the project's files that the string is compared with; empty where it is none."""
+        parent = self._scopes.parents[self._node]
+        above = self._scopes.parents.get(parent) if isinstance(parent, _SEQUENCES) else parent
+        sides: list[ast.expr] = []
+        if isinstance(above, ast.Compare):
+            sides = [above.left, *above.comparators]
+        elif isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute):
+            sides = [above.func.value]  # cfg.device.startswith("cuda")
+        found = (name for side in sides for name in self._setting_names(side))
+        return next((name for name in found if name in self._unit.own.configured), "")
+
+    def _setting_names(self, node: ast.expr, depth: int = 3) -> Iterator[str]:
+        """What an expression is called: `device` of `cfg.device`, `cfg["device"]`, `cfg.get("device").type`."""
+        if isinstance(node, ast.Call):
+            yield from (str(given.value) for given in node.args if isinstance(given, ast.Constant))
+            inner = node.args if self._scopes.name(node.func) == "torch.device" else [node.func]
+            for part in inner if depth else ():
+                yield from self._setting_names(part, depth - 1)
+        elif isinstance(node, ast.Subscript):
+            yield str(getattr(node.slice, "value", ""))
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+            if node.attr == "type" and depth:
+                yield from self._setting_names(node.value, depth - 1)
+        elif isinstance(node, ast.Name):
+            yield node.id
+            for binding in self._scopes.bindings(node.id, self._scopes.scope(node)):
+                if binding.value is not None and depth:
+                    yield from self._setting_names(binding.value, depth - 1)
 
     def _claim_key(self) -> None:
         """A key; one that is looked up on torch itself is no key of the project's own."""

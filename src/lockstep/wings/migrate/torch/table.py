@@ -15,7 +15,9 @@ becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    Of a `list` row `placed`: it holds only where the value may reach the device.
+    Of a `list` row: `placed`, it holds only where the value may reach the device; `numpy`, where it is made of NumPy's
+    numbers in double precision; `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
+    for whatever has the field, in a module that calls the function.
     Of others: what happens to a call's arguments, steps as the words of a shell;
     see `lockstep.wings.migrate.engine.arguments`.
 reason
@@ -104,9 +106,16 @@ class Table:
         self.words = frozenset(
             name.rpartition(".")[2].removesuffix("()")
             for name, entry in self._exact.items()
-            if name.startswith(".") or "placed" in entry.arguments
+            if name.startswith(".")
+            or ("placed" in entry.arguments and "numpy" not in entry.arguments)
         )
         """Names that a file is read for although they name no device, such as `float64`."""
+        self.anywhere = {
+            name.rpartition(".")[2]: (name.partition("()")[0], entry)
+            for name, entry in self._exact.items()
+            if "anywhere" in entry.arguments
+        }
+        """What a result has that nothing else is likely to have: the function that gives it, and the row."""
 
     def lookup(self, name: str) -> Entry | None:
         """The row for exactly this dotted name, aliases followed and prefixes filled in."""
@@ -179,8 +188,12 @@ class Table:
         writes = entry.action.writes or entry.action is Action.SIMILAR
         if not writes or self._has(entry.becomes):
             return entry
-        reason = f"{self._target.name} has no counterpart of {name}"
+        lacking = [one.name for one in self._target.among if not self._gives(one, entry.becomes)]
+        reason = f"{' and '.join(lacking) or self._target.name} has no counterpart of {name}"
         return replace(entry, action=Action.LIST, becomes="", reason=reason)
+
+    def _gives(self, device: MigrationTarget, becomes: str) -> bool:
+        return device.has_name("{module}" + becomes.rpartition(")")[2].removeprefix("{module}"))
 
     def _has(self, becomes: str) -> bool:
         bare = becomes.split("(")[0]
@@ -210,12 +223,12 @@ def table_of(target: MigrationTarget) -> Table:
         for name, reason in target.lacks.items()
     )
     own = read_table(target.rules, target.name)
-    return Table(target, lacks + own + read_table(built_in("common"), "common"))
+    return Table(target, lacks + own + read_table(built_in("common.csv"), "common"))
 
 
 def built_in(name: str) -> str:
-    """The text of a table that Lockstep ships."""
-    return (resources.files(__package__) / "tables" / f"{name}.csv").read_text(encoding="utf-8")
+    """The text of a file of tables that Lockstep ships, such as `npu.csv`."""
+    return (resources.files(__package__) / "tables" / name).read_text(encoding="utf-8")
 
 
 def read_table(text: str, table: str) -> tuple[Entry, ...]:

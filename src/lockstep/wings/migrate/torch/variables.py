@@ -68,12 +68,12 @@ def _compared(unit: Unit, node: ast.AST) -> list[ast.expr]:
 
 def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.expr]) -> None:
     new = unit.target.environment.get(name, "")
-    known = surroundings().variable(name)
+    known = surroundings().variable(name, unit.target)
     if isinstance(node, ast.Constant) and use_of(unit.scopes, node) is Use.TEXT:
         unit.keep(node, "strings/text", Use.TEXT.value)
     elif not new:
         about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
-        replacement = known.replacement(unit.target.name) if known else ""
+        replacement = known.replacement(unit.target) if known else ""
         unit.list(node, _RULE, about, replacement=replacement)
     elif known and any(_is_foreign(value, known) for value in values):
         unit.list(node, _RULE, FOREIGN.format(new=new))

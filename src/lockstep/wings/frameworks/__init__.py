@@ -1,0 +1,1 @@
+"""Recording trainings of frameworks other than PyTorch."""

@@ -1,0 +1,288 @@
+"""The recording of a process that trains by another framework than PyTorch: its ranks, steps and end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lockstep.capture.environment import (
+    TRAINS,
+    UNWRITTEN,
+    VARIABLE,
+    Reached,
+    leave_note,
+    leave_trace,
+    request_from,
+)
+from lockstep.capture.process_ends import Endings, uncaught
+from lockstep.capture.sink import Sink, SinkCall
+from lockstep.capture.user_notes import warn
+from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
+from lockstep.core.selection import parse_ranks
+from lockstep.core.site import Phase, Role
+from lockstep.core.text import words_of
+from lockstep.wings.frameworks.adapter import CodeSite
+
+_BACKWARD = frozenset({Role.GRAD_OUTPUT, Role.GRAD_INPUT})
+
+
+def not_possible(options: Options) -> list[str]:
+    """The options that cannot be kept to without PyTorch: nothing is recorded rather than something else."""
+    asked = {
+        "--emulate": options.emulate, "--calibrate": options.calibrate, "--redact": options.redact,
+        "--level aten": options.level == "aten", "--no-shuffle": options.no_shuffle,
+        "--no-dropout": options.no_dropout, "loads": options.loads,
+        "losses alone": options.until_losses_part, "before backward": options.before_backward,
+    }  # fmt: skip
+    return [name for name, given in asked.items() if given]
+
+
+class FrameworkRecording:
+    """Turns sites of code into calls of the ranks' sinks, while the training runs.
+
+    Parameters
+    ----------
+    directory, options
+        As `lockstep record` asks for.
+    packages
+        The framework and its version first.
+    name
+        What the framework is called.
+    """
+
+    def __init__(
+        self, directory: Path, options: Options, packages: Mapping[str, str], name: str
+    ) -> None:
+        self.directory, self.options, self.name = directory, options, name
+        self.failure = ""
+        self.world_size = 1
+        self.ended: Callable[[], None] = lambda: None
+        self.step_done: Callable[[], None] = lambda: None
+        self._packages = packages
+        self._ranks = parse_ranks(options.ranks)
+        self._sinks: dict[int, Sink] = {}
+        self._calls: dict[int, dict[CodeSite, list[SinkCall]]] = {}
+        self._seen: dict[int, Counter[tuple[CodeSite, Role, int]]] = {}
+        self._first: dict[int, dict[str, Any]] = {}
+        self._classes: dict[str, str] = {}
+        self._gaps: list[tuple[str, str]] = []
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    # --- what is recorded -----------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is recorded any more."""
+        if self.failure or self._is_closed:
+            return True
+        return bool(self._sinks) and all(sink.is_done for sink in self._sinks.values())
+
+    def wants(self, rank: int) -> bool:
+        """Whether the step that is open, or comes next, is recorded."""
+        if self.failure or self._is_closed or (self._ranks is not None and rank not in self._ranks):
+            return False
+        sink = self._sink(rank)
+        return sink.is_recording if sink.is_open else sink.step()
+
+    def add(
+        self,
+        site: CodeSite,
+        role: Role,
+        name: str,
+        array: Any,
+        *,
+        index: int | None = None,
+        phase: Phase | None = None,
+        argument: str = "",
+    ) -> None:
+        """Record one array of a site, as it runs now."""
+        with self._lock:
+            if not self.wants(site.rank):
+                return
+            call = self._call(site, role, index)
+            if call is not None:
+                call.record(role, name, array, index=index, phase=phase, argument=argument)
+            if role is Role.PARAM:
+                self._first[site.rank].setdefault(name, array)
+
+    def loss(self, rank: int, value: Any) -> None:
+        """Record the loss of a step."""
+        with self._lock:
+            if self.wants(rank):
+                self._sink(rank).loss(value)
+
+    def optimizer(
+        self, rank: int, name: str, settings: Mapping[str, Any], parameters: list[str]
+    ) -> None:
+        """Note how an optimizer is set up."""
+        with self._lock:
+            if self.wants(rank):
+                self._sink(rank).optimizer(name, settings, parameters)
+
+    def module(
+        self, rank: int, path: str, kind: str, count: int, settings: Mapping[str, Any]
+    ) -> None:
+        """Note a module."""
+        self._classes[path] = kind
+        with self._lock:
+            if self.wants(rank):
+                self._sink(rank).module(path, kind, count, settings)
+
+    def note_gap(self, what: str, reason: str) -> None:
+        """Note what cannot be seen, in every rank."""
+        if (what, reason) not in self._gaps:
+            self._gaps.append((what, reason))
+        for sink in self._sinks.values():
+            sink.note_gap(what, reason)
+
+    def _call(self, site: CodeSite, role: Role, index: int | None) -> SinkCall | None:
+        """The call that a site is at now: in a loop it runs again, and backward goes through the runs in reverse."""
+        calls = self._calls[site.rank].setdefault(site, [])
+        seen = self._seen[site.rank]
+        key = (site, role, -1 if index is None else index)
+        count, seen[key] = seen[key], seen[key] + 1
+        if role in _BACKWARD or (role is Role.PARAM_GRAD and site.phase is Phase.FORWARD):
+            return calls[max(len(calls) - 1 - count, 0)] if calls else None
+        if count >= len(calls):
+            parent = None
+            if site.parent is not None:
+                above = self._calls[site.rank].get(site.parent)
+                parent = above[-1] if above else None
+            calls.append(
+                self._sink(site.rank).open_call(
+                    site.module, site.op, phase=site.phase, kind=site.kind,
+                    arguments=site.arguments, stack=site.stack, parent=parent,
+                    module_class=site.module_class,
+                )
+            )  # fmt: skip
+        return calls[count]
+
+    def _sink(self, rank: int) -> Sink:
+        if rank not in self._sinks:
+            self._sinks[rank] = Sink(
+                self.directory, self._packages, rank=rank, world_size=self.world_size,
+                options=self.options, of_command=True,
+            )  # fmt: skip
+            for gap in self._gaps:
+                self._sinks[rank].note_gap(*gap)
+            self._forget(rank)
+        return self._sinks[rank]
+
+    def _forget(self, rank: int) -> None:
+        self._calls[rank], self._seen[rank], self._first[rank] = {}, Counter(), {}
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def end_step(self, rank: int) -> None:
+        """An update has ended the step of a rank."""
+        with self._lock:
+            if self.failure or self._is_closed:
+                return
+            sink = self._sink(rank)
+            if self.wants(rank) and sink.manifest is not None and not sink.manifest.steps:
+                sink.parameters(self._first[rank], self._classes)
+            if sink.manifest is not None and not sink.manifest.steps:
+                leave_note(self.directory, TRAINS, sink.manifest.rank)
+                self._say_who_else_trains(sink.manifest.rank)
+            sink.end_step()
+            self._forget(rank)
+            if sink.failure:
+                self.fail_because(sink.failure)
+        self.step_done()
+        if self.is_done:
+            self.ended()
+
+    def _say_who_else_trains(self, rank: str) -> None:
+        if rank != "rank0" and rank.startswith("rank0-"):
+            warn(
+                f"this process trains with PyTorch too; the {self.name} training is recorded as {rank}"
+            )
+
+    def end_process_if_asked(self) -> None:
+        """End the training by `SystemExit(0)`, as a script that is done would, where an option asks to."""
+        limit, steps = self.options.max_steps, self._steps_counted()
+        why = f"{MAX_STEPS} {limit}" if limit is not None and steps >= limit else ""
+        if self.options.exit_after and self.is_done and not self.failure and not self._is_closed:
+            why = EXIT_AFTER
+        if why:
+            self.finish(why)
+            raise SystemExit(0)
+
+    def _steps_counted(self) -> int:
+        return max((sink.steps_counted for sink in self._sinks.values()), default=0)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def fail(self, error: Exception) -> None:
+        """The recorder's own work failed: stop recording, let the training go on."""
+        at = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in at)
+        self.fail_because(f"{type(error).__name__}: {words_of(error)}{where}")
+
+    def fail_because(self, why: str) -> None:
+        """The same, in words."""
+        if not self.failure:
+            self.failure = why
+            warn(f"recording stopped: {why}; the training goes on")
+            leave_note(self.directory, UNWRITTEN, " ".join(why.split()))
+            self.ended()
+
+    def listen_for_the_end(self) -> None:
+        """Close the recording when the process ends, however it does."""
+        atexit.register(self.finish_at_exit)
+        Endings(self.finish, self.save).listen()
+        os.register_at_fork(after_in_child=self._abandon)
+
+    def finish_at_exit(self) -> None:
+        """The process ends."""
+        self.finish(uncaught())
+
+    def finish(self, ended_by: str = "") -> None:
+        """Close all ranks."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if all(sink.manifest is None for sink in self._sinks.values()):
+            steps = self._steps_counted()
+            if steps:
+                leave_trace(self.directory, Reached.STEPS, str(steps))
+            else:
+                leave_trace(self.directory, Reached.FRAMEWORK, self._why_nothing())
+        for sink in self._sinks.values():
+            if self.failure:
+                sink.failure = sink.failure or self.failure
+            if sink.is_open:
+                sink.drop_step()
+            sink.close(ended_by=ended_by)
+
+    def _why_nothing(self) -> str:
+        if self._gaps:
+            what, reason = self._gaps[0]
+            return f"{self.name} was imported, and {what} is not seen: {reason}"
+        return (
+            f"{self.name} was imported, but no optimizer of Keras applied gradients that a tf.GradientTape gave;"
+            " for other loops use lockstep.capture.sink in the script"
+        )
+
+    def save(self) -> None:
+        """Write what there is by now."""
+        for sink in self._sinks.values():
+            sink.save()
+
+    def _abandon(self) -> None:
+        """After a fork: all of it is the parent's."""
+        self._is_closed = True
+        self.ended()
+
+
+def asked() -> tuple[Path, Options] | None:
+    """What `lockstep record` asks of this process; None where it does not."""
+    text = os.environ.get(VARIABLE)
+    return request_from(text) if text else None
