@@ -87,8 +87,12 @@ PAIRS: dict[str, tuple[list[MadeTraining], list[MadeTraining], dict[str, object]
     "equal, whole": ([made(whole=True)], [made(whole=True)], {}),
     "noise": ([made()], [made(alter=changed("fc1", rounded))], {}),
     "another operator": ([made()], [made(spelling="torch.nn.functional.gelu")], {}),
+    "two faults": (
+        [made(), made()],
+        [made(alter=changed("relu", one_percent)), made(alter=changed("grad fc2", one_percent))],
+        {},
+    ),
     "a fault": ([made()], [made(alter=changed("relu", one_percent))], {}),
-    "two faults": ([made()], [made(alter=changed("relu", one_percent) | changed("update", one_percent))], {}),
     "of backward": ([made()], [made(alter=changed("grad relu", one_percent))], {}),
     "of the update": ([made()], [made(alter=changed("update", one_percent))], {}),
     "of the data": ([made()], [made(alter=changed("data", one_percent))], {}),

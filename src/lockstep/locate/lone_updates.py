@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin, Pair
 from lockstep.core.optimizer_classes import STEP_COUNT, WEIGHT_DECAY
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
@@ -133,9 +134,8 @@ def origin_of_lone(
     if moved is not None:
         return origin_of_moved(step, moved, moved.words(other, side, frozen=False), Kind.FAULT)
     record = next(iter(gradients.values()))
-    reason = (
-        f"only the {side} computes gradients of {listed(list(gradients))}, which both runs have"
-    )
+    words = f"only the {side} computes gradients of {listed(list(gradients))}, which both runs have"
+    reason = Reason(Clause(About.LONE_CALL, words, call.site.op))
     finding = without_partner(Pair(record, None) if is_reference else Pair(None, record), reason)
     place = replace(place_of_call(call, record, step.module_classes), phase=Phase.BACKWARD)
     return origin_at(place, finding, reason, Kind.FAULT)

@@ -195,7 +195,8 @@ class UpdateWalk:
         only_reference = left_out[0].candidate is None
         names = [pair.present.with_role(Role.PARAM)[0].name for pair in left_out]
         side = "reference" if only_reference else "candidate"
-        reason = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
+        words = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
+        reason = Reason(Clause(About.LONE_CALL, words, first.site.op))
         sides = (record, None) if only_reference else (None, record)
         finding = without_partner(Pair(*sides), reason)
         self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
