@@ -23,7 +23,12 @@ def overflows_in(passes: Iterable[ApiPass], calls: Sequence[Call]) -> Iterator[A
         for one in first_made(calls)
         if all(map(is_finite, one.taken))
     }
-    return (one for one in passes if (one.call.id, one.phase is Phase.BACKWARD) in made)
+    return (
+        one
+        for one in passes
+        if (one.call.id, one.phase is Phase.BACKWARD) in made
+        and not all(map(is_finite, one.leaving))  # and not a buffer alone
+    )
 
 
 def entered_in(passes: Iterable[ApiPass]) -> tuple[ApiPass, TensorRecord] | None:
