@@ -140,6 +140,9 @@ BY_TOKENS = "what depends on how many tokens come at once"
 COMPILED_BY_XLA = "what XLA compiles"
 """What is not seen where a function of another framework is compiled as a whole."""
 
+INNER_BACKWARD = "the backward of single operators in a tf.function"
+"""What is not seen where a tape outside of a function differentiates it as a whole."""
+
 REWRITTEN = "what Grappler rewrites in graphs"
 """What is not seen where TensorFlow takes other operators than the code names."""
 

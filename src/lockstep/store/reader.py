@@ -28,6 +28,7 @@ from lockstep.core.errors import (
 from lockstep.core.manifest import (
     BY_TOKENS,
     COMPILED_BY_XLA,
+    INNER_BACKWARD,
     OTHER_TRAININGS,
     PART,
     REWRITTEN,
@@ -105,7 +106,7 @@ def open_recording(
         return recording
 
 
-_IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, REWRITTEN})
+_IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, INNER_BACKWARD, REWRITTEN})
 """What a rank could not see that a verdict has to say."""
 
 

@@ -10,14 +10,20 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import custom_gradient
+from tensorflow.python.ops import control_flow_v2_func_graphs, custom_gradient
 
 from lockstep.capture.patches import Patch
+from lockstep.core.manifest import INNER_BACKWARD
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 
 if TYPE_CHECKING:
     from lockstep.wings.frameworks.tensorflow.tap import Tap
+
+_INSIDE_REASON = (
+    "a tape outside of the function differentiates it as a whole; gradients of variables are recorded, and"
+    " --compile-eager shows those of operators"
+)
 
 
 class Gradients:
@@ -110,6 +116,10 @@ class Gradients:
             @functools.wraps(function)
             def gradient(operator: Any, *entering: Any) -> Any:
                 leaving = function(operator, *entering)
+                if not isinstance(operator.graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+                    # It is given for every input, also for those that no tape asks for.
+                    self._tap.recording.note_gap(INNER_BACKWARD, _INSIDE_REASON)
+                    return leaving
                 self._tap.silenced(
                     lambda: self._gradient(
                         operator.type, list(operator.inputs), operator.outputs, entering, leaving
