@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs screenshots clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -149,6 +149,15 @@ screenshots: demo
 docs: $(READY)
 	$(BIN)/python docs/build.py
 
+# The pages as a site with a search, in site/, that opens from disk: a dead link or anchor is an error.
+docs-site: $(READY)
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# How many words each page has, and how often they are the ones that make it hard to read.
+prose:
+	@$(PYTHON) docs/prose.py
+
 # torch comes first and by its exact version: left to the resolver, it may bring a build for GPUs,
 # which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready;
 # and so are modules, which each process of the tests would compile where Python is told to write no bytecode.
@@ -165,6 +174,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-cache-peers .venv-peer .venv-torch-* demo-output build dist .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-cache-peers .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,6 +29,7 @@ from lockstep.capture.exported_modules import module_of
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy import exporting
 from lockstep.wings.deploy.calls import array_of, names_of
+from lockstep.wings.deploy.engines import quiet
 from lockstep.wings.deploy.model_source import ModelSource, bound
 from lockstep.wings.deploy.module_run import run_module
 from lockstep.wings.deploy.parity import ParityRuns
@@ -152,7 +153,7 @@ def _exported(net: Any) -> tuple[Any, dict[str, torch.Tensor], Any]:
     module, given = net()
     inputs = bound(module.eval(), given)
     program = exporting.program_of(ModelSource(net.__name__, module), inputs)
-    with exporting._quiet():
+    with quiet():
         made = torch.onnx.export(
             program, (), kwargs=inputs, dynamo=True, opset_version=20, optimize=False, verbose=False
         )
@@ -163,7 +164,7 @@ def _torch_verify(made: Any, model: Any, inputs: dict[str, torch.Tensor]) -> str
     """The first value that torch.onnx's own verification shows beyond torch's own tolerance for float32."""
     whole, made.model = made.model, onnx_ir.from_proto(model)
     try:
-        with exporting._quiet():
+        with quiet():
             found = verify_onnx_program(made, (), inputs, compare_intermediates=True)
     except Exception as error:
         return f"fails: {type(error).__name__}"

@@ -24,7 +24,7 @@ from lockstep.wings.watch.symptoms import page as page_of_symptoms
 _HEAD_OF_COMMANDS = r"""# Command line
 
 `make docs` makes this page from the help of each verb. Options that several verbs share mean the same on all of them;
-[the table](../src/lockstep/cli/options.py) says what.
+[the table](../src/lockstep/cli/options.py) has them.
 
 Your shell completes verbs and options with Tab after one line in its start-up file:
 
@@ -67,7 +67,7 @@ def _section(name: str, arguments: list[str]) -> str:
 def tolerances_page() -> str:
     """What decides between noise and fault, number by number."""
     source = Path(tolerances.__file__).read_text()
-    about = "Every number that decides between noise and fault. Made by `make docs` from"
+    about = "These numbers decide between noise and fault. You cannot set them. `make docs` makes this page from"
     head = f"# Tolerances\n\n{about} `judge/tolerances.py`.\n"
     return "\n".join([head, *_rows(source)]) + "\n"
 
@@ -102,7 +102,7 @@ def _rows(source: str) -> Iterator[str]:
         yield f"| {constant} | {reason} |"
 
 
-_HEAD = ("| number | what it is, and why |", "|---|---|")
+_HEAD = ("| number | meaning and reason |", "|---|---|")
 
 
 def _constants(source: str) -> dict[int, tuple[str, str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +70,31 @@ def test_a_dead_link_and_a_dead_anchor_are_found(tmp_path: Path) -> None:
     text = "# One: two\n[a](page.md) [b](#one-two) [c](none.md) [d](page.md#three)\n```\n[e](code.md)\n```\n"
     page.write_text(text)
     assert dead_links(page, text) == ["none.md", "page.md#three"]
+
+
+def test_the_site_has_every_page_of_the_docs() -> None:
+    # given the pages that mkdocs.yml lists; the README is its index
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    docs = ROOT / "docs"
+    there = [str(page.relative_to(docs)) for page in pages() if page.is_relative_to(docs)]
+    assert len(there) > 40
+    assert sorted(listed) == sorted([*there, "index.md"])
+
+
+@pytest.mark.exhaustive
+def test_the_site_is_built_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    # when the site is built, and a dead link is an error
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    # then its first page is the README, and no page loads a script, a style or a picture from elsewhere
+    assert "Lockstep records two PyTorch trainings" in (tmp_path / "index.html").read_text()
+    for page in tmp_path.rglob("*.html"):
+        assert (
+            re.findall(r"<(?:script|img|link)[^>]+(?:src|href)=\"?https?:[^>]*>", page.read_text())
+            == []
+        )
 
 
 def test_an_index_page_shows_the_readme_with_absolute_links() -> None:

@@ -33,6 +33,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             ),
             unrecorded=(),
             is_of_another_tool=False,
+            other_framework="",
             put_together_of=None,
         ),
     )

@@ -59,8 +59,12 @@ def test_an_option_that_two_verbs_take_stands_in_the_table_and_every_row_is_used
 def test_an_option_of_another_meaning_is_found() -> None:
     # given a verb with a switch, a type, a default, a short name and words of its own
     @click.command()
-    @click.option("--steps", is_flag=True, help="Steps, as in 0, 0:3, 10,20 or 0::10.")
-    @click.option("--memory", type=int, help="Memory that it may take, as in 8GB.")
+    @click.option(
+        "--steps",
+        is_flag=True,
+        help="Take these steps: 0, 0:3 (0 to 2), 10,20 or 0::10 (each tenth).",
+    )
+    @click.option("--memory", type=int, help="Use at most this much memory, as in 8GB.")
     @click.option(
         "--limit", type=click.IntRange(min=1), default=7, metavar="N", help="Print at most N rows."
     )

@@ -98,6 +98,26 @@ def test_sketches_and_statistics_agree_with_the_reference(size: int, dtype: torc
     assert statistics.zero_count == int((reference == 0).sum())
 
 
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64], ids=dtype_name)
+@pytest.mark.parametrize("size", [9, BLOCK + 5])
+def test_what_is_smaller_than_a_normal_number_of_its_dtype_is_counted(
+    size: int, dtype: torch.dtype
+) -> None:
+    # given normal numbers, among them the smallest, and two that are smaller, zeros and an infinity beside them
+    least = torch.finfo(dtype).smallest_normal
+    tensor = torch.ones(size, dtype=torch.float64)
+    tensor[:5] = torch.tensor([least, 0.0, -least / 2, least / 4, -0.0], dtype=torch.float64)
+    tensor[-1] = math.inf if dtype.is_complex or dtype in NOT_FINITE_TOO else 1.0
+
+    # when they are counted, then it is those two
+    statistics, _ = numbers_of(tensor.to(dtype), with_sketch=True)
+    assert (statistics.subnormal_count, statistics.zero_count) == (2, 2)
+
+
+NOT_FINITE_TOO = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
 @pytest.mark.parametrize("dtype", INTEGERS, ids=dtype_name)
 def test_integers_have_statistics_and_no_sketch(dtype: torch.dtype) -> None:
     tensor = some(3 * ROW + 5, dtype)

@@ -19,7 +19,7 @@ from lockstep.kernels.numbers import numbers_of_array
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 
 ROW = plan_of(300_000).row
-SPECIAL = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, -1e-45, 3e38, -3e38)
+SPECIAL = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1e-39, -1e-310, 3e38, -3e38)
 DTYPES = ("float32", "float64", "bfloat16")
 
 
@@ -61,6 +61,8 @@ def test_statistics_are_those_of_numpy(
     assert found.nan_count == np.isnan(doubles).sum()
     assert found.inf_count == np.isinf(doubles).sum()
     assert found.zero_count == (doubles == 0).sum()
+    least_normal = 2.0**-1022 if dtype == "float64" else 2.0**-126
+    assert found.subnormal_count == ((doubles != 0) & (np.abs(doubles) < least_normal)).sum()
     assert (found.minimum, found.maximum) == (finite.min(), finite.max())
     scale = np.abs(finite).mean()
     assert found.mean == pytest.approx(finite.mean(), rel=1e-12, abs=1e-12 * scale)

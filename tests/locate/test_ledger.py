@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_steps import Run, met
 
 from lockstep.align.step import AlignedStep
-from lockstep.core.finding import Kind, Outcome, Pair
+from lockstep.core.finding import Evidence, Kind, Metrics, Outcome, Pair
 from lockstep.core.site import Role
 from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
 from lockstep.locate.ledger import (
@@ -196,3 +197,15 @@ def test_where_nobody_judged_by_a_floor_there_is_none(judgement: Judgement) -> N
 def test_equal_tensors_have_no_floor() -> None:
     ledger, _, made = ledger_of(0.0)
     assert math.isnan(floor_of(agreeing(ledger.measure(made))))
+
+
+def test_whole_numbers_of_which_only_equal_extremes_are_known() -> None:
+    # given labels of a dump that has their largest and smallest alone, equal in both runs, and some that differ
+    ledger, _, made = ledger_of(0.0)
+    ends = replace(ledger.measure(made), floating=False, equal=False, difference=math.nan)
+    for apart, words in ((0.0, "its extremes are equal, which"), (1.0, "other choices, from")):
+        metrics = Metrics(Evidence.STATISTICS, max_abs=apart)
+        outcome = Outcome.INCOMPARABLE if apart == 0.0 else Outcome.AGREE
+        state = State(replace(ends, metrics=metrics), AGREES, outcome=outcome)
+        # then no difference is told of the first
+        assert settled_words(state).startswith(words)

@@ -180,6 +180,7 @@ def test_what_the_processes_were_started_with_is_told_in_a_line_each(
             "name": "threads",
             "reference": other_threads.reference,
             "candidate": other_threads.candidate,
+            "setting": "",
         }
     ]
 

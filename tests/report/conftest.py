@@ -19,6 +19,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.manifest import Event
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
 
@@ -59,9 +60,13 @@ def origin_of(found: Finding, **changes: Any) -> Origin:
         "module_class": "torch.nn.LSTM",
         "tensor": "",
         "source": "examples/net.py:88",
-        "reason": (
-            "inputs agree (rel 2e-07), grad_input does not: cosine 0.43, max abs 12.3, which is"
-            " 400000 x what this operator may be off in float32"
+        "reason": Reason(
+            Clause(About.ENTERED, "inputs agree (rel 2e-07)", difference=2e-7),
+            Clause(
+                About.LEFT,
+                "grad_input does not: cosine 0.43, max abs 12.3, which is 400000 x what this operator may be off in"
+                " float32",
+            ),
         ),
     }
     values |= {"rank": at.rank, "step": at.step, "phase": at.site.phase, "module": at.site.module}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from unittest.mock import ANY
 
 import pytest
 
@@ -16,6 +17,7 @@ from lockstep.report.comparison.verdict_words import headline
 
 def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
     found = comparison_json(diverged)
+    nothing = {"name": "", "reference": "", "candidate": ""}
     origin = {
         "step": 0,
         "rank": 0,
@@ -36,6 +38,15 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "margin": pytest.approx(450_000),
         "floor": None,
         "reason": diverged.origins[0].reason,
+        "reasons": [
+            {
+                "about": "entered",
+                "words": "inputs agree (rel 2e-07)",
+                "difference": 2e-7,
+                **nothing,
+            },
+            {"about": "left", "words": ANY, "difference": None, **nothing},
+        ],
         "explanation": None,
     }
     assert found == {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.finding import Comparison, WhatNext
+from lockstep.core.reason import Reason
 from lockstep.report.comparison.markdown import render_markdown, write_markdown
 from lockstep.report.comparison.screen import headline, render_comparison
 
@@ -39,7 +40,7 @@ def test_the_next_command_stands_in_a_block_of_its_own(diverged: Comparison) -> 
 def test_hostile_names_stay_in_their_place(hostile: Comparison, diverged: Comparison) -> None:
     # given origins whose words are Markdown, HTML, mentions, fences and terminal codes
     evil = "```\n</details><script>alert(1)</script> @all #1 [x](http://y) \x1b[31m \u202e \ud800 |"
-    origin = replace(diverged.origins[0], module=evil, op=evil, source=evil, reason=evil)
+    origin = replace(diverged.origins[0], module=evil, op=evil, source=evil, reason=Reason(evil))
     text = render_markdown(replace(diverged, origins=(origin, origin)))
     # then outside of code nothing of them is left
     outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", text)

@@ -18,6 +18,7 @@ from lockstep.core.finding import (
     UniformChange,
     Verdict,
 )
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import Phase, Site
 from lockstep.report.comparison.screen import WIDTH, headline, print_comparison, render_comparison
 
@@ -114,7 +115,9 @@ def test_a_uniform_change_names_its_members_and_no_culprit(diverged: Comparison)
 
 def test_another_random_stream_is_not_called_a_fault(diverged: Comparison) -> None:
     origin = dataclasses.replace(
-        diverged.origins[0], kind=Kind.RANDOM, reason="the random stream differs: output does not"
+        diverged.origins[0],
+        kind=Kind.RANDOM,
+        reason=Reason(Clause(About.RANDOM, "the random stream differs"), "output does not"),
     )
     text = plain(dataclasses.replace(diverged, origins=(origin, origin)))
     assert text.splitlines()[1] == "  the random stream differs: output does not"

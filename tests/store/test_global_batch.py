@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -311,27 +312,71 @@ def test_sums_are_rounded_once() -> None:
     assert together(parts, Form(Spread.SUM), "float32", divided_by=2)[0] == 0.5 + 2**-24
 
 
-def test_rows_that_a_module_sorts_are_not_put_together_and_no_operator_is_blamed(
+TOKENS, KEYS = np.arange(32, dtype="f4").reshape(8, 4), np.array([3, 1, 0, 2] * 4)
+SHARES = (slice(3), slice(3, 8))
+
+
+def mixture(own: slice, slip: str = "") -> list[ReadCall]:
+    """What a mixture of experts calls for some of the tokens: it sorts two rows of each by their expert, and back."""
+    keys = KEYS.reshape(-1, 2)[own].ravel()
+    places = np.argsort(keys, kind="stable")
+    rows = TOKENS[own][places // 2]
+    scaled = rows * (keys[places, None] + 1)
+    if slip == "no sort":
+        scaled = scaled[np.argsort(places)]
+    back = np.empty_like(places)
+    back[places] = np.arange(places.size)
+    if slip == "wrong way back":
+        back = places
+    made = scaled[back].reshape(-1, 2, 4).sum(1)
+    sizes = np.bincount(keys, minlength=4).cumsum()
+    sorts = [ReadTensor(Role.INPUT, "args.0", keys)]
+    sorts += [
+        ReadTensor(Role.OUTPUT, f"result.{n}", one) for n, one in enumerate((keys[places], places))
+    ]
+    inside = {
+        "floor_divide": places // 2,
+        "index": rows,
+        "mul": scaled,
+        "scatter": back,
+        "cumsum": sizes,
+    }
+    return [
+        ReadCall(0, "experts", "torch.sort", sorts if slip != "no indices" else sorts[:1]),
+        *(replace(call(op, one), module="experts") for op, one in inside.items()),
+        call("exp", made),
+    ]
+
+
+def test_rows_that_a_module_sorts_are_put_together_by_the_indices_of_its_sort(
     tmp_path: Path,
 ) -> None:
-    # given ranks that each sort the rows of their batch within a module, as one rank sorts all
-    rows, given = np.array([3, 1, 2, 0]), np.arange(4, dtype="f4")
+    # given ranks that each sort the rows of their tokens by expert, as one rank sorts all
+    one = made(tmp_path / "one", mixture(slice(None)))
+    two = made(tmp_path / "two", *map(mixture, SHARES))
 
-    def calls(own: slice) -> list[ReadCall]:
-        keys = rows[own]
-        inside = [
-            ReadTensor(Role.INPUT, "args.0", keys),
-            ReadTensor(Role.OUTPUT, "result.1", keys.argsort()),
-        ]
-        return [
-            ReadCall(0, "experts", "torch.sort", inside),
-            call("exp", given[own]),
-        ]
-
-    one = made(tmp_path / "one", calls(slice(None)))
-    two = made(tmp_path / "two", calls(slice(2)), calls(slice(2, None)))
-
-    # when they are compared, then that is said, and what is outside of the module agrees
+    # when they are compared, then every tensor has its partner, whole numbers that point at rows too
     found = compare_recordings(one, two)
-    assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
-    assert "experts sorts the rows of each rank's batch" in " ".join(found.not_compared)
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+    assert len(found.findings) == 9
+
+
+@pytest.mark.parametrize(
+    ("slip", "verdict", "words"),
+    [
+        ("no sort", Verdict.DIVERGED, "torch.mul"),
+        ("wrong way back", Verdict.DIVERGED, "at which rows its whole numbers point"),
+        ("no indices", Verdict.INCOMPARABLE, "experts sorts the rows of each rank's batch"),
+    ],
+)
+def test_rows_that_were_sorted_otherwise_do_not_agree(
+    tmp_path: Path, slip: str, verdict: Verdict, words: str
+) -> None:
+    # given a rank whose rows stand elsewhere, go back elsewhere, or of which nothing tells where they stand
+    one = made(tmp_path / "one", mixture(slice(None)))
+    two = made(tmp_path / "two", mixture(SHARES[0], slip), mixture(SHARES[1]))
+
+    # when they are compared, then it is said
+    found = compare_recordings(one, two)
+    assert found.verdict is verdict
+    assert words in " ".join([*found.not_compared, *(origin.op for origin in found.origins)])

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError, VersionError
 from lockstep.core.manifest import Options, RankManifest, RunManifest, StepSummary
-from lockstep.core.records import Frame
+from lockstep.core.records import HEADINGS, STATISTICS, Frame
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.reading import record_table
 from lockstep.store import schema
 from lockstep.store.reader import open_recording
 from lockstep.store.tensors import RawTensor, TensorFiles
@@ -85,7 +86,7 @@ def content_row(number: int, **changes: Any) -> tuple[Any, ...]:
         "nan_count": 0,
         "inf_count": 0,
         "zero_count": 1,
-        "not_finite": None,
+        **{one.name: None for one in STATISTICS if one.added},
         "sketch": SKETCH.tobytes(),
         "stored": None,
         "shard": None,
@@ -125,8 +126,11 @@ def write_run_manifest(directory: Path, **changes: Any) -> None:
     (directory / schema.MANIFEST).write_text(text)
 
 
-def write_recording(directory: Path) -> Path:
-    """Two chunks: two calls of step 0, one of step 1; a tensor saved whole; a stack; a module."""
+def write_recording(directory: Path, **of_first: Any) -> Path:
+    """Two chunks: two calls of step 0, one of step 1; a tensor saved whole; a stack; a module.
+
+    `of_first` is what the first content's row holds otherwise.
+    """
     write_run_manifest(directory)
     rank = directory / "rank0"
     rank.mkdir()
@@ -134,7 +138,7 @@ def write_recording(directory: Path) -> Path:
     writer.add_stack(0, (Frame("net.py", 88, "forward"), Frame("train.py", 3, "main")))
     writer.add_module(("head.fc", "torch.nn.Linear", 6, True, "{}"))
     shard = writer.add_tensor(raw(7))
-    writer.add_content(content_row(0, stored=7, shard=shard))
+    writer.add_content(content_row(0, stored=7, shard=shard, **of_first))
     writer.add_record(record_row(0, 0, role="input"))
     writer.add_record(record_row(0, 0, phase="backward", role="grad_input", sequence=90))
     writer.add_call(call_row(0))
@@ -201,6 +205,29 @@ def test_contents_are_read_back_and_tensors_load(recording: Path) -> None:
     assert (record.statistics.norm, record.statistics.zero_count) == (math.sqrt(55), 1)
     np.testing.assert_array_equal(record.content.sketch, SKETCH)
     np.testing.assert_array_equal(record.load(), WEIGHT)
+
+
+def test_every_declared_number_is_kept_bounded_and_shown(tmp_path: Path) -> None:
+    # given a recording whose content has each declared number, another one each
+    told = {
+        one.name: str(place) if one.kind is str else place for place, one in enumerate(STATISTICS)
+    }
+    path = write_recording(tmp_path / "sound", **told)
+
+    # when it is read, then each comes back, and stands in a table under its name
+    statistics = open_recording(path).ranks["rank0"].calls(0)[0].records[0].statistics
+    assert statistics is not None
+    assert {name: getattr(statistics, name) for name in told} == told
+    row = record_table(open_recording(path)).row(0, named=True)
+    assert {name: row[name] for name in HEADINGS} == {name: told[name] for name in HEADINGS}
+
+    # and what lies below a declared bound is damage
+    for one in STATISTICS:
+        if one.least is None:
+            continue
+        below = write_recording(tmp_path / one.name, **{one.name: one.least - 1})
+        with pytest.raises(CorruptError, match=one.name):
+            open_recording(below).ranks["rank0"].calls(0)
 
 
 def test_what_was_not_taken_is_absent(recording: Path) -> None:

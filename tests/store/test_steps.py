@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import Options, RankManifest, RunManifest
-from lockstep.core.records import Content
+from lockstep.core.records import Content, Statistics
 from lockstep.core.site import CallKind
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import schema
 from lockstep.store import stored_contents as stored_contents
+from lockstep.store.content_rows import content_row as stored_row
 from lockstep.store.reader import RankRecording, open_recording
 from lockstep.store.tables import Chunks
 from lockstep.store.writer import RankWriter
@@ -47,11 +48,8 @@ def record_row(call: int, sequence: int, content: int) -> tuple[Any, ...]:
 
 def content_row(number: int) -> tuple[Any, ...]:
     sketch = sketch_of_number(number).tobytes() if number % 3 else None
-    shape = [2, number]
-    return (
-        *(number, "float32", shape, "cpu", f"digest-{number}", 0.0, 1.0, 0.5, float(number)),
-        *(0, 0, 1, None, sketch, None, None, None),
-    )
+    numbers = Statistics(0.0, 1.0, 0.5, float(number), 0, 0, 1)
+    return stored_row(number, "float32", [2, number], "cpu", f"digest-{number}", numbers, sketch)
 
 
 @dataclass

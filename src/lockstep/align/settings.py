@@ -24,9 +24,6 @@ _LARGEST = frozenset(
 _ROUNDED = 64 * 2.0**-23
 """Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
 
-KERNEL_CHOICES = frozenset({"foreach", "fused", "capturable", "differentiable", "initial_lr"})
-"""Options of an optimizer that choose a kernel or record history, and mean nothing to the numbers."""
-
 _DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
 
 _NO_NUMBERS = frozenset(
@@ -36,19 +33,30 @@ _NO_NUMBERS = frozenset(
 """Arguments that say where and how a result is kept, and whose effect on numbers the tensors tell themselves."""
 
 
+class LeftOut:
+    """In place of a value that a call is not given: it has its default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A plain argument that has another value in the candidate."""
+    """A plain argument that has another value in the candidate, or that one call alone is given (`LeftOut`)."""
 
     name: str
     reference: Any
     candidate: Any
 
     def __str__(self) -> str:
-        name = self.name.removeprefix("kwargs.")
-        name = f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
         left, right = self.shown
-        return f"{name} is {left} in the reference and {right} in the candidate"
+        if self.reference is LeftOut:
+            return f"{self.plain_name} is {right} in the candidate and left out in the reference"
+        right = "left out" if self.candidate is LeftOut else right
+        return f"{self.plain_name} is {left} in the reference and {right} in the candidate"
+
+    @property
+    def plain_name(self) -> str:
+        """What a user calls it: `p`, `argument 1`."""
+        name = self.name.removeprefix("kwargs.")
+        return f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -79,8 +87,8 @@ def differing_settings(reference: dict[str, Any], candidate: dict[str, Any]) -> 
     ]
 
 
-def given_in_one(reference: dict[str, Any], candidate: dict[str, Any]) -> list[str]:
-    """Keyword arguments that one of two calls of an operator gives, in words; the other one has its default there.
+def given_in_one(reference: dict[str, Any], candidate: dict[str, Any]) -> list[Setting]:
+    """Keyword arguments that one of two calls of an operator gives; the other one has its default there.
 
     Where positions differ too, one call may give by position what the other one names: then nothing is said.
     """
@@ -89,17 +97,16 @@ def given_in_one(reference: dict[str, Any], candidate: dict[str, Any]) -> list[s
     ]
     if positions[0] != positions[1]:
         return []
-    sides = (("reference", "candidate", reference), ("candidate", "reference", candidate))
-    return [
-        f"{key.removeprefix('kwargs.')} is {_shown(given[key])} in the {side} and left out in the {other}"
-        for side, other, given in sides
-        for key in sorted(reference.keys() ^ candidate.keys())
-        if key.startswith("kwargs.") and given.get(key) is not None
+    names = [key for key in reference.keys() ^ candidate.keys() if key.startswith("kwargs.")]
+    found = [
+        Setting(key, reference.get(key, LeftOut), candidate.get(key, LeftOut))
+        for key in sorted(names, key=lambda key: (key in candidate, key))
     ]
+    return [one for one in found if None not in (one.reference, one.candidate)]
 
 
-def chosen_otherwise(reference: Call, candidate: Call) -> list[str]:
-    """Settings of two calls of one operator that differ and can change numbers, in words.
+def chosen_otherwise(reference: Call, candidate: Call) -> list[Setting]:
+    """Settings of two calls of one operator that differ and can change numbers.
 
     Not among them are dtypes, which the tensors tell themselves, and another way to write the same: `dim` from the
     other end, -1 for an extent.
@@ -108,11 +115,11 @@ def chosen_otherwise(reference: Call, candidate: Call) -> list[str]:
         return []
     differing = differing_settings(reference.arguments, candidate.arguments)
     same_shapes = _result_shapes(reference) == _result_shapes(candidate)
-    words = [str(one) for one in differing if _changes_numbers(one, reference, same_shapes)]
-    return words + [
+    found = [one for one in differing if _changes_numbers(one, reference, same_shapes)]
+    return found + [
         one
         for one in given_in_one(reference.arguments, candidate.arguments)
-        if one.partition(" ")[0] not in _NO_NUMBERS
+        if one.plain_name not in _NO_NUMBERS
     ]
 
 
@@ -121,7 +128,7 @@ def _result_shapes(call: Call) -> list[tuple[int, ...]]:
 
 
 def _changes_numbers(setting: Setting, call: Call, same_shapes: bool) -> bool:
-    if setting.names_dtypes or setting.name.removeprefix("kwargs.") in _NO_NUMBERS:
+    if setting.names_dtypes or setting.plain_name in _NO_NUMBERS:
         return False
     shaping = same_shapes and Trait.SHAPES in operator_of(call.site.op).traits
     extents = {len(record.shape) + more for record in call.records for more in (0, 1)}
@@ -188,4 +195,6 @@ def _shown(value: Any) -> str:
         return index
     if value is None:
         return "None"
+    if value is LeftOut:
+        return "its default"
     return json.dumps(value) if not isinstance(value, float) else f"{value:.12g}"

@@ -65,8 +65,9 @@ from lockstep.devices.tensor_numbers import (
     raw_bytes,
 )
 from lockstep.kernels.jit import available
+from lockstep.store.content_rows import content_row
 from lockstep.store.encoding import Row
-from lockstep.store.small_tensors import SmallContent, can_wait, columns_of
+from lockstep.store.small_tensors import SmallContent, can_wait
 from lockstep.store.tensors import RawTensor, can_store
 
 UNRECORDED = -1
@@ -105,6 +106,9 @@ class _Measured:
     statistics: Statistics | None
     sketch: bytes | None
     place: Stored | None
+
+
+_NOT_MEASURED = _Measured(None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,7 +529,9 @@ class Contents:
         self._next += 1
         if measured is not None and measured.place is not None:
             self._places[number] = measured.place
-        self._sink.add_content((number, dtype, list(shape), device, *_columns(measured), note))
+        kept = measured or _NOT_MEASURED
+        numbers = kept.digest, kept.statistics, kept.sketch, kept.place
+        self._sink.add_content(content_row(number, dtype, shape, device, *numbers, note))
         return number
 
 
@@ -574,13 +580,3 @@ def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     here, _ = _here(tensor)
     return None if unreadable(here) else untyped_storage(here)
-
-
-def _columns(measured: _Measured | None) -> Row:
-    if measured is None:
-        return (None,) * 12
-    numbers, place = measured.statistics, measured.place
-    where = (None, None) if place is None else (place.number, place.shard)
-    if numbers is None:
-        return (measured.digest, *(None,) * 8, measured.sketch, *where)
-    return (measured.digest, *columns_of(numbers), measured.sketch, *where)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from lockstep.capture.patches import Patch
 from lockstep.capture.silence import Silence
@@ -89,6 +89,7 @@ def _settings(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
     """What a loader, its sampler and the sampler of its batches are set up by, as plain values."""
     own = vars(loader)
     yield "dataset", _class_of(own.get("dataset"))
+    yield from _samples_of(own.get("dataset"))
     yield from _plain(own, _OF_LOADER, "")
     for name in _FUNCTIONS:
         yield name, _function_name(own.get(name))
@@ -100,6 +101,16 @@ def _settings(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
         yield from _plain(inside, _OF_SAMPLER, f"{name}.")
         if "generator" in inside:
             yield f"{name}.generator", _seed_of(inside["generator"])
+
+
+def _samples_of(dataset: object) -> Iterator[tuple[str, Any]]:
+    """How many samples there are, of data sets whose length is no code of the script's."""
+    tensors = vars(dataset)["tensors"] if type(dataset) is TensorDataset else ()
+    indices = vars(dataset)["indices"] if type(dataset) is Subset else None
+    if tensors:
+        yield "samples", int(tensors[0].shape[0])
+    elif type(dataset) in (list, tuple) or type(indices) in (list, tuple, range):
+        yield "samples", len(dataset if indices is None else indices)  # type: ignore[arg-type]
 
 
 def _plain(

@@ -23,6 +23,7 @@ from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.rank_directories import as_json, claim_rank_directory, copy_of
 from lockstep.capture.user_code import is_of_the_user, loaded_sources, short_path
 from lockstep.core.errors import LockstepError, UsageError
+from lockstep.core.formulas import Stored
 from lockstep.core.manifest import NotSeen, OptimizerSetup, Options, RankManifest, StepSummary
 from lockstep.core.records import Frame
 from lockstep.core.secrets import masked_command
@@ -31,14 +32,14 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.sketch import SKETCH_SIZE, sketch_of
 from lockstep.core.variables import known_variables
 from lockstep.kernels.digest import digest_of_bytes
-from lockstep.kernels.numbers import measured_array
+from lockstep.kernels.numbers import measured_array, statistics_of
 from lockstep.store import schema
 from lockstep.store.claim import Claim
+from lockstep.store.content_rows import content_row
 from lockstep.store.directory import RunDirectory
-from lockstep.store.small_tensors import can_wait, columns_of
+from lockstep.store.small_tensors import can_wait
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import RankWriter
-from lockstep.store.written_calls import statistics_of
 
 Array = npt.NDArray[Any]
 
@@ -370,14 +371,12 @@ class Sink:
         digest, statistics, sketch = _measured(value, data, sketched=sketched)
         number, is_new = self._numbered(dtype, value.shape, digest)
         if is_new:
-            stored = number if whole else None
             shard = (
                 writer.add_tensor(RawTensor(number, dtype, (value.size,), data)) if whole else None
             )
-            writer.add_content(
-                (number, dtype, list(value.shape), "cpu", digest, *columns_of(statistics),
-                 sketch, stored, shard, "")
-            )  # fmt: skip
+            place = None if shard is None else Stored(shard, number)
+            kept = digest, statistics, sketch, place
+            writer.add_content(content_row(number, dtype, value.shape, "cpu", *kept))
         return number
 
     def _numbered(self, dtype: str, shape: tuple[int, ...], digest: str) -> tuple[int, bool]:

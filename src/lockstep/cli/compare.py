@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from lockstep.report.output import check_output_file
 )
 @options.option("--limit", words="With --cosine: pairs.")
 @click.option(
-    "--strict", is_flag=True, help="Exit with 1 where another precision throughout is all, too."
+    "--strict",
+    is_flag=True,
+    help="Also exit with 1 if another precision throughout is the only difference.",
 )
 @click.option(
     "--where-it-lies", is_flag=True,
@@ -72,7 +75,8 @@ def compare(
         return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
-    comparison = comparing.compared(reference, candidate, **manner).comparison
+    found = comparing.compared(reference, candidate, **manner).comparison
+    comparison = replace(found, is_strict=strict)
     if as_json:
         click.echo(render_json(comparison))
     else:
@@ -82,7 +86,7 @@ def compare(
         with progress_bar(f"writing {path}"):
             _write_report(comparison, path, write)
         click.echo(f"wrote {path}", err=as_json)
-    return comparison.exit_code(strict=strict)
+    return comparison.exit_code()
 
 
 Writer = Callable[[Comparison, Path], None]

@@ -178,71 +178,80 @@ class Meaning:
 
 OPTIONS: dict[str, Meaning] = {
     # which part of a training
-    "--steps": Meaning("Steps, as in 0, 0:3, 10,20 or 0::10.", str, Default.OF_THE_VERB),
-    "--every": Meaning("Take each N-th step.", click.IntRange(min=1), 1),
+    "--steps": Meaning("Take these steps: 0, 0:3 (0 to 2), 10,20 or 0::10 (each tenth).", str, Default.OF_THE_VERB),
+    "--every": Meaning("Take only each N-th step.", click.IntRange(min=1), 1),
     "--max-steps": Meaning("End the training after N steps.", click.IntRange(min=1), Default.OF_THE_VERB, "N"),
-    "--ranks": Meaning("Ranks, as in 0 or 0,2.  [default: all]", str, ""),
+    "--ranks": Meaning("Take only these ranks, as in 0 or 0,2.  [default: all]", str, ""),
     "--only": Meaning(
-        "Only these module paths or operators, with * and ?; may be repeated.", str,
+        "Take only these module paths or operators; * and ? match as in a shell. Repeatable.", str,
         metavar="PATTERN",
     ),
-    "--level": Meaning("How deep to look.", click.Choice(LEVELS), "api"),
-    "--save": Meaning("What to keep of a tensor.", click.Choice(SAVES), Default.OF_THE_VERB),
+    "--level": Meaning(
+        "How deep to look: modules alone, or also functions of PyTorch (api).", click.Choice(LEVELS), "api"
+    ),
+    "--save": Meaning(
+        "Keep this much of each tensor: statistics, also a sketch for distances, or all numbers.",
+        click.Choice(SAVES), Default.OF_THE_VERB,
+    ),
     # what a recording is compared with, and how
-    "--judge": Meaning("How to judge: by an error model of each operator, or by fixed thresholds.",
+    "--judge": Meaning("Judge by an error model of each operator, or by fixed thresholds.",
                        click.Choice(["error-model", "fixed"]), "error-model"),
     "--noise": Meaning(
-        "Another recording of the reference's training, for its noise; may be repeated.", PATH
+        "Measure noise from this second recording of the reference's training. Repeatable.", PATH
     ),
     "--dims": Meaning(
-        "YAML file that names the axes, as in `b s h[tp] d`, if ranks hold parts of tensors: the parts are put together"
-        " first. Give it twice, for reference and candidate, where the two differ.", PATH,
+        "If ranks hold parts of tensors, put them together first: a YAML file that names the axes, as in"
+        " `b s h[tp] d`. Pass it twice, for reference and candidate, if the two differ.", PATH,
     ),
     "--calibration": Meaning("Take tolerances from this `lockstep record --calibrate` of the reference.", PATH),
-    "--mapping": Meaning("YAML file with names that differ between the two runs.", PATH),
+    "--mapping": Meaning("Read names that differ between the two runs from this YAML file.", PATH),
     "--no-rerun": Meaning("Run no operator again."),
-    "--allow-crash": Meaning("Let a training that crashed agree in what was recorded of it."),
+    "--allow-crash": Meaning("Let a training that crashed agree if its recorded steps do."),
     "--format": Meaning(
-        "Read a dump of another tool in this form; NAMES says how its names are built, as in"
+        "Read a dump of another tool in this form. NAMES is the pattern of its names, as in"
         " 'tensors:{module}.{op}.{role}.{index}'.", str, Default.OF_THE_VERB, "NAME[:NAMES]",
     ),
     # what is run
-    "--device": Meaning("Where to run it, as in cpu or cuda:0.", str, Default.OF_THE_VERB, "DEVICE"),
+    "--device": Meaning("Run on this device, as in cpu or cuda:0.", str, Default.OF_THE_VERB, "DEVICE"),
     "--emulate": Meaning("Compute as this device would; `record --emulate help` lists them.", str, "", "DEVICE"),
-    "--repeat": Meaning("Run it N times.", click.IntRange(min=1), Default.OF_THE_VERB, "N"),
-    "--threads": Meaning("Threads of one run; 0 leaves it to the runtime.", click.IntRange(min=0), Default.OF_THE_VERB),
+    "--repeat": Meaning("Run N times.", click.IntRange(min=1), Default.OF_THE_VERB, "N"),
+    "--threads": Meaning(
+        "Use this many threads for one run; 0 lets the runtime choose.", click.IntRange(min=0), Default.OF_THE_VERB
+    ),
     "--seed": Meaning("Draw random numbers from this seed.", click.IntRange(0, MOST_SEED), Default.OF_THE_VERB),
     "--inputs": Meaning(
-        "Inputs of the model: .npz, .npy, .safetensors, or a text such as x:float32[1,3,32,32] or"
-        " ids:int64[2,16]<1000; may be repeated.", str, metavar="FILE|SPEC",
+        "Run the model on these inputs: a .npz, .npy or .safetensors file, or a shape to draw, such as"
+        " x:float32[1,3,32,32] or ids:int64[2,16]<1000. Repeatable.", str, metavar="FILE|SPEC",
     ),
     "--factory": Meaning(
-        "For a checkpoint or a recording: what makes its module.", str, metavar="PKG.MOD:FUNCTION"
+        "For a checkpoint or a recording: call this function to make the module.", str, metavar="PKG.MOD:FUNCTION"
     ),
-    "--weights": Meaning("Which weights of a checkpoint that has two sorts.",
+    "--weights": Meaning("If a checkpoint has plain and averaged (ema) weights, take these.",
                          click.Choice(["auto", "ema", "plain"]), "auto"),
-    "--trust": Meaning("Read a checkpoint that holds objects besides weights; that runs its code."),
+    "--trust": Meaning("Also read a checkpoint that holds objects besides weights. This runs its code."),
     "--against": Meaning("Compare with this.", PATH),
     "--session": Meaning(
-        "An entry of the runtime's session configuration; may be repeated.", str, metavar="KEY=VALUE"
+        "Set an entry of onnxruntime's session configuration. Repeatable.", str, metavar="KEY=VALUE"
     ),
-    "--optimize": Meaning("How much the runtime may rewrite the graph.",
+    "--optimize": Meaning("Let the runtime rewrite the graph up to this level.",
                           click.Choice(["none", "basic", "extended", "layout", "all"]), "all"),
     "--rules": Meaning("Add the rules in this file.", PATH, metavar="FILE"),
-    "--accept": Meaning("How much worse results may be.", click.FloatRange(0), metavar="NUMBER"),
-    "--env": Meaning("A variable of the environment.", str, metavar="NAME=VALUE"),
-    "--python": Meaning("The Python that runs it.", str, Default.OF_THE_VERB, metavar="PYTHON"),
-    "--on": Meaning("Run it on this machine, one that `lockstep remote add` named.", str, metavar="NAME"),
+    "--accept": Meaning("Allow results to be worse by this much.", click.FloatRange(0), metavar="NUMBER"),
+    "--env": Meaning("Set a variable of the environment.", str, metavar="NAME=VALUE"),
+    "--python": Meaning("Run with this Python.", str, Default.OF_THE_VERB, metavar="PYTHON"),
+    "--on": Meaning("Run on this machine; you name it with `lockstep remote add`.", str, metavar="NAME"),
     # what it may cost
-    "--memory": Meaning("Memory that it may take, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
-    "--budget": Meaning("Time that it may take:", Budget(), Default.OF_THE_VERB),
-    "--timeout": Meaning("Seconds that one run may take.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"),
+    "--memory": Meaning("Use at most this much memory, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
+    "--budget": Meaning("Use at most this much time:", Budget(), Default.OF_THE_VERB),
+    "--timeout": Meaning(
+        "End one run after this many seconds.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"
+    ),
     # where the answer goes
-    "--output": Meaning("Where to write it.", PATH, Default.OF_THE_VERB, short="-o"),
-    "--force": Meaning("Replace what is there."),
+    "--output": Meaning("Write to this path.", PATH, Default.OF_THE_VERB, short="-o"),
+    "--force": Meaning("Replace existing files."),
     "--keep": Meaning("Keep the recordings in this folder.", PATH, metavar="DIR"),
     "--tensorboard": Meaning("Write TensorBoard event files into this folder.", PATH, metavar="DIR"),
-    "--json": Meaning("Print as JSON."),
+    "--json": Meaning("Print the answer as JSON."),
     "--limit": Meaning("Print at most N rows.", click.IntRange(min=1), 20, "N"),
     "--all": Meaning("Print every row."),
 }  # fmt: skip
@@ -303,7 +312,7 @@ only = option("--only", multiple=True)
 form = option("--format", "form", default="")
 forms = option(
     "--format", "forms", multiple=True,
-    words="Give it twice, for reference and candidate, where the two differ.",
+    words="Pass it twice, for reference and candidate, if the two differ.",
 )  # fmt: skip
 
 

@@ -44,22 +44,25 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     epilog=_DEVICES,
 )
 @shared.option("--output", "directory", required=True, words="The folder of the recording.")
-@shared.option("--steps", default="0:2", words="Which steps to record.")
+@shared.option("--steps", default="0:2")
 @shared.ranks
-@shared.option("--level")
+@shared.option("--level", words="With aten: also every ATen operator.")
 @shared.option("--save", default="sketch")
 @shared.only
 @click.option(
     "--skip",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out these module paths or operators; may be repeated.",
+    help="Leave out these module paths or operators. Repeatable.",
 )
 @click.option(
     "--max-bytes", type=shared.Size(), help="Stop recording at this size on disk, as in 8GB."
 )
 @shared.memory("If it is full, the training waits for the disk.")
-@shared.option("--seed", words="All of them, with deterministic algorithms.  [default: untouched]")
+@shared.option(
+    "--seed",
+    words="It seeds Python, NumPy and torch, and turns on deterministic algorithms.  [default: untouched]",
+)
 @shared.option(
     "--emulate",
     is_eager=True,
@@ -79,9 +82,9 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @click.option(
     "--redact",
     is_flag=True,
-    help="Keep no path, no name of user or host, and no command: for a recording that others get.",
+    help="Keep no path, no name of user or host, and no command, so that you can give it to others.",
 )
-@shared.option("--max-steps", words="Recorded or not; the end is recorded.")
+@shared.option("--max-steps", words="Recorded steps count too; the end is recorded.")
 @click.option("--no-shuffle", is_flag=True, help="Disable shuffling, whatever the script asks.")
 @click.option("--no-dropout", is_flag=True, help="Disable dropout, whatever the script asks.")
 @click.option("--exit-after", is_flag=True, help="Stop the command after the last chosen step.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 
@@ -215,7 +216,7 @@ class Origin(NamedSite):
     """
 
     finding: Finding
-    reason: str
+    reason: Reason
     sequence: int = 0
     kind: Kind = Kind.FAULT
     library: str = ""
@@ -305,14 +306,23 @@ class OtherClass:
 
 @dataclass(frozen=True, slots=True)
 class SetupDifference:
-    """Something that the two runs were set up with otherwise, in words: versions, threads, precision."""
+    """Something that the two runs were set up with otherwise, in words: versions, threads, precision.
+
+    `setting` is its bare name, where `name` says more: of a module's or a generator's.
+    """
 
     name: str
     reference: str
     candidate: str
+    setting: str = ""
+
+    @property
+    def words(self) -> str:
+        """The name, and what each run has there."""
+        return f"{self.name} {self.reference} / {self.candidate}"
 
     def __str__(self) -> str:
-        return f"set-up: {self.name} {self.reference} / {self.candidate}"
+        return f"set-up: {self.words}"
 
 
 class Course(str, Enum):
@@ -392,7 +402,8 @@ class Comparison:
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too. `not_run_again` names a framework whose operators Lockstep cannot run.
+    allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
+    code 1. `not_run_again` names a framework whose operators Lockstep cannot run.
     """
 
     reference: str
@@ -423,6 +434,7 @@ class Comparison:
     ranks: RanksCompared = RanksCompared()
     endings: tuple[str, ...] = ()
     crashes: tuple[str, ...] = ()
+    is_strict: bool = False
 
     @property
     def other_precision_alone(self) -> bool:
@@ -448,9 +460,17 @@ class Comparison:
         ExitCode
             0: they agree, or all that differs is another precision throughout; 1: they differ; 2: it cannot be said.
         """
-        if self.other_precision_alone and not strict:
+        if self.other_precision_alone and not (strict or self.is_strict):
             return ExitCode.AGREES
         return _EXIT_CODES[self.verdict]
+
+    def unless(self, why: str) -> Comparison:
+        """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
+        if not why or self.exit_code() != ExitCode.AGREES:
+            return self
+        not_compared = (why, *self.not_compared)
+        verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
+        return replace(self, verdict=verdict, not_compared=not_compared)
 
     def __str__(self) -> str:
         """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""

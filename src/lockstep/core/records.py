@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,6 +46,39 @@ PIECE = 1 << 15
 """Parts of a tensor begin at multiples of this."""
 
 
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """How one field of `Statistics` is kept in recordings and shown in tables, which all follow from this.
+
+    Parameters
+    ----------
+    name
+        Of the field, and of its column.
+    kind
+        Type of its values: float, int or str.
+    heading
+        The word over its column.
+    unwritten
+        What stands for one that a recording does not hold.
+    least
+        The smallest value that may stand in a recording.
+    added
+        Whether earlier builds wrote recordings without its column.
+    """
+
+    name: str
+    kind: type
+    heading: str = ""
+    unwritten: float | None = math.nan
+    least: int | None = None
+    added: bool = False
+
+
+def _statistic(**declared: Any) -> Any:
+    default = {"default": declared["unwritten"]} if declared.get("added") else {}
+    return field(**default, metadata=declared)
+
+
 @dataclass(slots=True)
 class Statistics:
     """Numbers about one tensor, each taken over all its elements in double precision.
@@ -53,18 +86,39 @@ class Statistics:
     `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
     Boolean tensors count as 0 and 1, complex ones by magnitude. NaN too is what another tool left out, also as a norm.
     `not_finite` is a digest of the places of NaN, inf and -inf in row-major order (`lockstep.kernels.not_finite`): None
-    where there is none of them, and in what was recorded without it.
+    where there is none of them, and in what was recorded without it. `subnormal_count` counts elements that are not 0
+    and smaller than the smallest normal number of the tensor's own dtype (IEEE 754-2019, 2.1): they have lost digits,
+    and the next factor makes zeros of them. None in what was recorded without it.
+
+    To add a number: declare it here, and take it in `lockstep.kernels` (arrays) and `lockstep.devices.tensor_numbers`
+    (what no loop is compiled for). Columns, their bounds, and the tables that show all numbers follow.
     """
 
-    minimum: float
-    maximum: float
-    mean: float
-    norm: float
-    nan_count: int
-    inf_count: int
-    zero_count: int
-    not_finite: str | None = None
+    minimum: float = _statistic(heading="min")
+    maximum: float = _statistic(heading="max")
+    mean: float = _statistic(heading="mean")
+    norm: float = _statistic(heading="norm", least=0)
+    nan_count: int = _statistic(heading="NaN", unwritten=0, least=0)
+    inf_count: int = _statistic(heading="inf", unwritten=0, least=0)
+    zero_count: int = _statistic(heading="zeros", unwritten=0, least=0)
+    not_finite: str | None = _statistic(unwritten=None, added=True)
+    subnormal_count: int | None = _statistic(
+        heading="subnormal", unwritten=None, least=0, added=True
+    )
 
+
+STATISTICS = tuple(
+    Statistic(
+        one.name,
+        {"float": float, "int": int}.get(str(one.type).partition(" ")[0], str),
+        **one.metadata,
+    )
+    for one in fields(Statistics)
+)
+"""The declarations of `Statistics`, in its order."""
+
+HEADINGS = {one.name: one.heading for one in STATISTICS if one.heading}
+"""The numbers that people look at, and the words over their columns."""
 
 MEMORY_AS_FOUND = "memory as it was found, not written to yet"
 """Note of a content that means nothing: what `torch.empty` gives."""

@@ -160,7 +160,7 @@ def numbers_of(
     width = 2 if flat.dtype.is_complex else 1
     plan = plan_of(width * numel(flat))
     sketch = _Sketch(width * numel(flat), plan, flat.device) if with_sketch and rounds else None
-    total = _Totals()
+    total = _Totals(torch.finfo(flat.dtype).smallest_normal if rounds else 0.0)
     step = plan.block // width
     for start in range(0, numel(flat), step):
         part = narrow(flat, 0, start, min(step, numel(flat) - start))
@@ -211,10 +211,11 @@ def _finite(part: torch.Tensor) -> torch.Tensor:
 class _Totals:
     """Running sums over the blocks of one tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_normal: float) -> None:
         self._minimum, self._maximum = math.inf, -math.inf
         self._sum = self._norm = 0.0
-        self._nan_count = self._inf_count = self._zeros = 0
+        self._nan_count = self._inf_count = self._zeros = self._tiny = 0
+        self._least_normal = least_normal
 
     @property
     def peak(self) -> float:
@@ -225,6 +226,7 @@ class _Totals:
         """Count one block; returns it with non-finite elements as zero."""
         low, high = (float(item(value)) for value in torch.aminmax(part))
         self._zeros += _zero_count(part)
+        self._tiny += _count_below(part, self._least_normal)
         if not (math.isfinite(low) and math.isfinite(high)):
             part, low, high = self._without_non_finite(part)
         self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
@@ -254,6 +256,7 @@ class _Totals:
             nan_count=self._nan_count,
             inf_count=self._inf_count,
             zero_count=self._zeros,
+            subnormal_count=self._tiny - self._zeros if self._least_normal else 0,
         )
 
 
@@ -261,6 +264,13 @@ def _zero_count(part: torch.Tensor) -> int:
     if part.device.type == "cpu":
         return int(np.count_nonzero(_host_array(part) == 0))  # several times faster than torch's
     return numel(part) - int(item(torch.count_nonzero(part)))
+
+
+def _count_below(part: torch.Tensor, size: float) -> int:
+    """How many elements are smaller than some size, by magnitude."""
+    if part.device.type == "cpu":
+        return int(np.count_nonzero(np.abs(_host_array(part)) < size))
+    return int(item(torch.count_nonzero(torch.abs(part) < size)))
 
 
 class _Sketch:

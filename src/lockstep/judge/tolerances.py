@@ -11,13 +11,13 @@ SINGLE = 2.0**-24
 # --- The error model -------------------------------------------------------------------------------------------------
 
 USUAL_GAIN = 4.0
-"""Relative amplification of one operator beyond which a difference is not called explained where no bound holds, as
-the inputs are too far off. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain near
-1); what grows further is said to be not judged."""
+"""If the inputs are too far apart for any bound, a difference counts as explained up to this relative amplification
+by one operator. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain near 1);
+differences that grow further are not judged."""
 
 NOISE_MARGIN = 4.0
-"""Times the bound on what rounds at a site that its output may be off. A calibrated floor needs 2 (16-bit) to 5
-(fp32), measured on a 12-layer transformer; the bounds here are looser than a calibration."""
+"""Tolerance of an output as a multiple of the bound on the roundings at its site. A calibrated floor needs 2
+(16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds here are looser than a calibration."""
 
 DRAWN_ROUNDINGS = 3.0
 """Roundings in single precision, `NOISE_MARGIN` times, of a number that nothing recorded was computed to: a weight or
@@ -26,12 +26,12 @@ the last place, that is 7 unit roundoffs (SLEEF, "u35" functions); together 12 o
 result. Seen between PyTorch's AVX2 and scalar kernels: 4.3 unit roundoffs."""
 
 NUMBER_GAIN = 4.0
-"""By what factor an operator may let the distance of a number grow that is its argument: an exponent, say."""
+"""Factor by which an operator may enlarge the distance of a number among its arguments, such as an exponent."""
 
 INHERITED_MARGIN = 2.0
-"""Times the bound on what the inputs bring. Both distances may be sketched, each with at most 4.6 % standard
-deviation, 20 % off once in 1e5 (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of
-sound pairs was 1.33."""
+"""Tolerance as a multiple of the bound that the inputs give. Both distances may be sketched, each with at most 4.6
+% standard deviation, 20 % off once in 1e5 (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved
+tensors of sound pairs was 1.33."""
 
 SETTING_MARGIN = 0.05
 """Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly anything but the
@@ -80,7 +80,7 @@ SATURATED_EXPONENT = 16.0
 numbers, which come out as zeros."""
 
 UNKNOWN_GAIN = 4.0
-"""What an operator of which nothing is known does to a relative error."""
+"""Gain of a relative error by an unknown operator."""
 
 FACTOR_ELEMENTS = 4096
 """Elements from which on a result that one run has longer by a factor is told from noise by its direction. Chosen: in
@@ -97,18 +97,18 @@ rounding to have parted two runs that were equal bit by bit until then. A roundi
 single precision, and would have to grow 4096 times in eight steps."""
 
 END_ROUNDINGS = 8.0
-"""Roundings of what follows trained parameters, as a mean of weights does, where these are equal bit by bit until the
-end; and one more per step, as the square root of their number, since independent roundings add up so."""
+"""Roundings of a state that follows trained parameters, such as a mean of weights, if these are equal bit by bit
+until the end; and one more per step, as the square root of their number, since independent roundings add up so."""
 
 FOLLOWING_NOISE = 4.0
-"""Times the largest distance of a trained parameter that what is held beside the training may be off where the recorded
-steps differ by noise: it may follow that parameter, by sketches of both."""
+"""If the recorded steps differ by noise, other state of the process may be off by this multiple of the largest
+distance of a trained parameter, which it may follow; by sketches of both."""
 
 # --- Calibration -----------------------------------------------------------------------------------------------------
 
 CALIBRATION_MARGIN = 5.0
 """Times the calibrated noise that fp32 and wider tensors may be off. Measured on a 12-layer transformer, the error
-was 0.9 to 4.4 times what one run with every rounding drawn anew showed."""
+was 0.9 to 4.4 times that of one run with every rounding drawn anew."""
 
 CALIBRATION_MARGIN_16_BIT = 2.0
 """Times the calibrated noise that 16-bit tensors may be off; measured as above, 0.74 to 0.90 times."""
@@ -176,16 +176,16 @@ this knows one re-run."""
 
 LOCAL_MARGIN_16_BIT = 2.5
 """The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own arbiter between
-kernels uses 2, and 3 for small tensors). What is sound differs most here: a bf16 convolution summed over the images
-in bf16 is 2 to 4 times as far off as one rounded once, so this machine's plain kernels are asked besides."""
+kernels uses 2, and 3 for small tensors). Correct kernels differ most here: a bf16 convolution summed over the
+images in bf16 is 2 to 4 times as far off as one rounded once, so this machine's plain kernels are asked besides."""
 
 FEW_ELEMENTS = 3.0
 """Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 / sqrt(n)`, n the number
 of elements that carry the error."""
 
 KERNEL_TRUST = 64.0
-"""A re-run in the recorded dtype tells how far a sound kernel is off; unless it is further off than this many times
-what roundoff in the inputs does, and the other run is not. Then this machine's own kernel is wrong."""
+"""A re-run in the recorded dtype gives the error of a sound kernel. If it is further off than this multiple of the
+inputs' roundoff, and the other run is not, this machine's own kernel is wrong."""
 
 HEALTHY_MISROUNDED = 0.02
 """Share of 16-bit results that a sound kernel may misround; measured at most 0.12 %, faults from 3.4 %."""
@@ -223,7 +223,7 @@ MASK_MAGNITUDE = 1e4
 """Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
 
 OTHER_MASK = 2.0**-10
-"""Relative change of what masks add, which nothing that is defined feels."""
+"""Relative change of a mask's values, which no defined result feels."""
 
 MOST_UNDEFINED = 0.5
 """Share of results that may not be defined (rows that are masked as a whole) for the others to tell."""
@@ -247,7 +247,7 @@ ULP_LIMITS = (1.0, 32.0)
 32)."""
 
 FOLLOWS_SETTING = 2.0
-"""How many times nearer a result must be to what its own settings give than to the other's."""
+"""A result must be this many times nearer to the result of its own settings than to that of the other's."""
 
 # --- Uniform changes -------------------------------------------------------------------------------------------------
 
@@ -274,8 +274,8 @@ within half a unit of an even logarithm of significands, root mean square `sqrt(
 factors make `sqrt(2)` of it, whatever the length."""
 
 CLASS_NEAR = 2.5
-"""How many times more or less than expected a matmul of a class may add. In two emulated networks the factor was 0.5
-to 1.1 at 20 of 21 sites (0.26 at the other); behind a single rounded matmul other sites add 0.15 at most."""
+"""How many times more or less than expected a matmul of a class may add. In two emulated networks the factor was
+0.5 to 1.1 at 20 of 21 sites (0.26 at the other); after a single rounded matmul other sites add 0.15 at most."""
 
 CLASS_ELEMENTS = 32
 """Elements that an output needs for its relative distance to be near the expected one."""
@@ -285,8 +285,8 @@ STRAY_ROUNDINGS = 32.0
 otherwise are off by one or two, and at many elements."""
 
 STRAY_SCALE = 0.25
-"""Part of a typical element, the root mean square, that counts as the size of those below it. Chosen: what is left of
-two numbers that cancel has the roundings of these, eight of a typical element at most."""
+"""Part of a typical element, the root mean square, that counts as the size of those below it. Chosen: the
+difference of two numbers that cancel has their roundings, eight of a typical element at most."""
 
 STRAY_ELEMENTS = 1e-3
 """Share of elements that may differ at all where single ones are looked at. Chosen: sound kernels in 16 bit were seen
@@ -299,15 +299,15 @@ TRAINED_ALIKE = 0.01
 together. Chosen: sound pairs of a small BERT were 3e-7 apart after twenty steps of AdamW."""
 
 DEEP_MODEL = 100.0
-"""Times the tolerance of one operator that what a model of many layers made outside of a step may be off by rounding
-alone."""
+"""Tolerance of a result that a model of many layers made outside of a step, as a multiple of one operator's
+tolerance."""
 
 SECOND_ORIGIN = 4.0
-"""How far beyond its tolerance a tensor behind an origin must be to count as a second origin."""
+"""After an origin, a tensor counts as a second origin if it is beyond its tolerance by this factor."""
 
 SAME_TENSOR = 0.01
-"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around them:
-what was aligned by chance is as far apart as any two tensors (as `lockstep.align.likeness` takes it)."""
+"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around
+them: tensors aligned by chance are as far apart as any two (as `lockstep.align.likeness` takes it)."""
 
 UPDATE_SIZE_LIMITS = ((1e-4, 1.01), (1e-2, 1.05))
 """Relative gradient difference up to which a parameter counts, and how far apart the pooled update sizes of these
@@ -334,9 +334,9 @@ QUIET_GRADIENT = 1e-6
 """Share of the largest norm below which a gradient is not asked."""
 
 LEFT_OVER = 0.05
-"""Relative distance at which a gradient less what this step gave it is the previous step's."""
+"""Relative distance up to which a gradient, less this step's part, equals the previous step's."""
 
-# --- What is computed instead ----------------------------------------------------------------------------------------
+# --- Explanations ----------------------------------------------------------------------------------------------------
 
 EXPLAINED_MARGIN = 3.0
 """Times the noise seen at a result (the reference's, that of a re-run in its dtypes, at least one rounding) that an
@@ -344,24 +344,23 @@ explanation may leave. The candidate's kernel is another than the reference's an
 orders of one sum differs by less than 2 (`LOCAL_MARGIN`), and a fault is mostly computed before that sum."""
 
 RECORDED_ROUNDINGS = 4.0
-"""Unit roundoffs, times the norm, that an explanation may leave where the right result is what the reference recorded:
-both runs round once, and a factor that was applied to one of them rounds again."""
+"""Unit roundoffs, times the norm, that an explanation may leave if the right result is the reference's recorded
+one: both runs round once, and a factor that was applied to one of them rounds again."""
 
 CLEAR_OF_FLOOR = 3.0
-"""Times what it may leave that an error has to be for an explanation to say anything: it then
-explains 89 % at least."""
+"""An error must be this multiple of the allowed remainder for an explanation: it then explains 89 % at least."""
 
 CHANCE_DIGITS = 4.0
-"""Decimal digits that a right prediction has to foretell in all: effective elements of the error, less the numbers that
-were fitted, times the digits by which the error is larger than what may be left. Some hundred hypotheses are held
-against a result; a random one foretells so much once in ten thousand."""
+"""Decimal digits that a right prediction has to foretell in all: effective elements of the error, less the numbers
+that were fitted, times the digits by which the error is larger than the allowed remainder. Some hundred hypotheses
+are tried for a result; a random one foretells so much once in ten thousand."""
 
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
 
 NEAR_FLOOR = 64.0
-"""Times its floor up to which what an explanation leaves may be noise of its own: another setting has another noise,
-which a re-run of it in the recorded dtypes tells."""
+"""Multiple of its floor up to which the remainder of an explanation may be noise of its own: another setting has
+another noise, which a re-run of it in the recorded dtypes tells."""
 
 ACCUMULATED_SHARE = 0.75
 """Share of the elements that a sum rounded at each step has to foretell to noise; noise takes the others to a neighbour
@@ -371,7 +370,8 @@ ALONE_DIGITS = 1.5
 """Times as many digits where the other results of the call are right though the prediction says otherwise."""
 
 ALIKE = 2.0
-"""Times what the best explanation leaves up to which another one is the same on the inputs at hand; both are said."""
+"""An explanation whose remainder is within this multiple of the best one's counts as the same on these inputs; both
+are printed."""
 
 FAITHFUL_SHARE = 0.1
 """Share of an error that the reference may be off its own re-run where that stands for the right result."""

@@ -13,17 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from lockstep.core.finding import CallPair
+from lockstep.core.optimizer_classes import LINEAR_STATES, QUADRATIC_STATES, optimizer_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.bounds import scaled
 from lockstep.judge.tolerances import DEFAULT_CONDITION, LINEAR_REGIME, OTHER_DIRECTION
 from lockstep.measure.measured_pair import Measured
-
-LINEAR_STATES = frozenset({"exp_avg", "grad_avg", "momentum_buffer", "prev", "exp_inf"})
-QUADRATIC_STATES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
-"""What `torch.optim` calls averages of gradients and of their squares."""
-
-_LINEAR_UPDATES = frozenset({"torch.optim.SGD", "torch.optim.ASGD"})
 
 
 def inherited_bound(
@@ -114,7 +109,7 @@ def _moved_apart(inputs: Sequence[Measured], output: Measured, calls: CallPair |
     if sizes is None:
         return min(1.0, math.sqrt(noise)) * output.norm
     apart = OTHER_DIRECTION
-    if calls is not None and calls.present.site.op in _LINEAR_UPDATES:
+    if calls is not None and optimizer_of(calls.present.site.op).is_linear:
         apart = min(apart, DEFAULT_CONDITION * noise)
     return apart * max(sizes)
 

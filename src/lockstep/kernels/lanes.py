@@ -36,8 +36,9 @@ from lockstep.kernels.xxh3 import (
     folded,
 )
 
-_COUNTS = LOW_KEY, HIGH_KEY, ZEROS, NANS, INFS = 0, 1, 2, 3, 4
-"""What is counted; the keys are the smallest and the largest number, as integers in the numbers' order."""
+_COUNTS = LOW_KEY, HIGH_KEY, ZEROS, NANS, INFS, TINY = 0, 1, 2, 3, 4, 5
+"""What is counted; the keys are the smallest and the largest number, as integers in the numbers' order, and the
+tiny ones are zeros and what is smaller than the smallest normal number."""
 
 SUM, SQUARES = range(2)
 
@@ -46,7 +47,7 @@ TAKEN, SHARES, ELEMENTS, WIDTH, SHARE_ROWS, BLOCKS, SIGNS, LANES, CHUNKS = range
 """What the first places of a task say: shares taken by threads so far and in all, elements of the array and of a row,
 rows of a share, blocks in the sketch's plan, elements of its table of signs, its lanes, and chunks to be digested."""
 
-PER_SHARE = 7
+PER_SHARE = len(_COUNTS) + 2
 """Places of a share before its lanes: counts, then sums. Shares come after the digests, two places for each chunk."""
 
 TOGETHER = 4
@@ -61,18 +62,20 @@ def _add_statistics(row: Any, format: Any, counts: Any, sums: Any) -> bool:
     """Count one row, not empty; whether all of it is finite."""
     values, bits, patterns = row
     sign_shift, sizes, infinity, integer, unsigned = format
+    least_normal = unsigned(
+        unsigned(infinity & -infinity) << unsigned(1)
+    )  # the last bit of the exponent alone
     total, squares = 0.0, 0.0
     for position in range(values.size):
         number = np.float64(values[position])
         total += number
         squares += number * number
     # Taken apart by sign, bits are ordered like the numbers: negative ones are the largest without a sign.
-    zeros, low, high, most = integer(0), bits[0], bits[0], patterns[0]
+    low, high, least, most = bits[0], bits[0], unsigned(patterns[0] << unsigned(1)), patterns[0]
     for position in range(bits.size):
         pattern = patterns[position]
         low, high = min(low, bits[position]), max(high, bits[position])
-        most = max(most, pattern)
-        zeros = integer(zeros + integer(unsigned(pattern << unsigned(1)) == unsigned(0)))
+        least, most = min(least, unsigned(pattern << unsigned(1))), max(most, pattern)
     if high >= infinity or integer(most) & sizes >= infinity:
         _add_non_finite(values, bits, format, counts, sums)
         return False
@@ -80,10 +83,23 @@ def _add_statistics(row: Any, format: Any, counts: Any, sums: Any) -> bool:
     highest = low if high < 0 else high
     counts[LOW_KEY] = min(counts[LOW_KEY], lowest ^ ((lowest >> sign_shift) & sizes))
     counts[HIGH_KEY] = max(counts[HIGH_KEY], highest ^ ((highest >> sign_shift) & sizes))
-    counts[ZEROS] += zeros
+    if least < least_normal:
+        _add_tiny(patterns, least_normal, integer, unsigned, counts)
     sums[SUM] += total
     sums[SQUARES] += squares
     return True
+
+
+@part
+def _add_tiny(patterns: Any, least_normal: Any, integer: Any, unsigned: Any, counts: Any) -> None:
+    """Count the zeros of one row, and what is smaller than a normal number; signs are shifted out."""
+    zeros, tiny = integer(0), integer(0)
+    for position in range(patterns.size):
+        size = unsigned(patterns[position] << unsigned(1))
+        zeros = integer(zeros + integer(size == unsigned(0)))
+        tiny = integer(tiny + integer(size < least_normal))
+    counts[ZEROS] += zeros
+    counts[TINY] += tiny
 
 
 @part
@@ -102,6 +118,7 @@ def _add_non_finite(values: Any, bits: Any, format: Any, counts: Any, sums: Any)
             counts[LOW_KEY] = min(counts[LOW_KEY], key)
             counts[HIGH_KEY] = max(counts[HIGH_KEY], key)
             counts[ZEROS] += size == 0
+            counts[TINY] += size < (infinity & -infinity)
             sums[SUM] += number
             sums[SQUARES] += number * number
 
@@ -258,7 +275,7 @@ def _begun(given: Any, sizes: Any, share: int) -> Any:
     integers, places = array_at(given[0], size, np.int64), array_at(given[0], size, np.float64)
     counts, sums, lanes = _results_of(share, chunks, all_lanes, integers, places)
     counts[LOW_KEY], counts[HIGH_KEY] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    counts[ZEROS] = counts[NANS] = counts[INFS] = 0
+    counts[ZEROS] = counts[NANS] = counts[INFS] = counts[TINY] = 0
     sums[SUM] = sums[SQUARES] = 0.0
     for lane in range(all_lanes):
         lanes[lane] = 0.0
@@ -359,7 +376,7 @@ def put_together(integers: Any, places: Any, mixing: Any, sketch: Any) -> None:
         more_counts, more_sums, more = _results_of(share, chunks, lanes, integers, places)
         counts[LOW_KEY] = min(counts[LOW_KEY], more_counts[LOW_KEY])
         counts[HIGH_KEY] = max(counts[HIGH_KEY], more_counts[HIGH_KEY])
-        for count in (ZEROS, NANS, INFS):
+        for count in (ZEROS, NANS, INFS, TINY):
             counts[count] += more_counts[count]
         for kind in (SUM, SQUARES):
             sums[kind] += more_sums[kind]

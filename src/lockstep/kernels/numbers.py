@@ -65,7 +65,7 @@ def _plan(width: int, per_block: int, count: int) -> npt.NDArray[np.int64]:
 
 
 _NO_MIXING = np.empty((0, 1, 1, 1), np.int8)
-_EMPTY = (np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0, 0)
+_EMPTY = (np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0, 0, 0)
 _TASKS = {"f": of_float32, "d": of_float64, "H": of_bfloat16}
 """By `numpy.dtype.char`."""
 
@@ -91,7 +91,7 @@ def numbers_of_array(
     """
     if values.size <= SKETCH_SIZE:
         columns, sketches = numbers_of_each(values, [values.size], with_sketch=with_sketch)
-        return Statistics(*(column[0] for column in columns)), sketches[0] if with_sketch else None  # type: ignore[arg-type]
+        return Statistics(*(column[0] for column in columns)), sketches[0] if with_sketch else None
     return _numbers(values, 0, with_sketch=with_sketch, run=run)[1:]
 
 
@@ -124,7 +124,8 @@ def _numbers(
     )
     sketch = np.zeros(SKETCH_SIZE)
     put_together(integers, places, layout.mixing, sketch)
-    counts, sums = integers[start : start + 5].tolist(), places[start + 5 : start + 7].tolist()
+    sums_start, stop = start + len(_EMPTY), start + PER_SHARE
+    counts, sums = integers[start:sums_start].tolist(), places[sums_start:stop].tolist()
     found = _statistics(values.dtype, values.size, counts, sums)
     if found.nan_count or found.inf_count:
         found.not_finite = not_finite_of(values)
@@ -188,16 +189,7 @@ def _sign_address() -> int:
     return address_of(sign_table())
 
 
-Columns = tuple[
-    list[float],
-    list[float],
-    list[float],
-    list[float],
-    list[int],
-    list[int],
-    list[int],
-    list[str | None],
-]
+Columns = tuple[list[Any], ...]
 """Of many arrays what `Statistics` holds, field by field."""
 
 
@@ -233,7 +225,7 @@ def numbers_of_each(
     else:
         of_each_float32(values, values.view(np.int32), values.view(np.uint32), *rest)
     places = _places_of_each(values, rest[0], counts)
-    return (*_columns(values.dtype, np.asarray(sizes, np.int64), counts, sums), places), sketches
+    return _columns(values.dtype, np.asarray(sizes, np.int64), counts, sums, places), sketches
 
 
 def _places_of_each(
@@ -252,9 +244,10 @@ def _columns(
     sizes: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     sums: npt.NDArray[np.float64],
-) -> tuple[list[float], list[float], list[float], list[float], list[int], list[int], list[int]]:
+    places: list[str | None],
+) -> Columns:
     """As `_statistics`, of many arrays."""
-    low, high, zeros, nans, infinities = counts.T
+    low, high, zeros, nans, infinities, tiny = counts.T
     finite = sizes - nans - infinities
     double, none = dtype == np.float64, finite == 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -263,8 +256,41 @@ def _columns(
         np.where(none, math.nan, _numbers_of_keys(keys, double=double)) for keys in (low, high)
     )
     norms = np.sqrt(sums[:, SQUARES])
-    whole = (nans.tolist(), infinities.tolist(), zeros.tolist())
-    return minima.tolist(), maxima.tolist(), means.tolist(), norms.tolist(), *whole
+    doubles = (minima.tolist(), maxima.tolist(), means.tolist(), norms.tolist())
+    return (
+        *doubles,
+        nans.tolist(),
+        infinities.tolist(),
+        zeros.tolist(),
+        places,
+        (tiny - zeros).tolist(),
+    )
+
+
+def statistics_of(values: Numbers) -> Statistics:
+    """Statistics of an array of any dtype and shape, without a compiled loop, as the recorder takes them."""
+    flat = np.abs(values).ravel() if values.dtype.kind == "c" else values.astype(np.float64).ravel()
+    finite = flat[np.isfinite(flat)]
+    empty = finite.size == 0
+    return Statistics(
+        minimum=float("nan") if empty else float(finite.min()),
+        maximum=float("nan") if empty else float(finite.max()),
+        mean=float("nan") if empty else float(finite.mean()),
+        norm=float(np.linalg.norm(finite)),
+        nan_count=int(np.isnan(flat).sum()),
+        inf_count=int(np.isinf(flat).sum()),
+        zero_count=int((flat == 0).sum()),
+        not_finite=None if finite.size == flat.size else not_finite_of(values),
+        subnormal_count=_subnormals(values),
+    )
+
+
+def _subnormals(values: Numbers) -> int:
+    """How many elements, complex ones by magnitude, are smaller than the smallest normal number, and not 0."""
+    if values.dtype.kind not in "fc":
+        return 0
+    sizes = np.abs(values)
+    return int(np.count_nonzero((sizes > 0) & (sizes < np.finfo(values.dtype).smallest_normal)))
 
 
 def prepare() -> None:
@@ -276,7 +302,7 @@ def prepare() -> None:
 def _statistics(
     dtype: np.dtype[Any], size: int, counts: Sequence[int], sums: Sequence[float]
 ) -> Statistics:
-    low, high, zeros, nans, infinities = counts
+    low, high, zeros, nans, infinities, tiny = counts
     finite = size - nans - infinities
     double = dtype == np.float64
     return Statistics(
@@ -287,6 +313,7 @@ def _statistics(
         nan_count=nans,
         inf_count=infinities,
         zero_count=zeros,
+        subnormal_count=tiny - zeros,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lockstep.align.step import AlignedStep
-from lockstep.core.finding import Kind, Origin
+from lockstep.core.finding import Kind, Origin, OtherClass
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.between_modules import between_words
@@ -74,20 +75,20 @@ class Causes:
         origin = replace(origin, library=library, beside=beside, between=between)
         other = self._unaligned.class_around(origin.module)
         if origin.kind is Kind.RANDOM and other is not None:
-            return replace(origin, reason=f"{other}; {origin.reason}")
+            return replace(origin, reason=Reason(class_clause(other), origin.reason))
         if origin.kind in _UNTRACED:
             return origin
-        reasons = [origin.reason]
+        reasons: list[Clause | str] = [origin.reason]
         wiring = taken_instead(origin.finding.pair, regions.step)
         if wiring:
             reasons.append(wiring)
         region = regions.behind(origin.finding.pair)
         if region:
-            reasons.append(str(region))
+            reasons.append(Clause(About.LONE_CALL, str(region)))
         if other is not None:
-            reasons.append(str(other))
+            reasons.append(class_clause(other))
         reasons.extend(self._compiled_words(origin, regions.step))
-        return replace(origin, reason="; ".join(reasons))
+        return replace(origin, reason=Reason(*reasons))
 
     def _compiled_words(self, origin: Origin, step: AlignedStep) -> Iterator[str]:
         """Where an origin is a module of which compiled code hides the inside: how to see it."""
@@ -110,6 +111,11 @@ class Causes:
                     f"{listed(drops)} in there may draw other random numbers than in code that is not"
                     " compiled, unless torch._inductor.config.fallback_random is set"
                 )
+
+
+def class_clause(other: OtherClass) -> Clause:
+    """What a module is in either run."""
+    return Clause(About.CLASS, str(other), other.module, other.reference, other.candidate)
 
 
 def _beside_model(origin: Origin, step: AlignedStep) -> str:

@@ -42,6 +42,9 @@ _PLATFORM = {
     "cpu": "CPU capability", "machine": "machine", "system": "system", "cuda": "CUDA", "rocm": "ROCm",
     "cudnn": "cuDNN version", "driver": "driver",
 }  # fmt: skip
+SEED = "seed"
+"""The setting that a generator's first number is."""
+
 _SINCE = frozenset({"cuda", "rocm", "cudnn", "driver"})
 """What earlier builds did not note, and CPUs do not have."""
 
@@ -62,8 +65,9 @@ def is_known(one: SetupDifference) -> bool:
 
 def every_circumstance(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
     """What is noted of both processes, alike or not, in the order in which it is told."""
+    seeds = {_seed_of(name) for name in {**reference.seeds, **candidate.seeds}}
     return [
-        SetupDifference(name, left, right)
+        SetupDifference(name, left, right, SEED if name in seeds else "")
         for (name, left), right in zip(
             _told(reference, candidate),
             (value for _, value in _told(candidate, reference)),
@@ -89,7 +93,7 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[str, st
     yield "ranks", str(manifest.world_size)
     yield "backend", manifest.distributed.get("backend", _ABSENT)
     for name, mine in _both(manifest.seeds, other.seeds):
-        yield f"seed ({name})", mine
+        yield _seed_of(name), mine
     if manifest.wrappers and other.wrappers:
         yield from _both(manifest.wrappers, other.wrappers)
     for name, mine in _both(manifest.asked, other.asked):
@@ -97,6 +101,10 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[str, st
     for name, mine in _both(manifest.environment, other.environment):
         if name not in _OF_THIS_RUN and not name.startswith(_OF_A_LAUNCHER):
             yield name, mine
+
+
+def _seed_of(generator: str) -> str:
+    return f"seed ({generator})"
 
 
 def _both(mine: Mapping[str, str], others: Mapping[str, str]) -> Iterator[tuple[str, str]]:

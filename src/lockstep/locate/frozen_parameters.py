@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.lone_updates import origin_of_moved, still_moved
+from lockstep.locate.model_setup import FROZEN, TIED
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 
@@ -27,12 +29,13 @@ def frozen_origin(step: AlignedStep, frozen: Mapping[str, str]) -> Origin | None
     side = frozen[names[0]]
     moved = still_moved(step, found)
     if moved is not None:
-        reason = moved.words(side, _OTHER[side], frozen=True)
+        reason = Reason(Clause(About.SETTING, moved.words(side, _OTHER[side], frozen=True), FROZEN))
         return origin_of_moved(step, moved, reason, Kind.SETUP)
-    reason = (
+    words = (
         f"{listed(names)} {'are' if len(names) > 1 else 'is'} frozen in the {side}"
         f" (requires_grad), so only the {_OTHER[side]} computes {'their' if len(names) > 1 else 'its'} gradient"
     )
+    reason = Reason(Clause(About.SETTING, words, FROZEN))
     return _origin(step, found[names[0]], names[0], reason)
 
 
@@ -46,11 +49,10 @@ def tied_origin(step: AlignedStep, tied: Mapping[str, tuple[str, str]]) -> Origi
     alias = parts[name]
     other, side = tied[alias]
     more = len(tied) - 1
-    reason = (
-        f"{alias} is {other} itself in the {side}, and one of its own in the"
-        f" {_OTHER[side]}" + (f"; and {more} more" if more else "")
+    words = f"{alias} is {other} itself in the {side}, and one of its own in the {_OTHER[side]}" + (
+        f"; and {more} more" if more else ""
     )
-    return _origin(step, found[name], name, reason)
+    return _origin(step, found[name], name, Reason(Clause(About.SETTING, words, TIED)))
 
 
 def _parameters_below(step: AlignedStep, path: str) -> Collection[str]:
@@ -99,7 +101,7 @@ def _origin(step: AlignedStep, record: TensorRecord, name: str, reason: str) -> 
         tensor=name,
         source=record.source,
         finding=finding,
-        reason=reason,
+        reason=Reason(reason),
         sequence=record.sequence,
         kind=Kind.SETUP,
     )

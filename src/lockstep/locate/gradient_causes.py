@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lockstep.core.finding import Kind, Origin, Pair
+from lockstep.core.optimizer_classes import OPTIONS_OF_CLOSURES
+from lockstep.core.reason import About, Reason
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
@@ -18,15 +20,11 @@ from lockstep.locate.origins import origin_at, place_of_call, without_partner
 from lockstep.locate.scaling import factor_between, is_alike, left_over, scaled_by, scaling_words
 from lockstep.locate.step_origins import StepOrigins, is_cut
 from lockstep.locate.updates import BETWEEN
+from lockstep.locate.words import setting_clause
 
+_IN_AND_OUT = [About.ENTERED, About.LEFT]
 NOT_ZEROED = "zero_grad"
 """Operator name of an origin whose gradients hold an earlier step's."""
-
-
-_EVALUATIONS = frozenset(
-    {"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"}
-)
-"""Options of LBFGS that decide how often it calls its closure, see `torch.optim.LBFGS`."""
 
 
 class GradientCauses(StepOrigins):
@@ -88,7 +86,7 @@ class GradientCauses(StepOrigins):
             )
         ]
         if concerned:
-            reason = f"loss scaling differs: {words}"
+            reason = Reason(f"loss scaling differs: {words}")
             self.merge(concerned, kind=Kind.SETUP, reason=reason, op="loss scaling")
         return bool(concerned)
 
@@ -127,13 +125,17 @@ class GradientCauses(StepOrigins):
             return False
         call = lone[0].present
         record = call.with_role(Role.LOSS)[0]
-        reason = (
+        words = (
             f"the number of backward passes differs: {counts[0]} in this step of the reference, {counts[1]} in the"
             " candidate"
         )
-        options = [str(one) for one in self.rank.setup.options if one.name in _EVALUATIONS]
+        options = [
+            setting_clause(one)
+            for one in self.rank.setup.options
+            if one.name in OPTIONS_OF_CLOSURES
+        ]
         kind = Kind.SETUP if options else Kind.FAULT
-        reason = "; ".join([*options, reason])
+        reason = Reason(*options, words)
         sides = (record, None) if lone[0].candidate is None else (None, record)
         place = place_of_call(call, record, self.step.module_classes)
         finding = without_partner(Pair(*sides), reason)
@@ -163,7 +165,7 @@ class GradientCauses(StepOrigins):
             and clip.comes_before(one.finding.pair, in_candidate=in_candidate)
         ]
         if concerned:
-            reason = f"{words}; {concerned[0].reason}"
+            reason = Reason(words, concerned[0].reason)
             place = {"module": "", "module_class": "", "op": BETWEEN, "source": clip.source}
             self.merge(concerned, phase=Phase.BACKWARD, reason=reason, **place)
         return bool(concerned)
@@ -176,9 +178,9 @@ class GradientCauses(StepOrigins):
             for side, run in ((0, "candidate"), (1, "reference")):
                 held = left_over(after, contents_of(before), side)
                 if held and len(held) >= NOT_ZEROED_SHARE * len(after):
-                    reason = (
+                    words = (
                         f"gradients are zeroed between the backward passes of a step in the {run}, and added up in"
-                        f" the other run ({listed(held)}); {of_gradients[0].reason}"
+                        f" the other run ({listed(held)})"
                     )
                     changes = {
                         "module": "",
@@ -186,6 +188,7 @@ class GradientCauses(StepOrigins):
                         "op": NOT_ZEROED,
                         "tensor": held[0],
                     }
+                    reason = Reason(words, of_gradients[0].reason)
                     self.merge(of_gradients, reason=reason, **changes)
                     return True
         return False
@@ -206,10 +209,8 @@ class GradientCauses(StepOrigins):
             if not held or len(held) < NOT_ZEROED_SHARE * len(asked):
                 continue
             self.rank.not_zeroed = True
-            reason = (
-                f"gradients were not zeroed in the {run}: each holds the previous step's as well"
-                f" ({listed(held)}); {of_gradients[0].reason}"
-            )
+            words = f"gradients were not zeroed in the {run}: each holds the previous step's as well ({listed(held)})"
+            reason = Reason(words, of_gradients[0].reason)
             self.merge(
                 of_gradients,
                 module="",
@@ -230,19 +231,17 @@ class GradientCauses(StepOrigins):
             self.gradients.after_backward(last=True),
             self.gradients.at_optimizer(),
         )
-        settings = [
-            part for part in concerned[0].reason.split("; ") if " in the reference and " in part
-        ]
+        first = concerned[0]
+        settings = first.reason.of(About.SETTING)
         scales = scaled_by(after, at_optimizer)
         words = scaling_words(*scales, clips=self._clips(concerned), both=bool(settings))
         if not words:
             return False
-        first = concerned[0]
         names = [name for name in after if name in at_optimizer]
-        numbers = first.reason if not settings else first.reason.replace(f"; {settings[0]}", "")
-        reason = "; ".join(
-            [words, *settings, f"at {listed(names, 4)}: {numbers.partition('; ')[0]}"]
-        )
+        numbers = first.reason.without(About.SETTING)
+        of = len(numbers[:2]) if [one.about for one in numbers[:2]] == _IN_AND_OUT else 1
+        at = replace(numbers[0], words=f"at {listed(names, 4)}: {numbers[0].words}")
+        reason = Reason(words, *settings, at, *numbers[1:of])
         op = BETWEEN if first.phase is Phase.OPTIMIZER else first.op
         self.merge(
             concerned,
@@ -280,10 +279,8 @@ class GradientCauses(StepOrigins):
         names = list(dict.fromkeys(name for name in found if name is not None))
         if not names or len(names) > (1 - FACTOR_SHARE) * len(given):
             return False
-        reason = (
-            f"the gradient of {listed(names)} is changed between backward and optimizer in one run only;"
-            f" {concerned[0].reason}"
-        )
+        words = f"the gradient of {listed(names)} is changed between backward and optimizer in one run only"
+        reason = Reason(words, concerned[0].reason)
         module = names[0].rpartition(".")[0]
         self.merge(
             concerned,
@@ -317,10 +314,11 @@ class GradientCauses(StepOrigins):
             ("reference", "candidate") if scales[0] is None else ("candidate", "reference")
         )
         what = " as a reduction over ranks does" if self.rank.setup.ranks > 1 else ""
-        reason = (
+        words = (
             f"only the {side} changes its gradients between backward and optimizer{what}: those of the {other}"
-            f" are as backward left them, but for a factor; {concerned[0].reason}"
+            " are as backward left them, but for a factor"
         )
+        reason = Reason(words, concerned[0].reason)
         self.merge(concerned, module="", module_class="", op=BETWEEN, reason=reason)
         return True
 
@@ -361,7 +359,7 @@ class GradientCauses(StepOrigins):
             return origin
         words = f"every gradient is {factor:.2f} times the reference's"
         parts = [words, origin.reason] if origin.phase is Phase.BACKWARD else [origin.reason, words]
-        return replace(origin, reason="; ".join(parts))
+        return replace(origin, reason=Reason(*parts))
 
     def _in_one_run_only(self) -> bool:
         """Gradients that one run alone computes, of parameters that both have, where nothing else explains it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
+from lockstep.core.reason import Reason
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
@@ -214,7 +215,7 @@ def _origin(rank: str, moment: Moment, apart: Sequence[_Apart]) -> Origin:
         tensor=state.name,
         source="",
         finding=finding,
-        reason=reason,
+        reason=Reason(reason),
         kind=kind,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin, Pair
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import Phase, Role
 from lockstep.locate.lone_effects import Idiom, LoneEffect, Target, idle_causes
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
@@ -43,7 +44,8 @@ def _origin(step: AlignedStep, together: Sequence[LoneEffect]) -> Origin:
     call, idiom = acting.call, acting.idiom
     results = call.with_role(Role.OUTPUT) or call.with_role(Role.INPUT)
     sides = (None, results[0]) if acting.is_candidate else (results[0], None)
-    reason = f"{_words(together, idiom, is_candidate=acting.is_candidate)}; {_AGREES}"
+    words = _words(together, idiom, is_candidate=acting.is_candidate)
+    reason = Reason(Clause(About.LONE_CALL, words, acting.call.site.op), _AGREES)
     place = place_of_call(call, results[0], step.module_classes)
     phase = place.phase if acting.works_on is None else _PHASES[acting.works_on]
     place = replace(place, phase=phase, op=place.op if idiom is None else idiom.value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from lockstep.align.settings import Setting
 from lockstep.align.step import Aligned
 from lockstep.judge.protocol import Judgement
 from lockstep.judge.tolerances import ILL_CONDITIONED
@@ -30,7 +31,7 @@ class JudgedPair:
     settings
         What says that the call was made with other settings.
     chosen
-        Names of settings that the script chose otherwise.
+        Settings that the script chose otherwise.
     background
         What it also depends on, without having been judged against it.
     name
@@ -44,8 +45,8 @@ class JudgedPair:
     judgement: Judgement
     entering: Sequence[Measured]
     place: Callable[[], Place]
-    settings: Iterable[object] = ()
-    chosen: tuple[str, ...] = ()
+    settings: Sequence[Setting] = ()
+    chosen: tuple[Setting, ...] = ()
     background: Sequence[Measured] = ()
     name: str = ""
     cause: tuple[Hashable, ...] | None = None

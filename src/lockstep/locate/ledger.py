@@ -50,7 +50,7 @@ class BufferUser:
     place: Place
     entering: tuple[Measured, ...]
     settings: tuple[Setting, ...] = ()
-    chosen: tuple[str, ...] = ()
+    chosen: tuple[Setting, ...] = ()
 
 
 Updated = tuple[Place, Measured]
@@ -339,6 +339,8 @@ def settled_words(state: State) -> str:
         if state.measured.shape_differs and judgement.words:
             return f"could not be judged: {judgement.words}"
         words = open_words(state.measured)
+    elif state.outcome is Outcome.INCOMPARABLE and state.measured.metrics.max_abs == 0.0:
+        words = "its extremes are equal, which does not make its elements equal"
     elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
         words = "other choices, from inputs that differ"
     else:

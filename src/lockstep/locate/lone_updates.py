@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Kind, Origin, Pair
+from lockstep.core.optimizer_classes import STEP_COUNT, WEIGHT_DECAY
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.update_model import state_name
 from lockstep.locate.origins import origin_at, place_of_call, without_partner
-
-_DECAY = "weight_decay"
-_COUNTER = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,12 @@ def _moves(call: Call) -> bool:
 
 def _causes(call: Call) -> str:
     """What moves a parameter without a gradient: `weight decay (0.1) and momentum (exp_avg) move`."""
-    decay = call.arguments.get(_DECAY)
+    decay = call.arguments.get(WEIGHT_DECAY)
     found = [f"weight decay ({decay:g})"] if isinstance(decay, float) and decay else []
     kept = [
         state_name(one)
         for one in call.with_role(Role.STATE)
-        if one.statistics is not None and one.statistics.norm > 0 and state_name(one) != _COUNTER
+        if one.statistics is not None and one.statistics.norm > 0 and state_name(one) != STEP_COUNT
     ]
     if kept:
         found.append(f"momentum ({kept[0]})")
@@ -135,9 +134,8 @@ def origin_of_lone(
     if moved is not None:
         return origin_of_moved(step, moved, moved.words(other, side, frozen=False), Kind.FAULT)
     record = next(iter(gradients.values()))
-    reason = (
-        f"only the {side} computes gradients of {listed(list(gradients))}, which both runs have"
-    )
+    words = f"only the {side} computes gradients of {listed(list(gradients))}, which both runs have"
+    reason = Reason(Clause(About.LONE_CALL, words, call.site.op))
     finding = without_partner(Pair(record, None) if is_reference else Pair(None, record), reason)
     place = replace(place_of_call(call, record, step.module_classes), phase=Phase.BACKWARD)
     return origin_at(place, finding, reason, Kind.FAULT)

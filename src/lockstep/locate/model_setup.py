@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.align.names import SAME_NAMES, NameMap
-from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.site import Role
 from lockstep.core.states import Moment
 from lockstep.core.text import listed
@@ -24,6 +25,10 @@ from lockstep.locate.module_differences import (
     module_differences,
 )
 from lockstep.store.reader import RankRecording
+
+FROZEN, TIED, OTHER_MODE = "frozen parameters", "tied", "in training mode only"
+OPTIMIZER, GROUPS = "optimizer", "parameter groups"
+"""What differences of set-up are called that are of the model as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +81,20 @@ class ModelSetup:
         for side in ("reference", "candidate"):
             names = [name for name, where in self.frozen.items() if where == side]
             if names:
-                found.append(_one_sided(side, "frozen parameters", names))
+                found.append(_one_sided(side, FROZEN, names))
             ties = [
                 f"{one} is {other}" for one, (other, where) in self.tied.items() if where == side
             ]
             if ties:
-                found.append(_one_sided(side, "tied", ties))
+                found.append(_one_sided(side, TIED, ties))
             training = [name or "(model)" for name, where in self.modes.items() if where == side]
             if training:
-                found.append(_one_sided(side, "in training mode only", training))
+                found.append(_one_sided(side, OTHER_MODE, training))
         found.extend(self._of_modules())
         if self.optimizers is not None:
-            found.append(SetupDifference("optimizer", *self.optimizers))
+            found.append(SetupDifference(OPTIMIZER, *self.optimizers))
         if self.groups is not None:
-            found.append(SetupDifference("parameter groups", *map(str, self.groups)))
+            found.append(SetupDifference(GROUPS, *map(str, self.groups)))
         return found
 
     def _of_modules(self) -> Iterator[SetupDifference]:
@@ -100,7 +105,7 @@ class ModelSetup:
                 if one.name not in (MODE, CLASS):
                     paths[one.name, one.reference, one.candidate].append(path or "(model)")
         for (what, reference, candidate), where in paths.items():
-            yield SetupDifference(f"{what} of {listed(where)}", reference, candidate)
+            yield SetupDifference(f"{what} of {listed(where)}", reference, candidate, what)
 
 
 def _one_sided(side: str, what: str, names: Sequence[str]) -> SetupDifference:

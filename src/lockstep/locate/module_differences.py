@@ -16,6 +16,7 @@ from lockstep.align.settings import differing_settings
 from lockstep.align.step import AlignedStep
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import SetupDifference
+from lockstep.core.reason import About, Clause
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
 from lockstep.store.limits import values_of
@@ -170,11 +171,17 @@ def outwards(path: str) -> Iterator[str]:
     yield ""
 
 
-def words_for_modules(modules: Mapping[str, OtherModule]) -> str:
+def clauses_for_modules(modules: Mapping[str, OtherModule]) -> list[Clause]:
     """What differs, and at which modules: `eps is 1e-05 in the reference and 1e-03 in the candidate at h.0.ln_2`."""
-    paths: dict[str, list[str]] = defaultdict(list)
+    paths: dict[SetupDifference, list[str]] = defaultdict(list)
     for path, module in modules.items():
         for one in module.differences:
-            words = f"{one.name} is {one.reference} in the reference and {one.candidate} in the candidate"
-            paths[words].append(path or "the model")
-    return "; ".join(f"{words} at {listed(where)}" for words, where in paths.items())
+            paths[one].append(path or "the model")
+    return [
+        Clause(
+            About.SETTING,
+            f"{one.name} is {one.reference} in the reference and {one.candidate} in the candidate at {listed(where)}",
+            *(one.name, one.reference, one.candidate),
+        )
+        for one, where in paths.items()
+    ]

@@ -167,14 +167,14 @@ class Operations:
             self._settings[key] = known
         return known
 
-    def words_on_settings(self, item: Aligned) -> list[str]:
+    def given_otherwise(self, item: Aligned) -> list[Setting]:
         """What the two calls were given otherwise, or one of them alone."""
-        words = [str(setting) for setting in self.settings_of(item)]
-        if item.reference.site.op == item.candidate.site.op:
-            words += given_in_one(item.reference.arguments, item.candidate.arguments)
-        return words
+        if item.reference.site.op != item.candidate.site.op:
+            return self.settings_of(item)
+        alone = given_in_one(item.reference.arguments, item.candidate.arguments)
+        return [*self.settings_of(item), *alone]
 
-    def chosen_otherwise(self, item: Aligned) -> tuple[str, ...]:
+    def chosen_otherwise(self, item: Aligned) -> tuple[Setting, ...]:
         """The same, of what the script chose: neither dtypes nor numbers that carry the noise of tensors."""
         if self._ledger.any_noise and rounded_apart(self.settings_of(item)):
             return ()

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lockstep.align.settings import KERNEL_CHOICES, differing_settings
+from lockstep.align.settings import differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
+from lockstep.core.optimizer_classes import KERNEL_CHOICES, STEP_COUNT
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
@@ -19,9 +20,6 @@ from lockstep.locate.ledger import Key, Ledger, State, agreeing, key_of, settle
 from lockstep.locate.origins import Origins, origin_at, place_of, without_partner
 from lockstep.locate.words import what_leaves
 from lockstep.measure.measured_pair import Measured
-
-_STEP = "step"
-"""The state that counts updates; some builds keep it as a plain number, which is no tensor."""
 
 _BETWEEN_STEPS = Region(unseen=1)
 """What may lie between a state as an update left it and the next one: it was moved, or saved and read again."""
@@ -90,7 +88,7 @@ class OptimizerStates:
             together = [one for one in found if one.at_start is at_start]
             if together:
                 together.sort(
-                    key=lambda one: one.name == _STEP
+                    key=lambda one: one.name == STEP_COUNT
                 )  # the counter is not what to look at
                 self._report(together, inherited=other_start)
         return frozenset(
@@ -151,7 +149,7 @@ class OptimizerStates:
             and (pair.reference is None or pair.candidate is None)
             and _holds_something(pair)
         ]
-        return lone if any(one.name != _STEP for one in lone) else []
+        return lone if any(one.name != STEP_COUNT for one in lone) else []
 
     def _is_first(self, item: Aligned) -> bool:
         """Whether no update of the parameter was recorded before."""

@@ -19,11 +19,13 @@ from lockstep.core.finding import (
     Pair,
 )
 from lockstep.core.operators import Family, agreed_name, family_of, operator_of
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.judge.tolerances import SAME_ELEMENTS_KEPT
 
 _RANDOM_STREAM = "random stream"
+OTHER_STREAM = Clause(About.RANDOM, "the random stream differs")
 """The one cause behind every operator that draws other numbers."""
 
 
@@ -81,7 +83,9 @@ def without_partner(pair: Pair, reason: str) -> Finding:
 def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin:
     """The origin of a finding at a place."""
     site = {one.name: getattr(place, one.name) for one in fields(NamedSite)}
-    return Origin(**site, finding=finding, reason=reason, sequence=place.sequence, kind=kind)
+    return Origin(
+        **site, finding=finding, reason=Reason(reason), sequence=place.sequence, kind=kind
+    )
 
 
 def drops_inside(call: Call) -> bool:
@@ -130,7 +134,7 @@ class Origins:
             self._known.add(_RANDOM_STREAM)  # one that drops nothing, say, takes no numbers from it
         elif draws:
             key, kind = _RANDOM_STREAM, Kind.RANDOM
-            reason = f"the random stream differs: {reason}"
+            reason = Reason(OTHER_STREAM, reason)
         forward = (Phase.FORWARD, place.module, place.op)
         if self._covers(key, wrong_run):
             return False
@@ -140,7 +144,8 @@ class Origins:
         self._wrong_runs[key].add(wrong_run)
         if place.may_drop and place.phase is Phase.FORWARD and kind is Kind.FAULT:
             if self._stream_is_explained:
-                kind, reason = Kind.RANDOM, f"the random stream differs by now: {reason}"
+                stream = replace(OTHER_STREAM, words=f"{OTHER_STREAM.words} by now")
+                kind, reason = Kind.RANDOM, Reason(stream, reason)
             else:
                 self._may_drop.append(len(self.found))
         origin = origin_at(place, finding, reason, kind)
@@ -152,7 +157,7 @@ class Origins:
         runs = self._wrong_runs.get(key, {""})
         return key in self._known and (not wrong_run or "" in runs or wrong_run in runs)
 
-    def add_settings(self, place: Place, settings: Mapping[str, str]) -> bool:
+    def add_settings(self, place: Place, settings: Mapping[str, Clause]) -> bool:
         """Say of an optimizer whose settings differed in an earlier step which ones do by now.
 
         Some follow from those: what it adds up in its groups, or a rate that it computes. Returns False where none of
@@ -168,7 +173,8 @@ class Origins:
         number = next((n for n, one in enumerate(self.found) if _is_set_up(one, place.op)), None)
         if new and number is not None:
             origin = self.found[number]
-            reason = f"{origin.reason}; from step {place.step} on, {'; '.join(new)}"
+            later = [replace(new[0], words=f"from step {place.step} on, {new[0].words}"), *new[1:]]
+            reason = Reason(origin.reason, *later)
             self.found[number] = replace(origin, reason=reason)
         return True
 
@@ -195,7 +201,7 @@ class Origins:
             self._known.add(_RANDOM_STREAM)
         for number in self._may_drop:
             origin = self.found[number]
-            reason = f"the random stream differs: {origin.reason}; dropouts behind it drop other elements"
+            reason = Reason(OTHER_STREAM, origin.reason, "dropouts behind it drop other elements")
             self.found[number] = replace(origin, kind=Kind.RANDOM, reason=reason)
         self._may_drop.clear()
 
@@ -277,4 +283,4 @@ def _named_once(same: list[Origin]) -> Origin:
     others = list(dict.fromkeys(origin.rank for origin in same[1:] if origin.rank != same[0].rank))
     if not others:
         return same[0]
-    return replace(same[0], reason=f"{same[0].reason}; and so on {', '.join(others)}")
+    return replace(same[0], reason=Reason(same[0].reason, f"and so on {', '.join(others)}"))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from lockstep.align.dataflow import Flow
 from lockstep.core.finding import Kind, Origin, Pair
 from lockstep.core.operators import Family, family_of
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, would_differ
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.tolerances import SAME_ELEMENTS_KEPT
@@ -37,8 +38,8 @@ class RecomputedCauses(StepOrigins):
         follows = [one for one in self.found() if self._follows(one, drawn[side], sites)]
         if not follows:
             return
-        reason = follows[0].reason.removeprefix("the random stream differs: ")
-        reason = f"the {side} draws others than in forward for {_named(first)}: {reason}"
+        words = f"the {side} draws others than in forward for {_named(first)}"
+        reason = Reason(Clause(About.RANDOM, words), *follows[0].reason.without(About.RANDOM))
         self.merge(follows, kind=Kind.RECOMPUTED, reason=reason)
         self.rank.origins.know_random_stream()
 

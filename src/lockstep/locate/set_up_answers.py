@@ -13,8 +13,11 @@ from enum import Enum
 
 from lockstep.core.finding import Comparison, Kind, Origin, Outcome, SetupDifference, Verdict
 from lockstep.core.operators import Family, family_of
+from lockstep.core.reason import About
 from lockstep.core.site import Phase
 from lockstep.core.text import times
+from lockstep.locate.circumstances import SEED
+from lockstep.locate.model_setup import FROZEN, GROUPS, OPTIMIZER, TIED
 
 
 class Answer(str, Enum):
@@ -42,10 +45,8 @@ _ORDER_OF_ROUNDINGS = frozenset(
 )  # fmt: skip
 """What chooses in which order a sound kernel of one and the same dtype adds its numbers up."""
 
-_OF_UPDATES = frozenset({"optimizer", "parameter groups"})
-_OF_GRADIENTS = frozenset({"frozen parameters", "tied"})
-_MODE = "in training mode only"
-_SEED = "seed ("
+_OF_UPDATES = frozenset({OPTIMIZER, GROUPS})
+_OF_GRADIENTS = frozenset({FROZEN, TIED})
 _DRAWING = frozenset({Family.DROPOUT, Family.RANDOM, Family.ATTENTION})
 
 
@@ -62,7 +63,7 @@ def _answer(difference: SetupDifference, comparison: Comparison) -> tuple[Answer
     origin = comparison.origins[0]
     if _is_named(difference, origin):
         return Answer.YES, "it is what the verdict names"
-    if difference.name.startswith(_SEED):
+    if difference.setting == SEED:
         return _of_seed(origin)
     if difference.name in _ORDER_OF_ROUNDINGS:
         return _of_rounding(origin)
@@ -78,20 +79,15 @@ _AGREES = "what enters the origin agrees"
 
 
 def _is_named(difference: SetupDifference, origin: Origin) -> bool:
-    """Whether the origin's reason says this difference, in the words that `setup_causes` and its kin have for it."""
-    if origin.kind is not Kind.SETUP:
-        return False
-    name = difference.name.partition(" of ")[0]
-    both = f"is {difference.reference} in the reference and {difference.candidate} in the candidate"
-    said = {
-        "optimizer": f"the optimizer {both}",
-        "parameter groups": f"the reference has {difference.reference} parameter groups, the candidate "
-        f"{difference.candidate}",
-        "frozen parameters": "frozen in the ",
-        "tied": " itself in the ",
-        _MODE: "modules in another mode: ",
-    }
-    return said.get(difference.name, f"{name} {both}") in origin.reason
+    """Whether the origin's reason names this difference; of what is told as a list, by its name alone."""
+    name, sides = (
+        difference.setting or difference.name,
+        (difference.reference, difference.candidate),
+    )
+    return origin.kind is Kind.SETUP and any(
+        clause.name == name and (clause.reference, clause.candidate) in (sides, ("", ""))
+        for clause in origin.reason.of(About.SETTING)
+    )
 
 
 def _of_seed(origin: Origin) -> tuple[Answer, str]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lockstep.align.settings import chosen_otherwise
+from lockstep.align.settings import Setting, chosen_otherwise
 from lockstep.align.step import Aligned
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.operators import agreed_name
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES
 from lockstep.locate.module_differences import is_within
 from lockstep.locate.origins import origin_at, place_of
 from lockstep.locate.step_origins import StepOrigins
-from lockstep.locate.words import what_leaves
+from lockstep.locate.words import left_clause, setting_clause
 
-_OTHER_DATA = "the script makes it of other numbers"
+_OTHER_DATA = Clause(About.CAUSE, "the script makes it of other numbers")
 
 
 class SettingCauses(StepOrigins):
@@ -46,8 +47,9 @@ class SettingCauses(StepOrigins):
         if any((one.module, one.op) == (place.module, place.op) for one in self.rank.origins.found):
             return  # said of an earlier step
         measured = self.rank.ledger.measure(pair)
-        words = chosen_otherwise(item.reference, item.candidate) or [_OTHER_DATA]
-        reason = "; ".join([*words, what_leaves(measured, AGREES)])
+        chosen = chosen_otherwise(item.reference, item.candidate)
+        said = list(map(setting_clause, chosen)) or [_OTHER_DATA]
+        reason = Reason(*said, left_clause(measured, AGREES))
         finding = Finding(
             pair, Outcome.DIFFER, measured.metrics, math.nan, math.nan, reason, kind=Kind.SETUP
         )
@@ -78,9 +80,9 @@ class SettingCauses(StepOrigins):
         places = {
             place
             for origin in self.found()
-            for words in [self._words(origin)]
-            if words
-            for place in self._where(origin.op, words)
+            for chosen in [self._chosen(origin)]
+            if chosen
+            for place in self._where(origin.op, chosen)
         }
         self.withdraw(
             [
@@ -97,7 +99,7 @@ class SettingCauses(StepOrigins):
         call = self.call_of(origin)
         return call is not None and call.kind is CallKind.MODULE
 
-    def _words(self, origin: Origin) -> list[str]:
+    def _chosen(self, origin: Origin) -> list[Setting]:
         """The settings that differ at an origin that no other cause has been found for."""
         item = self.item_of(origin)
         named_elsewhere = origin.reason != origin.finding.reason
@@ -108,21 +110,23 @@ class SettingCauses(StepOrigins):
         return chosen_otherwise(item.reference, item.candidate)
 
     def _named(self, origin: Origin) -> Origin:
-        words = self._words(origin)
-        if not words:
+        chosen = self._chosen(origin)
+        if not chosen:
             return origin
-        numbers = [one for one in origin.reason.split("; ") if one not in words]
-        where = [path or "the model" for path in self._where(origin.op, words)]
-        at = f" at {listed(where)}" if len(where) > 1 else ""
-        return replace(origin, reason="; ".join([f"{'; '.join(words)}{at}", *numbers]))
+        said = list(map(setting_clause, chosen))
+        numbers = [one for one in origin.reason.clauses if one not in said]
+        where = [path or "the model" for path in self._where(origin.op, chosen)]
+        if len(where) > 1:
+            said[-1] = replace(said[-1], words=f"{said[-1].words} at {listed(where)}")
+        return replace(origin, reason=Reason(*said, *numbers))
 
-    def _where(self, op: str, words: list[str]) -> list[str]:
+    def _where(self, op: str, chosen: list[Setting]) -> list[str]:
         """Modules in which an operator is called with these settings otherwise."""
         found = (
             item.reference.site.module
             for item in self.step.of_kind(CallKind.OPERATOR, CallKind.MODULE)
             if agreed_name(item.reference.site.op, item.candidate.site.op) == op
-            and chosen_otherwise(item.reference, item.candidate) == words
+            and chosen_otherwise(item.reference, item.candidate) == chosen
         )
         return list(dict.fromkeys(found))
 

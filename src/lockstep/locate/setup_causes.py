@@ -8,19 +8,21 @@ from dataclasses import replace
 from lockstep.align.settings import Setting, differing_settings
 from lockstep.core.finding import Finding, Kind, Origin, Outcome, Pair, SetupDifference
 from lockstep.core.operators import Family, family_of
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.locate.frozen_parameters import frozen_origin, tied_origin
+from lockstep.locate.model_setup import GROUPS, OPTIMIZER, OTHER_MODE
 from lockstep.locate.module_differences import (
     MODE,
     OtherModule,
+    clauses_for_modules,
     is_within,
     outwards,
     unseen_inside,
-    words_for_modules,
 )
 from lockstep.locate.origins import origin_at, place_of_call
 from lockstep.locate.step_origins import StepOrigins, is_cut
-from lockstep.locate.words import SETTING_UNTESTED
+from lockstep.locate.words import setting_clause
 
 _MODES = frozenset({"training", "p", "kwargs.training", "kwargs.p", "kwargs.dropout_p"})
 _DROPPING = frozenset({Family.DROPOUT, Family.ATTENTION})
@@ -75,13 +77,13 @@ class SetupCauses(StepOrigins):
         ]
         if not concerned:
             return
-        words = list(dict.fromkeys(str(one) for _, some in concerned for one in some))
-        numbers = concerned[0][0].reason.removeprefix("the random stream differs: ").split("; ")
+        said = list(dict.fromkeys(setting_clause(one) for _, some in concerned for one in some))
         modes = self.rank.setup.modes
         if modes:
-            words.append(f"modules in another mode: {len(modes)}")
-        known = {*words, SETTING_UNTESTED}
-        reason = "; ".join([*words, *(one for one in numbers if one not in known)])
+            words = f"modules in another mode: {len(modes)}"
+            said.append(Clause(About.SETTING, words, OTHER_MODE))
+        numbers = concerned[0][0].reason.without(About.RANDOM, About.UNTRIED)
+        reason = Reason(*said, *(one for one in numbers if one not in said))
         self.merge([origin for origin, _ in concerned], kind=Kind.SETUP, reason=reason)
 
     def _otherwise_inside(self) -> None:
@@ -96,7 +98,7 @@ class SetupCauses(StepOrigins):
             ]
             if concerned:
                 path, module = next(iter(inside.items()))
-                reason = f"{words_for_modules(inside)}; {concerned[0].reason}"
+                reason = Reason(*clauses_for_modules(inside), concerned[0].reason)
                 names = {one.name for other in inside.values() for one in other.differences}
                 kind = Kind.SETUP if names <= {MODE, *_MODES} else concerned[0].kind
                 self.merge(
@@ -139,19 +141,18 @@ class SetupCauses(StepOrigins):
         if not concerned:
             return
         concerned.extend(one for one in self.found() if self._moves_inside(one, concerned[0]))
-        words = []
+        said: list[Clause | str] = []
         if other:
-            words.append(
-                f"the optimizer is {other[0]} in the reference and {other[1]} in the candidate"
-            )
-        words.extend(
+            words = f"the optimizer is {other[0]} in the reference and {other[1]} in the candidate"
+            said.append(Clause(About.SETTING, words, OPTIMIZER, *other))
+        said.extend(
             dict.fromkeys(origin.reason for origin in concerned if origin.kind is Kind.SETUP)
         )
         if setup.groups is not None:
-            words.append(
-                f"the reference has {setup.groups[0]} parameter groups, the candidate {setup.groups[1]}"
-            )
-        self.merge(concerned, kind=Kind.SETUP, reason="; ".join(words))
+            left, right = map(str, setup.groups)
+            words = f"the reference has {left} parameter groups, the candidate {right}"
+            said.append(Clause(About.SETTING, words, GROUPS, left, right))
+        self.merge(concerned, kind=Kind.SETUP, reason=Reason(*said))
 
     def _moves_inside(self, origin: Origin, update: Origin) -> bool:
         """Whether a parameter is met as an optimizer has moved it that evaluates a closure, while it does."""
@@ -169,9 +170,11 @@ class SetupCauses(StepOrigins):
             pair = self._first_result(path) if numbers else None
             if pair is None:
                 continue
-            words = words_for_modules({path: OtherModule(module.module_class, tuple(numbers))})
+            other = OtherModule(module.module_class, tuple(numbers))
             measured = self.rank.ledger.measure(pair)
-            reason = f"{words}; what comes out differs by rel {measured.difference:.2g}, inside of its noise"
+            words = f"what comes out differs by rel {measured.difference:.2g}, inside of its noise"
+            left = Clause(About.LEFT, words, difference=measured.difference)
+            reason = Reason(*clauses_for_modules({path: other}), left)
             record = pair.present
             finding = Finding(
                 pair,

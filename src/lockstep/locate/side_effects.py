@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lockstep.align.dataflow import Flow
 from lockstep.core.finding import Kind, Origin
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
@@ -45,7 +46,10 @@ class SideEffects(StepOrigins):
             at = next((one for one in self.found() if self._lies_at(one, write)), None)
             if at is None:
                 continue
-            self.merge([at], reason=f"{write}; {at.reason}")
+            self.merge(
+                [at],
+                reason=Reason(Clause(About.LONE_CALL, str(write), write.call.site.op), at.reason),
+            )
             follows = [
                 one for one in self.found() if one.op == CHANGED and one.tensor in write.names
             ]

@@ -10,9 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lockstep.align.settings import KERNEL_CHOICES, Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.handed_on import altered_by_one
@@ -25,7 +27,7 @@ from lockstep.locate.counts import count_words
 from lockstep.locate.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.optimizer_states import OptimizerStates
 from lockstep.locate.origins import Origins, Place, place_of, place_of_call, without_partner
-from lockstep.locate.words import origin_reason, what_leaves
+from lockstep.locate.words import left_clause, origin_reason, setting_clause
 from lockstep.measure.measured_pair import Measured, pooled
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
@@ -193,7 +195,8 @@ class UpdateWalk:
         only_reference = left_out[0].candidate is None
         names = [pair.present.with_role(Role.PARAM)[0].name for pair in left_out]
         side = "reference" if only_reference else "candidate"
-        reason = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
+        words = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
+        reason = Reason(Clause(About.LONE_CALL, words, first.site.op))
         sides = (record, None) if only_reference else (None, record)
         finding = without_partner(Pair(*sides), reason)
         self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
@@ -376,8 +379,9 @@ class UpdateWalk:
         self, items: list[Aligned], settings: list[Setting], wrong: list[_Wrong]
     ) -> None:
         """A hyper-parameter differs: one origin for the whole group, with or without effect yet."""
-        sentence = "; ".join(str(setting) for setting in settings)
-        reason = f"{sentence} ({_of_parameters(len(items))})"
+        said = list(map(setting_clause, settings))
+        said[-1] = replace(said[-1], words=f"{said[-1].words} ({_of_parameters(len(items))})")
+        reason = Reason(*said)
         if wrong:
             first, state = wrong[0].place, wrong[0].state
         else:
@@ -387,7 +391,9 @@ class UpdateWalk:
             pair = pairs[0]
             first = place_of(items[0], pair, self._step.module_classes)
             state = State(self._ledger.measure(pair), AGREES, tainted=True, outcome=Outcome.DIFFER)
-        known = self._origins.add_settings(first, {one.name: str(one) for one in settings})
+        known = self._origins.add_settings(
+            first, {one.name: setting_clause(one) for one in settings}
+        )
         if known and not wrong:
             return
         report = self._ledger.report if wrong else self._ledger.report_instead
@@ -474,25 +480,27 @@ def report_together(
     if first is None:
         return
     names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
-    reason = (
-        first.reason
-        if len(names) == 1
-        else f"{first.reason}; and {listed(names[1:], _NAMES_SHOWN)}"
-    )
+    more = [f"and {listed(names[1:], _NAMES_SHOWN)}"] if len(names) > 1 else []
+    reason = Reason(first.reason, *more)
     if not origins.add(wrong[0].place, first, reason, one_of=one_of):
         ledger.repeat(first)
 
 
-def _reason(one: _Wrong) -> str:
+def _reason(one: _Wrong) -> Reason:
     measured, judgement = one.state.measured, one.state.judgement
     if one.place.phase is Phase.INIT:
-        words = what_leaves(measured, judgement, one.place.tensor or "parameter")
-        step = measured.pair.present.step
-        return f"{words}; the fault lies before step {step}, record from step 0" if step else words
+        left, step = (
+            left_clause(measured, judgement, one.place.tensor or "parameter"),
+            measured.pair.present.step,
+        )
+        return Reason(
+            left, *[f"the fault lies before step {step}, record from step 0"] * bool(step)
+        )
     if one.place.phase is Phase.DATA:
-        return what_leaves(measured, judgement, f"the batch ({one.place.tensor})")
+        return Reason(left_clause(measured, judgement, f"the batch ({one.place.tensor})"))
     if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
-        return "gradients agree, but the parameters are moved by another amount"
+        words = "gradients agree, but the parameters are moved by another amount"
+        return Reason(Clause(About.LEFT, words))
     return origin_reason(one.entering, measured, judgement)
 
 

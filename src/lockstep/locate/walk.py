@@ -20,6 +20,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.operators import Family, family_of, operator_of
 from lockstep.core.progress import CountedProgress
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.handed_on import altered_by_one
@@ -54,7 +55,6 @@ from lockstep.locate.scopes import Scopes
 from lockstep.locate.words import (
     FIRST_BY_NAME,
     OWN_CONSTANT,
-    SETTING_UNTESTED,
     origin_reason,
     what_enters,
 )
@@ -225,7 +225,7 @@ class StepWalk:
         self._ledger.precision.note(operation, measured, judgement)
         entering = [*operation.entering, *(operation.outputs if backward else ())]
         place = partial(self._places.of, item, pair)
-        settings = self._operations.words_on_settings(item)
+        settings = self._operations.given_otherwise(item)
         chosen = self._operations.chosen_otherwise(item)
         of_nothing = measured.shape_differs and not operation.entering  # as `Extents` judges
         may_rejoin = bool(chosen) and judgement.unexplained and not of_nothing
@@ -249,7 +249,7 @@ class StepWalk:
 
     def _begin_other_kind(self, item: Aligned, measured: Measured) -> None:
         judgement = replace(AGREES, beyond_floor=True, unexplained=True)
-        settings = self._operations.words_on_settings(item)
+        settings = self._operations.given_otherwise(item)
         place = partial(self._places.of, item, measured.pair)
         self._decide(JudgedPair(item, measured, judgement, [], place, settings=settings))
 
@@ -534,9 +534,14 @@ class StepWalk:
         self._cut.add(key_of(forward))
         side = "reference" if pair.candidate is None else "candidate"
         name = pair.present.name or f"input {pair.present.index}"
-        reason = (
-            f"{what_enters(entering)}, but only the {side} sends a gradient on to {name}"
-            f" (norm {_norm(pair):.3g}); in the other run the graph is cut here"
+        reason = Reason(
+            Clause(About.ENTERED, what_enters(entering)),
+            Clause(
+                About.LEFT,
+                f"but only the {side} sends a gradient on to {name} (norm {_norm(pair):.3g})",
+                name,
+            ),
+            "in the other run the graph is cut here",
         )
         self._origins.add(self._places.of(item, pair), without_partner(pair, reason))
 
@@ -684,16 +689,22 @@ class StepWalk:
 
     def _begin_origin(self, judged: JudgedPair) -> None:
         measured, judgement, cause = judged.measured, judged.judgement, judged.cause
-        if judged.chosen and judgement.kind is None:
-            judgement = by_setting(judgement)
+        untried = bool(judged.chosen) and judgement.kind is None
+        if untried:  # it gives something else: that is no fault, as far as it is known
+            judgement = replace(judgement, kind=Kind.SETUP)
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         reason = origin_reason(
-            judged.entering, measured, judgement, settings=judged.settings, name=judged.name
+            judged.entering,
+            measured,
+            judgement,
+            settings=judged.settings,
+            untried=untried,
+            name=judged.name,
         )
         finding = self._ledger.report(state, reason, inherited=False)
         at = judged.place()
         if finding.kind is Kind.SETUP:
-            cause = ("setting", at.op, *judged.chosen)
+            cause = ("setting", at.op, *map(str, judged.chosen))
         if not self._origins.add(at, finding, one_of=cause, wrong_run=judgement.wrong_run):
             self._ledger.repeat(finding)
         self._ledger.remember(state)
@@ -723,12 +734,6 @@ class StepWalk:
         if forward is None or not gradient.shape_differs:
             return False
         return self._ledger.measure(forward).shape_differs
-
-
-def by_setting(judgement: Judgement) -> Judgement:
-    """Calls that were made with other settings give something else: that is no fault, as far as it is known."""
-    words = f"{judgement.words}; " if judgement.words else ""
-    return replace(judgement, kind=Kind.SETUP, words=f"{words}{SETTING_UNTESTED}")
 
 
 _HANDLED = frozenset({CallKind.MODULE, CallKind.OPERATOR, CallKind.LOSS, CallKind.GRADIENT})

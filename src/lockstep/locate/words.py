@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from lockstep.align.settings import Setting
 from lockstep.core.finding import Evidence
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
 from lockstep.core.text import times
@@ -14,7 +16,9 @@ from lockstep.locate.counts import count_words
 from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import are_placed_apart
 
-SETTING_UNTESTED = "the setting alone was not tried: that takes whole tensors"
+SETTING_UNTESTED = Clause(
+    About.UNTRIED, "the setting alone was not tried: that takes whole tensors"
+)
 """Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
 
 
@@ -94,13 +98,32 @@ def origin_reason(
     output: Measured,
     judgement: Judgement,
     *,
-    settings: Iterable[object] = (),
+    settings: Iterable[Setting] = (),
+    untried: bool = False,
     name: str = "",
-) -> str:
-    """Why a site is an origin; `settings` say of themselves what was set otherwise."""
+) -> Reason:
+    """Why a site is an origin; `untried` tells that the settings were not tried alone."""
     is_input = output.pair.present.role is Role.INPUT and not name
-    enters = what_enters(entering, leads_to_input=is_input)
-    leaves = what_leaves(output, judgement, "this input" if is_input else name)
-    text = f"{enters}, {leaves}"
-    evidence = [judgement.words] if judgement.words else []
-    return "; ".join([text, *evidence, *(str(setting) for setting in settings)])
+    known = [one.relative for one in entering if one.known]
+    clauses = [
+        Clause(
+            About.ENTERED,
+            what_enters(entering, leads_to_input=is_input),
+            difference=max(known, default=None),
+        ),
+        left_clause(output, judgement, "this input" if is_input else name),
+    ]
+    if judgement.words:
+        clauses.append(Clause(About.EVIDENCE, judgement.words))
+    return Reason(*clauses, *[SETTING_UNTESTED] * untried, *map(setting_clause, settings))
+
+
+def left_clause(output: Measured, judgement: Judgement, name: str = "") -> Clause:
+    """How far a tensor is off."""
+    words, record = what_leaves(output, judgement, name), output.pair.present
+    return Clause(About.LEFT, words, name or record.name, difference=output.difference)
+
+
+def setting_clause(setting: Setting) -> Clause:
+    """What was set otherwise."""
+    return Clause(About.SETTING, str(setting), setting.plain_name, *setting.shown)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from lockstep.core.arguments import choice_of
+from lockstep.core.records import HEADINGS
 from lockstep.core.selection import is_rank, is_step
 from lockstep.core.site import Phase, Role, Site
 from lockstep.reading.chosen_calls import (
@@ -20,7 +21,7 @@ from lockstep.store import schema
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.record_columns import OF_A_CONTENT, OF_A_RECORD
 
-NUMBERS = ("minimum", "maximum", "mean", "norm", "nan_count", "inf_count", "zero_count")
+NUMBERS = tuple(HEADINGS)
 """What is known of a tensor in numbers; see `lockstep.core.records.Statistics`."""
 
 COLUMNS = (

@@ -10,7 +10,7 @@ from typing import Any
 from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.manifest import RunManifest
 from lockstep.core.process import how_started, rank_number
-from lockstep.core.records import Call, Statistics, TensorRecord
+from lockstep.core.records import STATISTICS, Call, Statistics, TensorRecord
 from lockstep.core.selection import RankSelection, StepSelection, is_rank, is_step
 from lockstep.report.json_text import enveloped, finite
 from lockstep.store.reader import RankRecording, Recording
@@ -225,13 +225,9 @@ def _numbers(record: TensorRecord) -> str:
         return content.note or "no numbers"
     known = {name: getattr(statistics, name) for name in ("minimum", "maximum", "mean", "norm")}
     text = "  ".join(f"{name} {value:.6g}" for name, value in known.items())
-    for count, word in (
-        (statistics.nan_count, "nan"),
-        (statistics.inf_count, "inf"),
-        (statistics.zero_count, "zeros"),
-    ):
-        if count:
-            text += f"  {word} {count}"
+    for one in STATISTICS:
+        if one.kind is int and (count := getattr(statistics, one.name)):
+            text += f"  {one.heading.lower()} {count}"
     kept = "  saved whole" if content.loader is not None else ""
     return f"{text}  digest {(content.digest or '-')[:12]}{kept}"
 

@@ -26,6 +26,9 @@ _OF_RANKS = (MODULES, ORDER, NESTING)
 LEFT_OUT = "what the other tool left out"
 """What is not seen in such a recording: no more can be said of it than that."""
 
+PUT_TOGETHER = "how it was made"
+"""The same of a recording that was put together of several."""
+
 
 def recording_of(path: Path, form: str = "") -> Path | None:
     """The directory of a recording of what another tool wrote there; None where no plug-in knows it.
@@ -48,13 +51,13 @@ def recording_of(path: Path, form: str = "") -> Path | None:
     return made_by(reader, path, _read_by(reader))
 
 
-def made_by(reader: Reader, path: Path, why: str) -> Path:
+def made_by(reader: Reader, path: Path, gap: NotSeen) -> Path:
     """The directory of a recording, gone with this process, of the calls that a reader gives of a path.
 
     Parameters
     ----------
-    why
-        Why no more can be said of it than what they tell.
+    gap
+        Why no more can be said of it than what they tell: of `LEFT_OUT` or `PUT_TOGETHER`.
 
     Raises
     ------
@@ -64,11 +67,11 @@ def made_by(reader: Reader, path: Path, why: str) -> Path:
     place = _aside() / (path.resolve().name or "recording")
     with _said(reader, path):
         directory = _create(reader, path, place, force=False)
-        return _written(reader, path, directory, RankOnDisk, why)
+        return _written(reader, path, directory, RankOnDisk, gap)
 
 
-def _read_by(reader: Reader) -> str:
-    return f"it was written by another tool, and read by {reader.name}"
+def _read_by(reader: Reader) -> NotSeen:
+    return NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")
 
 
 def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> bool:
@@ -161,13 +164,13 @@ def _written(
     path: Path,
     directory: RunDirectory,
     disk_of: Callable[[Path], RankOnDisk],
-    why: str,
+    gap: NotSeen,
 ) -> Path:
     command = directory.manifest.command
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
     dims = ToldDims()
-    missing = [NotSeen(LEFT_OUT, why)]
+    missing = [gap]
     try:
         for given in reader.read(path):
             if isinstance(given, NotSeen):

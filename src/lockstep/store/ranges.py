@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.records import STATISTICS
 from lockstep.store.limits import CALL_DEPTH, MODULE_DEPTH, TABLE_BYTES, TEXT_BYTES
 
 _LEAST = {
@@ -23,11 +24,8 @@ _LEAST = {
     "random_state": -1,
     "stored": 0,
     "shard": 0,
-    "nan_count": 0,
-    "inf_count": 0,
-    "zero_count": 0,
-    "norm": 0,
     "parameters": 0,
+    **{one.name: one.least for one in STATISTICS if one.least is not None},
 }
 
 

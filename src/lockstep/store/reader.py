@@ -45,7 +45,7 @@ from lockstep.store import later_tensors, schema
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.integrity import GROWING, Files, check_manifest
 from lockstep.store.limits import check_directory, read_manifest, values_of
-from lockstep.store.other_tools import LEFT_OUT, recording_of
+from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
@@ -132,7 +132,9 @@ class Recording:
         self.path = self.new_beside = path
         self.put_together_of: Recording | None = None
         self.manifest = _read_run_manifest(path)
-        self.is_of_another_tool = any(gap.what == LEFT_OUT for gap in self.manifest.not_seen)
+        self.is_of_another_tool = any(
+            gap.what in (LEFT_OUT, PUT_TOGETHER) for gap in self.manifest.not_seen
+        )
         names = sorted(
             (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
         )

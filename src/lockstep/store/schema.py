@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from lockstep.core.records import STATISTICS
+
 SCHEMA_VERSION = 4
 SKETCHES_SINCE = 2
 """Schema version that began today's plan of `lockstep.core.sketch`: sketches of older recordings are
@@ -63,6 +65,7 @@ RECORDS = pl.Schema(
         "layout": pl.String(),
     }
 )
+_KINDS = {float: pl.Float64(), int: pl.Int64(), str: pl.String()}
 CONTENTS = pl.Schema(
     {
         "content": pl.Int64(),
@@ -70,14 +73,7 @@ CONTENTS = pl.Schema(
         "shape": pl.List(pl.Int64()),
         "device": pl.String(),
         "digest": pl.String(),
-        "minimum": pl.Float64(),
-        "maximum": pl.Float64(),
-        "mean": pl.Float64(),
-        "norm": pl.Float64(),
-        "nan_count": pl.Int64(),
-        "inf_count": pl.Int64(),
-        "zero_count": pl.Int64(),
-        "not_finite": pl.String(),
+        **{one.name: _KINDS[one.kind] for one in STATISTICS},
         "sketch": pl.Binary(),
         "stored": pl.Int64(),
         "shard": pl.Int32(),
@@ -85,21 +81,7 @@ CONTENTS = pl.Schema(
     }
 )
 NULLABLE = frozenset(
-    {
-        "digest",
-        "minimum",
-        "maximum",
-        "mean",
-        "norm",
-        "nan_count",
-        "inf_count",
-        "zero_count",
-        "not_finite",
-        "sketch",
-        "stored",
-        "shard",
-        "note",
-    }
+    {"digest", *(one.name for one in STATISTICS), "sketch", "stored", "shard", "note"}
 )
 """Columns that may be empty; one anywhere else is damage."""
 
@@ -112,7 +94,7 @@ ADDED: dict[str, str | int | None] = {
     "layout": "",
     "conditions": "",
     "random_state": NO_CONTENT,
-    "not_finite": None,
+    **{one.name: None for one in STATISTICS if one.added},
 }
 """Columns that recordings of this version made by an earlier build lack, and what they then hold."""
 

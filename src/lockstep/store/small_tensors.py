@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.records import Statistics
 from lockstep.kernels.numbers import numbers_of_each
+from lockstep.store.content_rows import content_rows
+from lockstep.store.encoding import Row
 from lockstep.store.tensors import RawTensor
 
 SmallContent = tuple[int, str, tuple[int, ...], str, str, bytes, bool, bool]
@@ -28,9 +28,9 @@ def can_wait(dtype: str) -> bool:
     return dtype in _DTYPES
 
 
-def measured(contents: Sequence[SmallContent], shard: int) -> list[tuple[Any, ...]]:
+def measured(contents: Sequence[SmallContent], shard: int) -> list[Row]:
     """Rows of `schema.CONTENTS`, with statistics and sketches; those that are kept whole are in that shard."""
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for (dtype, with_sketch), group in groupby(sorted(contents, key=_alike), _alike):
         rows += _measured(list(group), shard, _DTYPES[dtype], with_sketch=with_sketch)
     return rows
@@ -51,7 +51,7 @@ def _alike(content: SmallContent) -> tuple[str, bool]:
 
 def _measured(
     contents: list[SmallContent], shard: int, dtype: npt.DTypeLike, *, with_sketch: bool
-) -> list[tuple[Any, ...]]:
+) -> list[Row]:
     values = np.frombuffer(bytearray().join(content[5] for content in contents), dtype)
     sizes = [len(content[5]) // values.itemsize for content in contents]
     columns, sketches = numbers_of_each(values, sizes, with_sketch=with_sketch)
@@ -59,20 +59,5 @@ def _measured(
     packed = [sketch.tobytes() for sketch in sketches] if with_sketch else [None] * len(contents)
     stored = [number if is_kept else None for number, is_kept in zip(numbers, kept, strict=True)]
     shards = [shard if is_kept else None for is_kept in kept]
-    notes = [""] * len(contents)
-    told = (numbers, names, shapes, devices, digests, *columns, packed, stored, shards, notes)
-    return list(zip(*told, strict=True))
-
-
-def columns_of(numbers: Statistics) -> tuple[float | str | None, ...]:
-    """Statistics in the order of a content's row."""
-    return (
-        numbers.minimum,
-        numbers.maximum,
-        numbers.mean,
-        numbers.norm,
-        numbers.nan_count,
-        numbers.inf_count,
-        numbers.zero_count,
-        numbers.not_finite,
-    )
+    named = numbers, names, shapes, devices, digests
+    return content_rows(named, columns, (packed, stored, shards))

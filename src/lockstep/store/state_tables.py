@@ -13,10 +13,11 @@ import numpy as np
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import Content, Sketch, Statistics
+from lockstep.core.records import Content, Sketch
 from lockstep.core.site import Role
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
+from lockstep.store.content_rows import statistics_named
 from lockstep.store.limits import MOST_ELEMENTS, values_of
 
 _ROLES = frozenset({Role.PARAM, Role.BUFFER, Role.STATE})
@@ -71,27 +72,9 @@ def _content(path: Path, number: int, row: dict[str, Any], sketch: bytes | None)
         shape,
         sys.intern(row["device"]),
         row["digest"],
-        _statistics(row),
+        statistics_named(row),
         None if sketch is None else partial(_sketch, sketch),
         row["note"] or "",
-    )
-
-
-def _statistics(row: dict[str, Any]) -> Statistics | None:
-    if row["norm"] is None:
-        return None
-    minimum, maximum, mean = (
-        math.nan if row[name] is None else row[name] for name in ("minimum", "maximum", "mean")
-    )
-    return Statistics(
-        minimum,
-        maximum,
-        mean,
-        row["norm"],
-        nan_count=row["nan_count"] or 0,
-        inf_count=row["inf_count"] or 0,
-        zero_count=row["zero_count"] or 0,
-        not_finite=row["not_finite"],
     )
 
 

@@ -6,14 +6,16 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import Content, Sketch, Statistics
+from lockstep.core.records import Content, Sketch
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import later_tensors, schema
+from lockstep.store.content_rows import statistics_in
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tables import Chunks, LatestChunks
@@ -90,31 +92,10 @@ class StoredContents:
         extents: list[int | None],
         device: str,
         digest: str | None,
-        minimum: float | None,
-        maximum: float | None,
-        mean: float | None,
-        norm: float | None,
-        nan_count: int | None,
-        inf_count: int | None,
-        zero_count: int | None,
-        not_finite: str | None,
-        stored: int | None,
-        shard: int | None,
-        note: str | None,
+        *rest: Any,
     ) -> Content:
         shape = self._shape(number, extents)
-        statistics = None
-        if norm is not None:
-            statistics = Statistics(
-                math.nan if minimum is None else minimum,
-                math.nan if maximum is None else maximum,
-                math.nan if mean is None else mean,
-                norm,
-                nan_count or 0,
-                inf_count or 0,
-                zero_count or 0,
-                not_finite,
-            )
+        *numbers, stored, shard, note = rest
         if shard is not None:
             self._shards.add(shard)
         later = self._later.get(number)
@@ -125,7 +106,7 @@ class StoredContents:
             shape,
             sys.intern(device),
             digest,
-            statistics,
+            statistics_in(numbers),
             sketch,
             note or "",
             tensor,

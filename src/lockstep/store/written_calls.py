@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.errors import CorruptError, OutputExistsError
+from lockstep.core.formulas import Stored
 from lockstep.core.manifest import RankManifest, StepSummary
-from lockstep.core.records import Call, Content, Frame, Statistics, TensorRecord
+from lockstep.core.records import Call, Content, Frame, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
 from lockstep.kernels.digest import digest_of_bytes
-from lockstep.kernels.not_finite import not_finite_of
+from lockstep.kernels.numbers import statistics_of
 from lockstep.store import later_tensors, schema
+from lockstep.store.content_rows import content_row
 from lockstep.store.later_tensors import LaterTensor, ReadLater
-from lockstep.store.small_tensors import columns_of
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import RankWriter
 
@@ -186,23 +187,6 @@ class CallsOfRank:
         return self._numbers[key], False
 
 
-def statistics_of(value: Array) -> Statistics:
-    """Statistics as the recorder takes them."""
-    flat = np.abs(value).ravel() if value.dtype.kind == "c" else value.astype(np.float64).ravel()
-    finite = flat[np.isfinite(flat)]
-    empty = finite.size == 0
-    return Statistics(
-        minimum=float("nan") if empty else float(finite.min()),
-        maximum=float("nan") if empty else float(finite.max()),
-        mean=float("nan") if empty else float(finite.mean()),
-        norm=float(np.linalg.norm(finite)),
-        nan_count=int(np.isnan(flat).sum()),
-        inf_count=int(np.isinf(flat).sum()),
-        zero_count=int((flat == 0).sum()),
-        not_finite=None if finite.size == flat.size else not_finite_of(value),
-    )
-
-
 def known(tensor: LaterTensor) -> LaterTensor:
     """The same with its digest, that of a recording of the same bytes, and its numbers; read for that.
 
@@ -315,16 +299,15 @@ def _call_row(call: Call, stack: int) -> tuple[object, ...]:
 
 
 def _add_content(writer: RankWriter, content: Content, values: Array | None) -> None:
-    stored = shard = None
+    place = None
     if values is not None:
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        stored = content.id
-        shard = writer.add_tensor(RawTensor(stored, content.dtype, content.shape, data))
+        shard = writer.add_tensor(RawTensor(content.id, content.dtype, content.shape, data))
+        place = Stored(shard, content.id)
     sketch = None if content.sketch is None else content.sketch.astype("<f8").tobytes()
-    numbers = (None,) * 8 if content.statistics is None else columns_of(content.statistics)
+    kept = content.digest, content.statistics, sketch, place
     writer.add_content(
-        (
-            content.id, content.dtype, list(content.shape), content.device, content.digest,
-            *numbers, sketch, stored, shard, content.note or None,
+        content_row(
+            content.id, content.dtype, content.shape, content.device, *kept, content.note or None
         )
-    )  # fmt: skip
+    )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
-from lockstep.store.written_calls import statistics_of
+from lockstep.kernels.numbers import statistics_of
 
 Array = npt.NDArray[Any]
 Alteration = Callable[[Array], Array]

@@ -62,6 +62,20 @@ def test_an_export_of_bfloat16_is_compared_though_no_kernel_runs_it(sound, tmp_p
     assert verdicts(sound, 1.25, tmp_path / "wrong") == [Verdict.DIVERGED] * 2
 
 
+def test_a_model_that_only_casts_to_bfloat16_is_run_as_it_is(sound, tmp_path):
+    class Casts(nn.Module):
+        def forward(self, x):
+            return x.bfloat16().float() * 3
+
+    casts = Sound(lambda: (Casts(), torch.randn(4, 8)))
+    for one, is_emulated in ((casts, False), (sound, True)):
+        folder = tmp_path / str(is_emulated)
+        runs = ParityRuns(one.exported.program, one.inputs, folder, one.module)
+        found = runs.as_run(one.exported.optimized, Settings())
+        assert found.comparison.verdict is Verdict.AGREE
+        assert runs.is_emulated is is_emulated
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_files_carry_bfloat16(suffix, tmp_path):
     x = net()[1]

@@ -58,6 +58,15 @@ class Counts(Plain):
         return self.linear(x)
 
 
+class Tracks(Plain):
+    """Writes statistics of what it computes, which nothing that it returns is made of."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.held.lerp_(y.mean(0), 0.1)
+        return y
+
+
 class CountsInPython(Plain):
     calls = 0
 
@@ -121,6 +130,7 @@ class StaysInTraining(Plain):
 CASES = [
     (InPlace, Verdict.AGREE, "forward changes its input x in place"),
     (Counts, Verdict.AGREE, "forward writes held, which changes nothing that it returns"),
+    (Tracks, Verdict.AGREE, "forward writes held, which changes nothing that it returns"),
     (NotANumber, Verdict.AGREE, ""),
     (Caches, Verdict.AGREE, ""),
     (AveragesInTraining, Verdict.AGREE, ""),

@@ -1,8 +1,9 @@
 """What would go wrong without a word: places that are written twice, and whole numbers of another width."""
 
+import numpy as np
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from test_export_faults import Sound
 from torch import nn
 
@@ -66,6 +67,52 @@ def test_an_operator_that_writes_a_place_twice_is_warned_of(net, at, operator, t
     assert found.verdict is Verdict.AGREE
     assert bool(notes) is (operator is not None)
     assert all(operator in one and "test_export_silent.py" in one for one in notes)
+
+
+class Best(nn.Module):
+    """The best three, and where they are."""
+
+    def forward(self, x):
+        return x.topk(3)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_choice_among_equal_values_is_a_warning_and_no_fault(is_tied, tmp_path):
+    # given a net that chooses among equal values, or others, and a file of it that sorts the other way round
+    x = torch.tensor([[2.0, 0.0, 0.0, 0.0]]) if is_tied else torch.tensor([[2.0, 0.3, 0.2, 0.1]])
+    sound = Sound(lambda: (Best(), {"x": x}))
+    backwards = helper.make_node(
+        "ReverseSequence", ["x", "length"], ["x_back"], batch_axis=0, time_axis=1
+    )
+
+    def turned(model):
+        """Chooses the last of equal values: of the reversed row, its places counted from the end."""
+        node = next(one for one in model.graph.node if one.op_type == "TopK")
+        node.input[0], places = "x_back", node.output[1]
+        node.output[1] = "from_end"
+        held = {"length": np.array([4]), "last": np.array(3)}
+        model.graph.initializer.extend(
+            numpy_helper.from_array(one, key) for key, one in held.items()
+        )
+        model.graph.node.insert(0, backwards)
+        model.graph.node.append(helper.make_node("Sub", ["last", "from_end"], [places]))
+
+    file = sound.with_fault(turned)
+    found = ParityRuns(file.program, sound.inputs, tmp_path, sound.module).plain(file.plain)
+    # then it agrees, and where there are ties it says so
+    assert found.comparison.verdict is Verdict.AGREE, found.comparison.not_compared
+    said = [one for one in found.comparison.notes if "chooses among equal values" in one]
+    assert bool(said) is is_tied
+
+    def wrong(model):
+        turned(model)
+        model.graph.node[-1].op_type = "Add"
+
+    file = sound.with_fault(wrong)
+    found = ParityRuns(file.program, sound.inputs, tmp_path / "wrong", sound.module).plain(
+        file.plain
+    )
+    assert found.comparison.verdict is Verdict.DIVERGED
 
 
 class Classes(nn.Module):

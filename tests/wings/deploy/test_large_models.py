@@ -52,6 +52,22 @@ def test_weights_lie_beside_the_file_and_the_export_is_proven(exported, small_bo
     torch.testing.assert_close(torch.from_numpy(next(iter(found.values()))), module(x))
 
 
+def test_the_bytes_of_a_model_are_written_without_all_of_it_in_memory(exported, small_bound):
+    # given a model whose weights are mapped, and the same with its weights inside
+    file = open_model(exported[0] / "net.onnx")
+    inside = large_models.whole(file.proto)
+    held = {one.name: one for one in inside.graph.initializer}
+    # then its weights are those of the file, and its pieces are the bytes that protobuf writes
+    apart = [one for one in file.proto.graph.initializer if large_models.is_apart(one)]
+    assert {one.name for one in apart} >= {"0.weight", "2.weight"}
+    for one in apart:
+        own = numpy_helper.to_array(held[one.name])
+        assert (large_models.array_of_tensor(one) == own).all()
+    for model in (file.proto, inside):
+        written = b"".join(large_models.pieces_of(model))
+        assert written == inside.SerializeToString(deterministic=True)
+
+
 def test_a_byte_of_the_weights_that_changed_is_seen(exported, small_bound, tmp_path):
     for name in ("net.onnx", "net.onnx.data"):
         shutil.copy(exported[0] / name, tmp_path)
@@ -72,7 +88,7 @@ def test_a_wrong_weight_is_named_in_a_large_model_too(small_bound, tmp_path, mon
     def faulty(*given, **options):
         made = real(*given, **options)
         weight = next(one for one in made.plain.graph.initializer if one.name == "2.weight")
-        array = numpy_helper.to_array(weight).copy()
+        array = large_models.array_of_tensor(weight).copy()
         array[1, 1] += 1
         weight.CopyFrom(numpy_helper.from_array(array, "2.weight"))
         return made

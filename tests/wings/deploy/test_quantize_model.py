@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from lockstep.wings.deploy.model_file import open_model
 from lockstep.wings.deploy.quantize import errors as errors_of_layers
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import read_samples
-from lockstep.wings.deploy.quantize.errors import Standing, layer_errors
+from lockstep.wings.deploy.quantize.errors import LayerError, Standing, layer_errors
 from lockstep.wings.deploy.quantize.layers import layers_of
 from lockstep.wings.deploy.quantize.screen import Answer, Floor, headline, render
 from lockstep.wings.deploy.quantize.static import Calibration
@@ -122,6 +123,7 @@ def test_accuracy_that_falls_is_in_the_headline_with_what_may_bring_it_back():
         (0.93, 3.0, (None, None), False),
         (0.92, 40.0, (None, None), True),
         (0.92, 40.0, (None, 3.0), False),
+        (None, np.nan, (None, None), True),
     ],
 )
 def test_a_model_below_its_floor_is_named_with_the_cure(accuracy, sqnr, options, below):
@@ -152,6 +154,102 @@ def test_one_step_for_channels_of_other_sizes_is_below_the_floor(tmp_path):
     assert "BELOW THE FLOOR" in found["headline"]
     assert "worst layers: conv" in found["headline"]
     assert run(path, tmp_path / "any.onnx", *given, "--per-tensor", "--accept")[0] == 0
+
+
+def two_results(tmp_path, share):
+    """A model of two matrix products on inputs of their own; the first result takes a share of its product."""
+    draw = np.random.default_rng(0)
+    held = [
+        numpy_helper.from_array(draw.standard_normal((16, 16)).astype("f4"), name)
+        for name in ("first", "second")
+    ] + [numpy_helper.from_array(np.float32(share), "share")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["found"], "narrow"),
+        helper.make_node("MatMul", ["y", "second"], ["other"], "wide"),
+        helper.make_node("Mul", ["found", "share"], ["part"], "share"),
+        helper.make_node("Add", ["part", "other"], ["mixed"], "mixed"),
+        helper.make_node("ArgMax", ["found"], ["class"], "class", axis=-1, keepdims=0),
+    ]
+    inputs = [("x", ["n", 16]), ("y", ["n", 16])]
+    model = onnx_models.made(nodes, inputs, [("mixed", ["n", 16])], held)
+    model.graph.output.add(name="class").type.tensor_type.elem_type = onnx.TensorProto.INT64
+    return model, draw.standard_normal((64, 16)).astype("f4")
+
+
+@pytest.mark.parametrize(("share", "floor"), [(1.0, 1), (1e-3, 0)])
+def test_a_clipped_layer_is_in_the_headline_with_its_cure_and_fails_below_the_floor(
+    tmp_path, share, floor
+):
+    # given ranges from samples that are a tenth of what the model meets at one input
+    model, x = two_results(tmp_path, share)
+    del model.graph.output[1], model.graph.node[-1]
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    small = samples_of(tmp_path, x=x / 10, y=x).rename(tmp_path / "small.npz")
+    large = samples_of(tmp_path, x=x, y=x)
+    given = ("--ranges-from", small, "--inputs", large, "--reduce-range")
+    # when it is quantised, and the layer's share of the results is whole, or a thousandth
+    code, found = run(path, tmp_path / "int8.onnx", *given)
+    # then it fails where the results are below the floor, and the layer and the cure are named in each case
+    assert code == floor, found["headline"]
+    assert ("BELOW THE FLOOR" in found["headline"]) is bool(floor)
+    assert "narrow" in found["headline"]
+    assert "clipped" in found["headline"]
+    assert "--ranges-from samples like those it meets" in found["headline"]
+    # and with ranges of what it meets, nothing is said
+    given = ("--ranges-from", large, "--reduce-range")
+    code, found = run(path, tmp_path / "sound.onnx", *given)
+    assert code == 0, found["headline"]
+    assert "clipped" not in found["headline"]
+
+
+def test_each_result_holds_the_floor_and_whole_numbers_are_counted(tmp_path):
+    # given a result that is large and sound, and classes of a layer whose inputs are clipped
+    model, x = two_results(tmp_path, 1e-6)
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    small = samples_of(tmp_path, x=np.clip(x, 0, 0.1), y=x).rename(tmp_path / "small.npz")
+    large = samples_of(tmp_path, x=x, y=x)
+    given = ("--ranges-from", small, "--inputs", large, "--reduce-range")
+    # when it is quantised by samples that one input lies beyond
+    code, found = run(path, tmp_path / "int8.onnx", *given)
+    # then the other result is named, by how many of its whole numbers are others
+    assert code == 1
+    assert "BELOW THE FLOOR: result class at" in found["headline"]
+    assert found["outcome"]["sqnr_by_result"]["mixed"] > 30
+    # and with ranges of what it meets, both hold the floor
+    code, found = run(path, tmp_path / "int16.onnx", "--ranges-from", large, "--bits", 16)
+    assert code == 0, found["headline"]
+
+
+def test_a_result_whose_shape_depends_on_the_values_is_said_not_to_be_compared(tmp_path):
+    model, x = two_results(tmp_path, 1.0)
+    model.graph.node[-1].CopyFrom(helper.make_node("NonZero", ["over"], ["class"], "class"))
+    model.graph.node.insert(1, helper.make_node("Greater", ["found", "share"], ["over"], "over"))
+    path = onnx_models.written(model, tmp_path / "model.onnx")
+    data = samples_of(tmp_path, x=x, y=x)
+    code, found = run(path, tmp_path / "few.onnx", "--ranges-from", data, "--reduce-range")
+    assert code == 0, found["headline"]
+    assert found["headline"].endswith("depends on the values: class")
+    assert found["outcome"]["sqnr_by_result"].keys() == {"mixed"}
+
+
+def layer(standing, **more):
+    numbers = (8, "static", 40.0, 12.0, 12.0, 12.0)
+    return LayerError("node", "MatMul", "attention", "", *numbers, 0.0, standing, **more)
+
+
+@pytest.mark.parametrize(
+    ("wide", "cure"), [(0.1, "--activations 16 keeps them"), (0.9, "one of -inf is left out")]
+)
+def test_a_flushed_layer_is_told_the_cure_that_its_values_say(wide, cure):
+    flushed = layer(Standing.FLUSHED, flushed=0.8, flushed_wide=wide)
+    outcome = Outcome(30.0, None, None, 1e-3, 1e-3, 1, 2)
+    for answer in (
+        Answer([flushed, layer(Standing.NOISE)], outcome, "samples"),
+        Answer([flushed], replace(outcome, sqnr_db=10.0), "samples"),
+    ):
+        assert "attention: flushed to zero, 80% of its values" in headline(answer)
+        assert cure in headline(answer)
+    assert "flushed" not in headline(Answer([layer(Standing.NOISE)], outcome, "samples"))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 11, 16])

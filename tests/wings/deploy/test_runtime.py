@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_models
 import pytest
+from onnx import helper, numpy_helper
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.deploy import runtime
@@ -67,6 +68,21 @@ def test_what_the_runtime_refuses_is_one_sentence(model):
     broken.graph.node[0].op_type = "Convolute"
     with pytest.raises(UsageError, match="does not take it"):
         Session(broken)
+
+
+def test_the_node_that_the_runtime_refuses_is_named_with_the_line_that_made_it():
+    noted = {
+        "pkg.torch.onnx.name_scopes": "['', 'head', 'view']",
+        "pkg.torch.onnx.stack_trace": 'File "net.py", line 7, in forward',
+    }
+    shape = numpy_helper.from_array(np.array([7, -1]), "shape")
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "view")]
+    model = onnx_models.made(nodes, [("x", ["n"])], [("y", [7, "m"])], [shape])
+    for key, value in noted.items():
+        model.graph.node[0].metadata_props.add(key=key, value=value)
+    with pytest.raises(UsageError, match=r"does not run .*, at Reshape 'view' of head, net\.py:7"):
+        Session(model).run({"x": np.zeros(8, "f4")})
+    assert Session(model).run({"x": np.zeros(14, "f4")})["y"].shape == (7, 2)
 
 
 def test_a_setting_that_the_runtime_does_not_have_is_refused():

@@ -314,14 +314,15 @@ def test_the_first_overflow_is_named_and_the_training_ends_behind_so_many(
     assert np.isinf(np.load(pkl.with_suffix("") / "Tensor_mul_5_forward_output.0.npy")).all()
 
 
-@pytest.mark.parametrize("through", ["input", "weight", "mask"])
+@pytest.mark.parametrize("through", ["input", "weight", "mask", "operator"])
 def test_infinite_numbers_that_enter_are_told_and_a_mask_of_them_is_not(
     through: str, session: PtdbgSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # given a training whose second step gets infinity as an input, or by a weight; or a mask of it, which is meant
+    # given a training whose second step gets infinity as an input, or by a weight; or a mask of it, which is
+    # meant, or one whose weights take over what an operator made
     ptdbg_ascend.set_dump_path(tmp_path)
     model = nn.Linear(4, 4)
-    ptdbg_ascend.register_hook(model, ptdbg_ascend.overflow_check)
+    ptdbg_ascend.register_hook(model, ptdbg_ascend.overflow_check, overflow_nums=5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     mask = torch.tensor([0.0, 0.0, 0.0, -torch.inf])
     for step in range(3):
@@ -332,14 +333,20 @@ def test_infinite_numbers_that_enter_are_told_and_a_mask_of_them_is_not(
             model.weight.data[0, 0] = torch.inf
         result = model(x)
         result = torch.softmax(result + mask, -1) if through == "mask" else result
+        if step == 1 and through == "operator":
+            result = torch.exp(result * 0 + 100)
         optimizer.zero_grad()
         result.square().sum().backward()
         optimizer.step()
     assert session.overflow_check is not None
     session.overflow_check.end()
-    # then the step and the way in are told once, and of the mask nothing
+    # then the step and the way in are told once, and of the mask and of what follows from the operator nothing
     said = capsys.readouterr().err
-    assert said.count("infinite numbers or NaN entered at step 1, by ") == (through != "mask")
+    assert said.count("infinite numbers or NaN entered at step 1, by ") == (
+        through in ("input", "weight")
+    )
+    assert said.count(" entered at ") == (through in ("input", "weight"))
+    assert ("overflow at step 1" in said) == (through == "operator")
     assert ("no operator has made NaN" in said) == (through == "mask")
 
 

@@ -89,9 +89,10 @@ def test_names_of_folders_and_files_are_part_of_a_pattern(tmp_path: Path) -> Non
             written(place, lambda folder, given: np.savez(folder / "rank_0.npz", **given), given)
     with pytest.raises(NotARecordingError, match=r"'tensors:\{any\}/\{module\}"):
         open_recording(tmp_path / "sound")
-    form = "tensors:step_{step}/rank_{rank}/{module}.{op}.{role}.{index}"
-    found = compared(tmp_path / "sound", tmp_path / "wrong", form)
-    assert [(one.step, one.module) for one in found.origins] == [(1, "fc2")]
+    for file in ("rank_{rank}", "rank_{rank}.npz"):  # with its ending or without
+        form = f"tensors:step_{{step}}/{file}/{{module}}.{{op}}.{{role}}.{{index}}"
+        found = compared(tmp_path / "sound", tmp_path / "wrong", form)
+        assert [(one.step, one.module) for one in found.origins] == [(1, "fc2")]
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,11 @@ def warnings_of(code: str) -> list[str]:
     """What pyflakes says of a script, without places."""
     told = io.StringIO()
     check(code, "script.py", Reporter(told, told))
+    lines = code.splitlines()
     return sorted(
         re.sub(r"^script\.py:\d+:\d+:? | from line \d+", "", line)
         for line in told.getvalue().splitlines()
+        if "# noqa" not in lines[int(line.split(":")[1]) - 1]
     )
 
 

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.wings.migrate.catalogue import rule_words
-from lockstep.wings.migrate.files.config import ConfigKind, config_kind, config_mentions
+from lockstep.wings.migrate.files import config
+from lockstep.wings.migrate.files.config import ConfigKind, config_kind
 from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.targets import migration_targets
+
+
+def config_mentions(text, kind, target):
+    return config.config_mentions(text, kind, migration_targets()[target])
 
 
 def mentions(text, kind=ConfigKind.SETTINGS, target="npu"):
@@ -177,7 +183,7 @@ def test_packages_of_a_project_file():
 
 def test_neutral_lists_what_each_device_calls_it():
     assert replacements("device: cuda:1", target="neutral") == [
-        "npu: npu:1; xpu: xpu:1; hpu: hpu:1; mps: mps:1"
+        "npu: npu:1; xpu: xpu:1; hpu: hpu:1; mps: mps"
     ]
 
 

@@ -313,6 +313,24 @@ def test_the_next_command_after_writing_shows_that_it_works(
         assert capsys.readouterr().out.splitlines()[-1] == f"  lockstep {command}"
 
 
+def test_the_next_command_names_a_script_that_trains_and_no_library(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a library whose engine has the step, beside an example that starts it
+    (project / "lib").mkdir()
+    (project / "lib" / "__init__.py").write_text("")
+    (project / "lib" / "engine.py").write_text(f"{SCRIPT}def step(loss):\n    loss.backward()\n")
+    (project / "examples").mkdir()
+    (project / "examples" / "train_mnist.py").write_text(
+        f"from lib.engine import Trainer\n{SCRIPT}if __name__ == '__main__':\n    Trainer().run()\n"
+    )
+    (project / "train.py").unlink()
+    # when it is written
+    assert main(["migrate", "project", "-o", "out"]) == 0
+    # then the example is named
+    assert capsys.readouterr().out.rstrip().endswith("python project/examples/train_mnist.py")
+
+
 def test_a_folder_may_be_called_as_another_job_is(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

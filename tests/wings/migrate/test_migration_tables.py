@@ -40,7 +40,7 @@ def test_every_site_is_a_row_with_its_place_and_outcome(tmp_path: Path) -> None:
     # and before and after are the very texts, line ends too
     assert rows[0]["after"] == "def accelerator(): ...\r\n"
     assert (rows[1]["before"], rows[1]["after"]) == ("net.cuda()", "net.to(accelerator())")
-    assert rows[2]["before"] == rows[2]["after"] == "FusedAdam(model)"
+    assert (rows[2]["before"], rows[2]["after"]) == ("FusedAdam(model)", "")
     assert rows[1]["rule id"] == "methods/cuda"
     assert rows[3]["reason"] == "an option of your own"
 
@@ -104,13 +104,13 @@ def test_no_text_of_a_script_is_run_as_a_formula(tmp_path: Path) -> None:
     assert not [element for element in sheet.sheet().iter() if element.tag.endswith("}f")]
 
 
-def test_a_long_site_is_cut_in_the_list_and_whole_among_the_changes(tmp_path: Path) -> None:
+def test_a_long_site_is_cut(tmp_path: Path) -> None:
     text = f"launch({', '.join(['stream'] * 100)})\n"
     long = plan(file_of(text, listed(text, text.strip())))
     write_unsupported_csv(long, tmp_path / "unsupported.csv")
     write_changes(long, tmp_path / "changes.csv")
     assert len(read(tmp_path / "unsupported.csv")[0]["API"]) == 120
-    assert read(tmp_path / "changes.csv")[0]["before"] == text.strip()
+    assert len(read(tmp_path / "changes.csv")[0]["before"]) == 120
 
 
 def test_a_name_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_a_site_inside_a_rewritten_one_shows_what_becomes_of_it(tmp_path: Path) 
         plan(file_of(text, outer, kept(text, "cuda"))),
         tmp_path / "changes.csv",
     )
-    assert [row["after"] for row in read(tmp_path / "changes.csv")] == ["g(net.to(d))", "cuda"]
+    assert [row["after"] for row in read(tmp_path / "changes.csv")] == ["g(net.to(d))", ""]

@@ -15,10 +15,8 @@ HEAD = "import torch\n"
         ("torch.cuda.device_count()", "torch.accelerator.device_count()"),
         ("f = torch.cuda.is_available", "f = torch.accelerator.is_available"),
         ("torch.cuda.synchronize()", "torch.get_device_module(accelerator()).synchronize()"),
-        ("torch.cuda.set_device(i)", "torch.get_device_module(accelerator()).set_device(i)"),
-        ("torch.cuda.empty_cache()", "torch.get_device_module(ACCELERATOR).empty_cache()"),
+        ("torch.cuda.random.manual_seed(0)", "torch.get_device_module(ACCELERATOR).manual_seed(0)"),
         ("except_ = torch.cuda.OutOfMemoryError", "except_ = torch.OutOfMemoryError"),
-        ("torch.cuda.memory.empty_cache()", "torch.get_device_module(ACCELERATOR).empty_cache()"),
         ("torch.cuda.amp.GradScaler()", "torch.amp.GradScaler(ACCELERATOR)"),
         ("torch.cuda.amp.GradScaler(2.0)", "torch.amp.GradScaler(ACCELERATOR, 2.0)"),
         (

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.wings.migrate.catalogue import rule_words
-from lockstep.wings.migrate.files.native import native_mentions
+from lockstep.wings.migrate.files import native
 from lockstep.wings.migrate.plan import Outcome
+from lockstep.wings.migrate.targets import migration_targets
 
 KERNELS = """\
 // a __global__ void not_this_one(int) {}
@@ -26,6 +27,10 @@ void launch(at::Tensor x) {
   cudaDeviceSynchronize();
 }
 """
+
+
+def native_mentions(text, name, target):
+    return native.native_mentions(text, name, migration_targets()[target])
 
 
 def mentions(text, name="a.cu", target="npu"):

@@ -109,7 +109,6 @@ def test_keys_flags_and_text_are_kept_with_a_word() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "d = 'cuda' ':0'",
         "d = 'cuda:{r}'.format(r=r)",
         "d = 'cuda:{}'.format(*r)",
         "d = 'cuda:%d' % (a + b)",

@@ -26,6 +26,15 @@ from lockstep.wings.migrate.torch.table import (
 TABLES = (*TARGETS, "common")
 # Functions and classes that take arguments which a row rearranges, each with a call as scripts have it.
 CALLS = {
+    "torch.cuda.synchronize": "()",
+    "torch.cuda.set_rng_state": "(torch.cuda.get_rng_state())",
+    "torch.cuda.set_per_process_memory_fraction": "(0.5, 0)",
+    "torch.cuda.Event": "(enable_timing=True)",
+    "torch.is_autocast_enabled": "()",
+    "torch.random.fork_rng": "()",
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": "()",
+    "torch.profiler.profile": "()",
+    "torch.set_autocast_enabled": "(False)",
     "torch.cuda.amp.autocast": "(True, torch.float16)",
     "torch.cuda.amp.GradScaler": "(enabled=False)",
     "torch.cuda.amp.custom_fwd": "(cast_inputs=torch.float32)",
@@ -43,14 +52,16 @@ CALLS = {
     "apex.optimizers.FusedAdagrad": "([torch.zeros(1)], lr=0.1)",
 }
 # What runs only among several processes.
-NEEDS_PEERS = frozenset({"apex.parallel.DistributedDataParallel"})
+NEEDS_PEERS = frozenset({"apex.parallel.DistributedDataParallel", "ShardedGradScaler"})
 
 
 def rows(*actions: Action) -> Iterator[tuple[str, Entry]]:
     """Each row with a target that it holds for; a row of the common table with every target."""
     for target in TARGETS:
         for entry in table_of(target_named(target)).entries:
-            if not actions or entry.action in actions:
+            # What is asked of results, and what numbers a call is given, has its pairs.
+            of_a_call = "()" in entry.name or "numpy" in entry.arguments
+            if not of_a_call and (not actions or entry.action in actions):
                 yield target, entry
 
 
@@ -84,11 +95,17 @@ def decided_by(entry: Entry, target: str) -> list[tuple[str, Entry]]:
     return own
 
 
+def _usual(entry: Entry) -> str:
+    """How a call is written whose row only asks for few arguments, or replaces the whole."""
+    few = ("most", "cut", "call", "told", "placed")
+    return "()" if all(step.partition("=")[0] in few for step in entry.arguments) else "MISSING"
+
+
 def script(name: str, entry: Entry) -> str:
     """A script that uses a name, called where its row rearranges arguments."""
     call = ""
-    if entry.arguments:
-        call = CALLS.get(name, "(2)" if name.endswith("Tensor") else "MISSING")
+    if entry.arguments and entry.action is not Action.LIST:
+        call = CALLS.get(name, "(2)" if name.endswith("Tensor") else _usual(entry))
     assert call != "MISSING", f"{name}: write down how it is called"
     root = name.split(".")[0]
     imports = "import torch\n" if root == "torch" else f"import {root}\nimport torch\n"
@@ -116,6 +133,14 @@ def run(code: str) -> dict[str, object]:
     return namespace
 
 
+def runs(code: str) -> bool:
+    """Whether a script runs on this machine as it is; some functions of CUDA's ask for a device."""
+    try:
+        return "value" in run(code)
+    except (AssertionError, KeyError, RuntimeError):
+        return False
+
+
 def check_written(before: str, after: str, target: str) -> None:
     """Hold what was written against the lists of names, and run it where torch can."""
     for node in ast.walk(ast.parse(after)):
@@ -125,25 +150,33 @@ def check_written(before: str, after: str, target: str) -> None:
                 assert has_name(target, chain), f"{target} has no {chain}"
     alone = not any(name in before for name in NEEDS_PEERS)
     if target == "neutral" and alone and "import apex" not in after:
-        assert "value" in run(after)
+        try:
+            done = "value" in run(after)
+        except (AssertionError, KeyError, RuntimeError):
+            done = not runs(before)
+        assert done
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_are_well_formed_and_name_each_thing_once(table: str) -> None:
-    entries = read_table(built_in(table), table)
+    entries = read_table(built_in(f"{table}.csv"), table)
     names = [entry.name for entry in entries]
     assert entries
     assert len(set(names)) == len(names)
     for entry in entries:
-        written = entry.action in (Action.RENAME, Action.SIMILAR, Action.ALIAS)
+        written = entry.action.writes or entry.action in (Action.SIMILAR, Action.ALIAS)
         assert bool(entry.becomes) or not written, entry
         assert entry.reason or entry.action is Action.ALIAS, entry
-        assert not entry.arguments or entry.action in (Action.RENAME, Action.SIMILAR), entry
+        assert (
+            not entry.arguments
+            or written
+            or set(entry.arguments) <= {"placed", "alone", "anywhere", "numpy"}
+        ), entry
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(("target", "entry"), identified(rows(Action.RENAME)))
-def test_a_rename_row_is_written_and_runs(target: str, entry: Entry) -> None:
+@pytest.mark.parametrize(("target", "entry"), identified(rows(Action.RENAME, Action.DIFFERS)))
+def test_a_row_that_writes_is_written_and_runs(target: str, entry: Entry) -> None:
     for name, found in decided_by(entry, target):
         code = script(name, entry)
         after = migrated(code, target)
@@ -151,7 +184,9 @@ def test_a_rename_row_is_written_and_runs(target: str, entry: Entry) -> None:
             assert outcomes(code, name, target) == {Outcome.LISTED}, name
             assert after == code
         else:
-            assert Outcome.REWRITTEN in outcomes(code, name, target), name
+            found_there = outcomes(code, name, target)
+            listed = "told" in entry.arguments and found_there == {Outcome.LISTED}
+            assert listed or any(one.is_change for one in found_there), name
             assert f"value = {name}\n" not in after
             check_written(code, after, target)
 
@@ -162,7 +197,7 @@ def test_a_similar_row_is_listed_unless_asked_for(target: str, entry: Entry) -> 
         code = script(name, entry)
         assert outcomes(code, name, target) == {Outcome.LISTED}
         if found.action is Action.SIMILAR:
-            assert Outcome.REWRITTEN in outcomes(code, name, target, similar=True)
+            assert Outcome.DIFFERS in outcomes(code, name, target, similar=True)
             check_written(code, migrated(code, target, similar=True), target)
 
 

@@ -240,11 +240,11 @@ class TestKeras:
             self.MODEL + "if __name__ == '__main__':\n    model.compile('sgd')\n    model.fit(1)\n"
         )
 
-        calls = [name for name, _, _ in calls_of(code)]
+        calls = [name for name, _, _ in calls_of(code, Generation.TF1)]
 
         assert (
             "'__main__':\n    atexit.register(close_session, set_keras_session_npu_config())\n"
-            in migrated(code)
+            in migrated(code, Generation.TF1)
         )
         assert calls == [
             "tensorflow.keras.models.Sequential",
@@ -255,14 +255,14 @@ class TestKeras:
         ]
 
     def test_a_block_on_one_line_stays_on_it(self) -> None:
-        text = migrated(self.MODEL + "if __name__ == '__main__': model.fit(1)\n")
+        text = migrated(self.MODEL + "if __name__ == '__main__': model.fit(1)\n", Generation.TF1)
 
         assert text.endswith(
             "'__main__': atexit.register(close_session, set_keras_session_npu_config()); model.fit(1)\n"
         )
 
     def test_a_script_without_a_guard_gets_it_behind_the_imports(self) -> None:
-        calls = [name for name, _, _ in calls_of(self.MODEL + "model.fit(1)\n")]
+        calls = [name for name, _, _ in calls_of(self.MODEL + "model.fit(1)\n", Generation.TF1)]
 
         assert calls[0] == "npu_bridge.npu_init.set_keras_session_npu_config"
         assert calls[-1] == "npu_bridge.npu_init.close_session"

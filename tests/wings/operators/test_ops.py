@@ -262,7 +262,7 @@ def test_without_a_list_operators_are_listed(
     table = tmp_path / "operators.csv"
     code, out, _ = run(capsys, recorded, "-o", table)
     assert code == 0
-    assert "--device holds them against a list" in out
+    assert "--target compares them with a list" in out
     rows = list(csv.DictReader(table.read_text().splitlines()))
     silu = next(row for row in rows if row["operator"] == "aten::silu")
     assert (silu["forward"], silu["calls"], silu["shapes"]) == ("2", "2", "(2, 4)")

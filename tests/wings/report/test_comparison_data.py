@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Evidence, Kind, Outcome, Verdict
+from lockstep.core.reason import Reason
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.kinds import (
     EQUAL,
@@ -278,7 +279,7 @@ def test_a_page_says_that_runs_agree_in_its_heading(
 def test_set_up_is_not_called_alike_beside_an_origin_in_it(
     found: Comparison, data: ComparisonData
 ) -> None:
-    origin = replace(found.origins[0], kind=Kind.SETUP, reason="lr is 0.1 and 0.2")
+    origin = replace(found.origins[0], kind=Kind.SETUP, reason=Reason("lr is 0.1 and 0.2"))
     made = replace(found, origins=(origin,), setup=())
     shown = gather(made, open_recording(found.reference), open_recording(found.candidate))
     alike = "Both were set up alike"

@@ -253,7 +253,7 @@ def test_the_origin_has_its_pictures_and_what_leads_up_to_it(
     assert detail.without == ""
     assert detail.reference is not None
     assert detail.candidate is not None
-    assert detail.candidate.maximum == pytest.approx(1.001 * detail.reference.maximum)
+    assert detail.candidate.of("maximum") == pytest.approx(1.001 * detail.reference.of("maximum"))
     # and what entered is there, equal, with the reason why there is no picture
     entered = [
         other

@@ -17,6 +17,7 @@ import yaml
 from lockstep.cli.main import main
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Course, Evidence, Kind, Verdict
+from lockstep.core.reason import About
 from lockstep.core.version import VERSION
 from lockstep.hookspecs import Verb
 from lockstep.plugins import verbs
@@ -152,7 +153,7 @@ def _first_cells(text: str) -> list[str]:
 def test_words_and_codes_of_the_page_are_those_of_the_tool(page: str) -> None:
     # every word in quotes that an answer may hold is one
     fields = page.partition("## The JSON of `compare`")[2].partition("## What not")[0]
-    known = {one.value for kind in (Verdict, Kind, Evidence) for one in kind}
+    known = {one.value for kind in (Verdict, Kind, Evidence, About) for one in kind}
     known |= {"local-error", "calibration", "error-model", "fixed", "other-precision"}
     assert set(re.findall(r'"([^"]+)"', fields)) <= known
     assert {one.value for one in Verdict} <= set(re.findall(r'"([^"]+)"', fields))

@@ -54,7 +54,7 @@ def test_the_origin_is_the_one_that_compare_names_and_is_opened_first(
     (origin,) = graph.origins
 
     assert compared.answer()["origin"] == ("rank0", 0)
-    assert compared.answer()["verdict"] == "diverged"
+    assert compared.answer()["outcome"] == "diverged"
     assert graph.operator[origin] == "torch.nn.functional.relu"
     assert name_of(graph, origin) == ORIGIN
     view = answers.first_view(graph)

@@ -64,6 +64,8 @@ def test_checks_come_in_the_order_of_the_method(symptom: Symptom) -> None:
         (["nan"], "the loss runs away, or is NaN: check"),
         (["not learning"], "the loss does not fall, or falls slowly: check"),
         (["loss spike"], "the loss runs away, or is NaN: check"),
+        (["diverges", "after", "1000", "steps"], "the loss runs away, or is NaN: check"),
+        (["all gradients are zero"], "gradients vanish: check"),
         (["loss differs upgrade"], "the loss differs after an upgrade or a port: check"),
     ],
 )

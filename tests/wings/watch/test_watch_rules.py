@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.core.errors import UsageError
@@ -246,3 +248,108 @@ def test_labels_of_two_classes_may_be_those_of_the_common_one(
     # Then that may be meant in 192 labels, and hardly in 6144
     assert [one.rule for one in (notes if told == "note" else found)] == ["labels-constant"]
     assert not (found if told == "note" else notes)
+
+
+def classifier() -> nn.Sequential:
+    """Scores of four classes."""
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def trained_by(
+    objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    between: Callable[[nn.Module, int], None] = lambda model, number: None,
+    loader: DataLoader[Any] | None = None,
+) -> Callable[[int], None]:
+    """A training by this objective; `between` is run before each step, and batches are drawn, or the loader's first."""
+
+    def train(steps: int) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(steps):
+            between(model, number)
+            samples, labels = torch.randn(16, 8), torch.randint(0, 4, (16,))
+            if loader is not None:
+                samples, labels = next(iter(loader))
+            optimizer.zero_grad()
+            objective(model(samples), labels).backward()
+            optimizer.step()
+
+    return train
+
+
+def put_back(model: nn.Module, number: int) -> None:
+    """Weights of the start, again and again: a checkpoint that nobody writes anew."""
+    if number % 5 == 0:
+        torch.manual_seed(3)
+        model.load_state_dict(classifier().state_dict())
+
+
+def averaged(model: nn.Module, number: int) -> None:
+    """Weights that move on by a hand's step: another state each time."""
+    if number % 5 == 0:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(0.9)
+
+
+def in_parts(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What is to be forgotten is made worse, beside what is to be kept."""
+    kept, forgotten = F.cross_entropy(scores[:12], labels[:12]), scores[12:]
+    return kept - 0.3 * F.cross_entropy(forgotten, labels[12:])
+
+
+SAMPLES = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+PART, WHOLE = DataLoader(SAMPLES, batch_size=16), DataLoader(SAMPLES, batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("train", "rule"),
+    [
+        (trained_by(lambda scores, labels: -F.cross_entropy(scores, labels)), "loss-maximised"),
+        (trained_by(in_parts), ""),
+        (trained_by(lambda scores, labels: F.nll_loss(scores.softmax(1), labels)), "squashed-twice"),
+        (trained_by(lambda scores, labels: F.nll_loss(scores.log_softmax(1), labels)), ""),
+        (trained_by(F.cross_entropy, put_back), "note: weights-replaced"),
+        (trained_by(F.cross_entropy, averaged), ""),
+        (trained_by(F.cross_entropy, loader=PART), "note: batch-repeated"),
+        (trained_by(F.cross_entropy, loader=WHOLE), ""),
+    ],
+    ids=[
+        "maximised", "forgetting", "probabilities", "log-probabilities", "put-back", "averaged",
+        "one-batch", "all-data",
+    ],
+)  # fmt: skip
+def test_a_training_that_cannot_learn_what_it_means_to(
+    train: Callable[[int], None], rule: str, tmp_path: Path
+) -> None:
+    # Given a training that cannot learn, and one like it that can
+    notes: list[Hit] = []
+    only = ["loss-maximised", "squashed-twice", "weights-replaced", "batch-repeated"]
+    # When both are watched from the start
+    found = hits_in(tmp_path / "rec", train, 21, choose([], only=only), notes)
+    # Then the first is told by one rule, as a note where it may be meant
+    told = {*(one.rule for one in found), *(f"note: {one.rule}" for one in notes)}
+    assert told == ({rule} if rule else set())
+
+
+def test_a_network_that_the_optimizer_holds_and_that_runs_without_gradients(tmp_path: Path) -> None:
+    # Given an encoder that runs under no_grad, though the optimizer holds it, or a head alone does
+    def train(steps: int, *, holds_encoder: bool) -> None:
+        encoder, head = nn.Linear(8, 8), nn.Linear(8, 4)
+        held = [*encoder.parameters()] if holds_encoder else []
+        optimizer = torch.optim.SGD([*held, *head.parameters()], lr=0.1)
+        for _ in range(steps):
+            with torch.no_grad():
+                hidden = encoder(torch.randn(16, 8))
+            optimizer.zero_grad()
+            F.cross_entropy(head(hidden), torch.randint(0, 4, (16,))).backward()
+            optimizer.step()
+
+    # When both are watched
+    for holds_encoder in (True, False):
+        notes: list[Hit] = []
+        rules = choose([], only=["parameter-without-gradient"])
+        part = partial(train, holds_encoder=holds_encoder)
+        assert not hits_in(tmp_path / f"rec{holds_encoder}", part, 11, rules, notes)
+        # Then the first is noted
+        assert [one.subject for one in notes] == ["parameters without a name"] * holds_encoder

@@ -11,6 +11,13 @@ from typing import Any
 import torch
 
 from lockstep.core.finding import Instead
+from lockstep.core.optimizer_classes import (
+    NUMBERS,
+    STEP_COUNT,
+    SWITCHES,
+    WEIGHT_DECAY,
+    optimizer_of,
+)
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.replay.explanation.hypothesis import Prediction
@@ -18,7 +25,6 @@ from lockstep.replay.explanation.least_squares import least_squares
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_settings import otherwise, told
 from lockstep.replay.explanation.update_attempts import (
-    STEP,
     beside,
     exactly,
     made,
@@ -29,25 +35,9 @@ from lockstep.replay.explanation.update_attempts import (
 from lockstep.replay.recorded_tensors import load
 from lockstep.replay.refusals import CannotReplay
 
-_DECAYED_OTHERWISE = {
-    "torch.optim.AdamW": "torch.optim.Adam",
-    "torch.optim.Adam": "torch.optim.AdamW",
-}
-"""The class that couples weight decay with the gradient, and the one that does not."""
-
-_SQUARES = {
-    "torch.optim.Adam": "exp_avg_sq",
-    "torch.optim.AdamW": "exp_avg_sq",
-    "torch.optim.RMSprop": "square_avg",
-}
-"""State whose root divides, by class."""
-
-_SWITCHES = frozenset({"nesterov", "amsgrad", "maximize", "centered"})
 _BETAS = (0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 _NEVER_CORRECTED = 1e9
 """Updates after which bias correction is none."""
-
-_FITTED = frozenset({"lr", "betas", "weight_decay", "momentum", "dampening", "eps", "alpha", "rho"})
 
 
 def updates(mismatch: Mismatch) -> Iterator[Prediction]:
@@ -73,7 +63,7 @@ def fitted_updates(mismatch: Mismatch) -> Iterator[Prediction]:
     if call is None or not bool(mismatch.counted.any()):
         return
     for name, value in call.arguments.items():
-        if name not in _FITTED:
+        if name not in NUMBERS:
             continue
         for which, start, put in _places(name, value):
             found = _fit(mismatch, start, partial(_with_number, call, name, put))
@@ -125,7 +115,7 @@ def _put(values: Any, place: int, number: float) -> Any:
 def _otherwise(call: Call, name: str, value: Any) -> Iterator[tuple[str, Any, Call]]:
     """A hyper-parameter otherwise: its words, what it is then, and the update that has it."""
     if isinstance(value, bool):
-        if name in _SWITCHES:
+        if name in SWITCHES:
             yield name, not value, with_argument(call, name, not value)
         return
     for which, number, put in _places(name, value):
@@ -150,18 +140,18 @@ def _others(name: str, value: float) -> Iterator[float]:
 
 def _other_rules(mismatch: Mismatch, call: Call) -> Iterator[Prediction]:
     """Weight decay the other way, no bias correction, epsilon inside of the root, the gradient of an earlier update."""
-    op = _DECAYED_OTHERWISE.get(call.site.op)
-    if op is not None and call.arguments.get("weight_decay"):
+    op = optimizer_of(call.site.op).decays_otherwise_as
+    if op and call.arguments.get(WEIGHT_DECAY):
         changed = replace(call, site=replace(call.site, op=op))
         words = f"updated as by {op}: its weight decay is applied the other way"
         yield from _predicted(mismatch, changed, words)
-    counted = frozenset({STEP})
+    counted = frozenset({STEP_COUNT})
     for words, change in (
         ("without bias correction", lambda step: step * 0 + _NEVER_CORRECTED),
         ("as if one update more had been made", lambda step: step + 1),
         ("as if one update less had been made", lambda step: step - 1),
     ):
-        changed = with_tensor(call, Role.STATE, STEP, change)
+        changed = with_tensor(call, Role.STATE, STEP_COUNT, change)
         yield from _predicted(mismatch, changed, f"updated {words}", but=counted)
     yield from _inside_the_root(mismatch, call)
     for earlier in mismatch.question.earlier:
@@ -179,12 +169,14 @@ def _instead(
 
 def _inside_the_root(mismatch: Mismatch, call: Call) -> Iterator[Prediction]:
     """`sqrt(v + eps)` for `sqrt(v) + eps`: no epsilon, and as much more in the squares that are averaged."""
-    name, epsilon = _SQUARES.get(call.site.op), call.arguments.get("eps")
-    if name is None or not isinstance(epsilon, float) or epsilon <= 0:
+    name, epsilon = optimizer_of(call.site.op).root, call.arguments.get("eps")
+    if not name or not isinstance(epsilon, float) or epsilon <= 0:
         return
     betas = call.arguments.get("betas")
     kept = betas[1] if isinstance(betas, (tuple, list)) else call.arguments.get("alpha", 0.0)
-    steps = [record for record in call.with_role(Role.STATE) if record.name.endswith(f"|{STEP}")]
+    steps = [
+        record for record in call.with_role(Role.STATE) if record.name.endswith(f"|{STEP_COUNT}")
+    ]
     if not kept or not steps:
         return
     number = float(load(steps[0])) + 1

@@ -22,9 +22,6 @@ from lockstep.replay.refusals import CannotReplay
 
 _numbers = itertools.count(1)
 
-STEP = "step"
-"""State that counts the updates."""
-
 
 def update_of(question: Unexplained) -> Call | None:
     """The update to make again: of what entered the candidate, with the reference's settings."""

@@ -8,18 +8,16 @@ from lockstep.core.finding import Comparison, Course, Ends
 from lockstep.core.text import factor_figure
 
 
-def in_headline(ends: Ends | None) -> str:
-    """What an agreement says of the ends: `; equal at the end`, or that it does not reach so far."""
+def in_headline(ends: Ends | None) -> list[str]:
+    """What an agreement says of the ends: `equal at the end`, or that it does not reach so far."""
     if ends is None:
-        return ""
+        return []
     if ends.course is Course.EQUAL:
-        words = "; equal bit by bit to the last recorded step, and equal at the end"
-        return f"{words}; {ends.words}" if ends.words else words
+        words = "equal bit by bit to the last recorded step, and equal at the end"
+        return [words, *([ends.words] if ends.words else [])]
     if ends.course is Course.UNKNOWN:
-        return f"; {ends.words}"
-    if ends.course is Course.NOISE:
-        return f"; {how_far(ends)}"
-    return ""
+        return [ends.words]
+    return [how_far(ends)] if ends.course is Course.NOISE else []
 
 
 def how_far(ends: Ends) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
+from lockstep.core.reason import Clause
 from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import headline
+from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.report.json_text import finite, json_text
 
 JSON_SCHEMA_VERSION = 1
@@ -27,12 +28,13 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """
     origins = [_origin(origin, comparison) for origin in comparison.origins]
     tally = tally_of(comparison.findings)
+    answer = answer_of(comparison, tally)
     return {
         "schema": JSON_SCHEMA_VERSION,
         "verdict": comparison.verdict.value,
         "outcome": comparison.outcome,
-        "headline": headline(comparison),
-        "exit_code": int(comparison.exit_code()),
+        "headline": answer.headline,
+        "exit_code": int(answer.exit_code),
         "origin": origins[0] if origins else None,
         "origins": origins,
         "steps": list(comparison.steps),
@@ -118,8 +120,21 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "tolerance": _number(origin.finding.tolerance),
         "margin": _number(origin.finding.margin),
         "floor": _number(origin.finding.floor),
-        "reason": origin.reason,
+        "reason": str(origin.reason),
+        "reasons": [_clause(one) for one in origin.reason.clauses],
         "explanation": _explanation(origin.explanation),
+    }
+
+
+def _clause(clause: Clause) -> dict[str, Any]:
+    """One thing that a reason says."""
+    return {
+        "about": clause.about.value,
+        "words": clause.words,
+        "name": clause.name,
+        "reference": clause.reference,
+        "candidate": clause.candidate,
+        "difference": None if clause.difference is None else _number(clause.difference),
     }
 
 

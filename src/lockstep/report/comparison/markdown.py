@@ -10,8 +10,7 @@ from lockstep.core.text import printable
 from lockstep.report.comparison.screen import render_comparison
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import (
-    first_word,
-    headline_words,
+    answer_of,
     lines_below,
     origin_words,
     place_words,
@@ -31,9 +30,8 @@ def render_markdown(comparison: Comparison) -> str:
     Text that comes from recordings cannot leave its place: it stands in code, whose fence is longer than any in it.
     """
     tally = tally_of(comparison.findings)
-    words, source = headline_words(comparison, tally)
-    whole = f"{words}, {source}" if source else words
-    lines = [f"**{first_word(comparison)}** {code(whole.removeprefix(':').strip())}", ""]
+    answer = answer_of(comparison, tally)
+    lines = [f"**{answer.word}** {code(answer.rest)}", ""]
     lines += [f"- {code(line)}" for line in lines_below(comparison)]
     if len(comparison.origins) > 1:
         lines += ["", "| origin | where | why |", "|---|---|---|"]

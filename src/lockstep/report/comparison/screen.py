@@ -24,11 +24,10 @@ from lockstep.report.comparison.pairs import reached_word, tensor_name
 from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.comparison.verdict_words import (
     OTHER_CHECKSUMS,
+    Answer,
+    answer_of,
     figure,
-    first_word,
-    headline_words,
     lines_below,
-    more_origins_words,
     place_words,
     ranks_words,
     source_words,
@@ -107,11 +106,11 @@ def render_comparison(
         colour.
     """
     text, tally = Page(width or WIDTH), tally_of(comparison.findings)
-    first = Page(width_of(text))
-    _add_headline(first, comparison, tally)
+    first, answer = Page(width_of(text)), answer_of(comparison, tally)
+    _add_headline(first, answer)
     add_wrapped(text, first.plain)
     style = "bold yellow" if comparison.other_precision_alone else _STYLES[comparison.verdict]
-    text.stylize(style, 0, len(first_word(comparison)))
+    text.stylize(style, 0, len(answer.word))
     for line in lines_below(comparison):
         add_paragraph(text, line)
     _add_uniform(text, comparison)
@@ -151,12 +150,11 @@ def print_comparison(
     OutputConsole().print(text, soft_wrap=True, highlight=False)
 
 
-def _add_headline(text: Text, comparison: Comparison, tally: Tally) -> None:
-    text.append(first_word(comparison))
-    words, source = headline_words(comparison, tally)
-    _add_with_source(text, words, source, used=len(first_word(comparison)))
-    if more := more_origins_words(comparison, tally):
-        add_paragraph(text, more)
+def _add_headline(text: Text, answer: Answer) -> None:
+    text.append(answer.word)
+    _add_with_source(text, answer.words, answer.source, used=len(answer.word))
+    if answer.more:
+        add_paragraph(text, answer.more)
 
 
 def _unsaid(comparison: Comparison) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import (
     Comparison,
     Explanation,
@@ -14,6 +16,7 @@ from lockstep.core.finding import (
     UniformChange,
     Verdict,
 )
+from lockstep.core.reason import About
 from lockstep.core.site import Phase
 from lockstep.core.text import times
 from lockstep.report.comparison import end_words
@@ -21,55 +24,85 @@ from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.paragraphs import counted
 
 
-def first_word(comparison: Comparison) -> str:
-    """The verdict, but for runs of which none is wrong and each computes in a precision of its own."""
-    return "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What every verb and face says of a comparison.
+
+    Parameters
+    ----------
+    word
+        The verdict, but for runs of which none is wrong and each computes in a precision of its own.
+    clauses
+        What follows it; the first one with its space or colon.
+    source
+        The source line of the first origin, or "".
+    more
+        The faults beside the first one, or "": the first may be one that nobody planted, as a library's race or a
+        flipped bit in the reference.
+    exit_code
+        What a shell is told.
+    """
+
+    word: str
+    clauses: tuple[str, ...]
+    source: str
+    more: str
+    exit_code: ExitCode
+
+    @property
+    def words(self) -> str:
+        """What follows the first word, up to the source line."""
+        return "; ".join(self.clauses)
+
+    @property
+    def rest(self) -> str:
+        """All that follows the first word, its colon or space left out."""
+        source = f", {self.source}" if self.source else ""
+        return " ".join(f"{self.words}{source} {self.more}".removeprefix(":").split())
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence, with its place and the source line of its first origin."""
+        return f"{self.word}{':' if self.words.startswith(':') else ''} {self.rest}"
+
+
+def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
+    """Return verdict, headline and exit code of a comparison; the one place where they are decided."""
+    tally = tally or tally_of(comparison.findings)
+    word = "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
+    source = source_words(comparison.origins[0]) if comparison.origins else ""
+    clauses, more = _clauses(comparison, tally), _more_origins(comparison, tally)
+    return Answer(word, tuple(clauses), source, more, comparison.exit_code())
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the verdict in one sentence, with its place and the source line of its first origin.
-
-    Every verb and face that tells of a comparison prints this; a terminal breaks it into lines.
-    """
-    tally = tally_of(comparison.findings)
-    words, source = headline_words(comparison, tally)
-    more = more_origins_words(comparison, tally)
-    whole = f"{first_word(comparison)}{words}{f', {source}' if source else ''} {more}"
-    return " ".join(whole.split())
+    """Return the verdict in one sentence, as every verb and face prints it first."""
+    return answer_of(comparison).headline
 
 
-def headline_words(comparison: Comparison, tally: Tally) -> tuple[str, str]:
-    """What follows the first word, from its space or colon on; and the source line that it ends with, or ""."""
+def _clauses(comparison: Comparison, tally: Tally) -> list[str]:
     if comparison.other_precision_alone:
-        return f" {_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}", ""
-    if comparison.verdict is Verdict.INCOMPARABLE:
-        reasons = (*comparison.not_compared, *comparison.notes, "nothing could be compared")
-        more = [one for one in comparison.endings if one != reasons[0]]
-        if comparison.compared:
-            more = [agreement_words(comparison, tally)]
-        return f": {'; '.join((reasons[0], *more))}", ""
+        return [f" {_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
     if comparison.origins:
-        return f" at {place_words(comparison.origins[0], tally)}", source_words(
-            comparison.origins[0]
-        )
-    if comparison.verdict is Verdict.DIVERGED and comparison.uniform:
+        return [f" at {place_words(comparison.origins[0], tally)}"]
+    compared = _compared(comparison, tally)
+    if comparison.verdict is Verdict.AGREE:
+        return [f": {compared[0]}", *compared[1:]]
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        first = (*comparison.not_compared, *comparison.notes, "nothing could be compared")[0]
+        more = [one for one in comparison.endings if one != first]
+        return [f": {first}", *(compared if comparison.compared else more)]
+    if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
-        return f": {words}: {uniform_words(comparison.uniform[0])}", ""
-    if comparison.verdict is Verdict.DIVERGED and (parted := end_words.parting(comparison)):
-        return f" after the recorded steps: {parted}; {agreement_words(comparison, tally)}", ""
-    if comparison.verdict is Verdict.DIVERGED:
-        words = f"{comparison.inherited} tensors differ, but none can be named the first"
-        return f": {words}", ""
-    return f": {agreement_words(comparison, tally)}", ""
+        return [f": {words}: {uniform_words(comparison.uniform[0])}"]
+    if parted := end_words.parting(comparison):
+        return [f" after the recorded steps: {parted}", *compared]
+    return [f": {comparison.inherited} tensors differ, but none can be named the first"]
 
 
-def more_origins_words(comparison: Comparison, tally: Tally) -> str:
-    """The faults beside the first one, in the headline too: the first may be one that nobody planted.
-
-    A library's race, or a flipped bit in the reference, comes before what the candidate does wrong.
-    """
+def _more_origins(comparison: Comparison, tally: Tally) -> str:
     more = [one for one in comparison.origins[1:] if one.kind is Kind.FAULT]
-    if not more or comparison.verdict is not Verdict.DIVERGED:
+    if not more:
         return ""
     return f"and at {counted(len(more), 'more origin')}: {place_words(more[0], tally)}" + (
         " first" if len(more) > 1 else ""
@@ -132,8 +165,9 @@ def source_words(origin: Origin) -> str:
 
 def origin_words(origin: Origin) -> str:
     """Kind and reason of an origin, the kind once."""
-    kind, reason = origin.kind.value, origin.reason
-    return reason if reason.startswith(f"the {kind}") else f"{kind}: {reason}"
+    clauses = origin.reason.clauses
+    said = origin.kind is Kind.RANDOM and clauses[0].about is About.RANDOM
+    return origin.reason if said else f"{origin.kind.value}: {origin.reason}"
 
 
 def explanation_sentence(explanation: Explanation) -> str:
@@ -168,11 +202,11 @@ OTHER_CHECKSUMS = "not judged (equal numbers, different checksums)"
 """How pairs are told of which only checksums of another tool differ."""
 
 
-def agreement_words(comparison: Comparison, tally: Tally) -> str:
+def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     """What was compared and how it came out; what was not judged, where there is any."""
     steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
     if not comparison.compared:
-        return f"{steps}no tensor was compared, so nothing was held against anything"
+        return [f"{steps}no tensor was compared, so nothing was held against anything"]
     compared = f"{steps}{comparison.compared} tensors compared"
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (
@@ -187,24 +221,23 @@ def agreement_words(comparison: Comparison, tally: Tally) -> str:
     said = [f"{count} {words}" for count, words in parts if count]
     if tally.equal == comparison.compared and len(said) == 1:
         said[0] = "all equal bit by bit"
-    beside = ", ".join(comparison.unrecorded)
-    words = ", ".join([compared, *said])
+    found = [", ".join([compared, *said])]
     if tally.by_statistics:
-        words += (
-            f"; {tally.by_statistics} by statistics alone, which do not show the order of elements"
+        found.append(
+            f"{tally.by_statistics} by statistics alone, which do not show the order of elements"
         )
     if tally.overruled:
-        words += f"; {tally.overruled} by a re-run that overrules the error model (see Notes)"
+        found.append(f"{tally.overruled} by a re-run that overrules the error model (see Notes)")
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
-        words = f"{words}; compared at the boundary of compiled code: {what}"
+        found.append(f"compared at the boundary of compiled code: {what}")
     if comparison.not_run_again:
-        words += f"; judged without running operators of {comparison.not_run_again} again"
-    words += end_words.in_headline(comparison.ends)
-    first = comparison.not_compared[:1]  # what an INCOMPARABLE begins with
-    ends = (one for one in comparison.endings if one not in words and one not in first)
-    words = "; ".join((words, *ends))
-    return f"{words}; not recorded: {beside}" if beside else words
+        found.append(f"judged without running operators of {comparison.not_run_again} again")
+    found += end_words.in_headline(comparison.ends)
+    said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
+    found += [one for one in comparison.endings if one not in said_before]
+    beside = ", ".join(comparison.unrecorded)
+    return [*found, f"not recorded: {beside}"] if beside else found
 
 
 def _unaligned_words(comparison: Comparison, count: int) -> str:

@@ -60,6 +60,38 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Pointing:
+    """What whole numbers point at, of which every rank counts its own from 0.
+
+    Parameters
+    ----------
+    counts
+        How many of them each rank has.
+    order
+        In which order the whole batch has those of the ranks, one rank after the other.
+    """
+
+    counts: tuple[int, ...]
+    order: Order
+
+    def of(self, parts: Sequence[Array]) -> list[Array]:
+        """Return the numbers of all ranks as the whole batch counts.
+
+        Raises
+        ------
+        UnlikeDimsError
+            If one points at nothing.
+        """
+        places = np.argsort(self.order.of(np.arange(sum(self.counts)), 0))
+        firsts = np.cumsum((0, *self.counts[:-1]))
+        for part, count in zip(parts, self.counts, strict=True):
+            if part.size and not (int(part.min()) >= 0 and int(part.max()) < count):
+                raise UnlikeDimsError(f"its numbers point behind the {count} rows of a rank")
+        found = zip(parts, firsts, strict=True)
+        return [places[first + part].astype(part.dtype) for part, first in found]
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """What is done with the parts of one tensor.
 
@@ -73,12 +105,15 @@ class Form:
         How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
     order
         In which order rows stand then, of `Spread.BATCH`.
+    pointing
+        What its elements point at; None where they are no places.
     """
 
     spread: Spread
     axis: int = 0
     outer: int = 1
     order: Order = Order()
+    pointing: Pointing | None = None
 
 
 def form_by_shape(
@@ -99,8 +134,8 @@ def form_by_shape(
 
     Examples
     --------
-    >>> form_by_shape([(4, 8), (3, 8)], (7, 8), equal=False)
-    Form(spread=<Spread.BATCH: 'its rows one rank after the other'>, axis=0, outer=1, order=Order(rows=()))
+    >>> form_by_shape([(4, 8), (3, 8)], (7, 8), equal=False).spread
+    <Spread.BATCH: 'its rows one rank after the other'>
     """
     if whole is None:
         return Form(Spread.COPIES) if equal else _rows(parts, order)
@@ -156,7 +191,7 @@ def together(parts: Sequence[Array], form: Form, dtype: str, *, divided_by: int 
         If parts do not fit each other.
     """
     if form.spread is Spread.BATCH:
-        array = _laid_out(parts, form)
+        array = _laid_out(form.pointing.of(parts) if form.pointing else parts, form)
         return array if divided_by == 1 else _divided(array, divided_by, dtype)
     if form.spread is Spread.COPIES:
         return parts[0] if divided_by == 1 else _divided(parts[0], divided_by, dtype)
@@ -240,6 +275,7 @@ def interleaved(form: Form, parts: Sequence[Shape], rows: Mapping[int, int]) -> 
 __all__ = [
     "Form",
     "Order",
+    "Pointing",
     "Spread",
     "apart",
     "flat_rows",

@@ -23,7 +23,15 @@ from lockstep.store.shards.batch_forms import Form, Spread, together
 from lockstep.store.shards.data_forms import DataForms
 from lockstep.store.shards.joining import Array, UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.put_together import Told, calls_by_key, made_of, place_of, read_call
+from lockstep.store.shards.put_together import (
+    Calls,
+    Key,
+    Told,
+    calls_by_key,
+    made_of,
+    place_of,
+    read_call,
+)
 from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
 from lockstep.store.shards.seen import (
     Forms,
@@ -60,7 +68,7 @@ def as_global_batch(many: Recording, one: Recording) -> Recording:
     (alone,) = one.ranks.values()
     shared = _share_a_batch(list(ranks.values()), alone)
     forms: Forms = TensorForms(len(ranks)) if shared else DataForms(list(ranks.values()))
-    joiner = _Joiner(many.path, list(ranks.values()), alone, forms)
+    joiner = Joiner(many.path, list(ranks.values()), alone, forms)
     return made_of(
         many, ranks, forms.name, joiner.calls, joiner.of_state, lambda: forms.sums_losses
     )
@@ -78,22 +86,32 @@ def _share_a_batch(ranks: Sequence[RankRecording], one: RankRecording) -> bool:
     )
 
 
-class _Joiner:
-    """Puts the calls of all ranks together, step by step."""
+class Joiner:
+    """Puts the calls of all ranks together, step by step.
+
+    Parameters
+    ----------
+    path
+        Where their recording lies.
+    ranks, one
+        Those, and the one that trains on the whole batch.
+    forms
+        Tells how they hold tensors.
+    """
 
     def __init__(
         self, path: Path, ranks: Sequence[RankRecording], one: RankRecording, forms: Forms
     ) -> None:
-        self._path, self._ranks, self._one, self._forms = path, ranks, one, forms
+        self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
         self._between = 0
         self._numbers: dict[int, int] = {}
 
     # --- calls
 
-    def calls(self) -> Iterator[ReadCall | NotSeen]:
+    def calls(self) -> Calls:
         """Every call, and what could not be put together."""
-        for step in self._told.steps_of(dict(enumerate(self._ranks)), self._path):
+        for step in self._told.steps_of(dict(enumerate(self.ranks)), self._path):
             yield from self._step(step)
         yield from self._told.gaps()
         yield from self._forms.notes()
@@ -101,12 +119,16 @@ class _Joiner:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
 
+    def by_rank(self, step: int) -> list[dict[Key, Call]]:
+        """The calls of a step by what they are, of each rank."""
+        return [calls_by_key(rank.calls(step)) for rank in self.ranks]
+
     def of_state(self, state: StateRecord) -> Form:
         """How ranks hold a state."""
         return self._forms.of_state(state.name.partition("|")[0])
 
     def _step(self, step: int) -> Iterator[ReadCall]:
-        by_rank = [calls_by_key(rank.calls(step)) for rank in self._ranks]
+        by_rank = self.by_rank(step)
         whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
         self._forms.begin(step, by_rank, whole)
         for key, call in by_rank[0].items():
@@ -261,4 +283,4 @@ def _far_apart(parts: Sequence[Array]) -> float:
     return most / max(float(np.abs(first).max(initial=0.0)), np.finfo(np.float64).tiny)
 
 
-__all__ = ["as_global_batch"]
+__all__ = ["Joiner", "as_global_batch"]

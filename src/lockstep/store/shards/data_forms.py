@@ -17,15 +17,18 @@ from lockstep.store.shards.batch_forms import (
     Form,
     Order,
     Spread,
+    apart,
     flat_rows,
     form_by_shape,
     interleaved,
     nearest,
     order_of,
+    together,
 )
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of
+from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
+from lockstep.store.shards.sorted_rows import SortedRows, module_around, sorted_in
 
 
 class DataForms:
@@ -47,7 +50,7 @@ class DataForms:
         self._order = Order()
         self._rows: Mapping[int, int] = {}
         self._forms: dict[tuple[int, bool, int], Form] = {}
-        self._sorting: set[str] = set()
+        self._sorted: Mapping[str, SortedRows | None] = {}
 
     @property
     def sums_losses(self) -> bool:
@@ -71,16 +74,23 @@ class DataForms:
     ) -> None:
         """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
         self._order, self._rows, self._forms = Order(), {}, {}
-        self._sorting = {call.site.module for call in by_rank[0].values() if _sorts_rows(call)}
+        self._ranks = len(by_rank)
         batches = []
         for seen in batches_of(by_rank, whole):
-            form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
-            if form is not None and form.axis == 0 and form.spread is Spread.BATCH:
+            if self.is_batch(seen):
                 batches.append(seen)
         if batches:
             self._rows = {place: one[0] for place, one in enumerate(batches[0].shapes)}
             self._order = self._order_of(batches)
             self._reordered |= bool(self._order.rows)
+        self._sorted = sorted_in(by_rank, whole, self._order)
+        for seen in seen_of(CallKind.LOSS, by_rank, whole):
+            self._of_loss(seen)
+
+    def is_batch(self, seen: Seen) -> bool:
+        """Whether the rows of ranks make those of one, by their shapes."""
+        form = form_by_shape(seen.shapes, seen.whole_shape, equal=False)
+        return form is not None and form.axis == 0 and form.spread is Spread.BATCH
 
     def _order_of(self, batches: Sequence[Seen]) -> Order:
         """By all tensors of the batch together, as rows of one may be equal; else by each alone."""
@@ -107,25 +117,17 @@ class DataForms:
             If their shapes make no batch, or their rows stand in orders of their own.
         """
         is_copied = seen.equal and seen.shapes[0] == seen.whole_shape
-        if not (seen.is_held or is_copied) and (sorting := self._sorted_by(seen.call)):
+        sorting = None if seen.is_held or is_copied else module_around(seen.call, self._sorted)
+        rows = None if sorting is None else self._sorted[sorting]
+        if sorting is not None and rows is None:
             raise UnlikeDimsError(f"{sorting} sorts the rows of each rank's batch")
         form, divided_by = self._form(seen)
+        if rows is not None and form.spread is Spread.BATCH:
+            form = _sorted_or_not(seen, form, rows)
         record = seen.first
         if record.role in (Role.INPUT, Role.OUTPUT):
             self._forms[(seen.call.id, record.role is Role.OUTPUT, record.index)] = form
         return form, divided_by
-
-    def _sorted_by(self, call: Call) -> str:
-        """The module within which a call is made that puts rows into orders of their own; "" for none."""
-        module, is_operator = call.site.module, call.kind is CallKind.OPERATOR
-        return next(
-            (
-                one
-                for one in self._sorting
-                if module.startswith(f"{one}.") or (is_operator and module == one)
-            ),
-            "",
-        )
 
     def _form(self, seen: Seen) -> tuple[Form, int]:
         role = seen.first.role
@@ -193,11 +195,37 @@ class DataForms:
         return told
 
 
-def _sorts_rows(call: Call) -> bool:
-    """Whether an operator sorts the rows of a batch, as where tokens go to experts: ranks have other orders then."""
-    given = [one for one in call.with_role(Role.INPUT) if not one.argument]
-    named = operator_of(call.site.op).name in ("sort", "argsort")
-    return named and bool(given) and len(given[0].shape) == 1
+def is_dealt(seen: Seen) -> bool:
+    """Whether the ranks' rows are those of one rank, to the last bit, in whatever order."""
+    whole = seen.whole
+    if whole is None or any(each.content.loader is None for each in seen.records):
+        return False
+    return order_of(flat_rows(np.concatenate(seen.parts)), flat_rows(whole)) is not None
 
 
-__all__ = ["DataForms"]
+def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
+    """The form of a tensor within a module that sorts rows: the one in which it is nearest to that of one rank.
+
+    Raises
+    ------
+    UnlikeDimsError
+        If it holds whole numbers, and in no form those of one rank: nothing says then what they point at.
+    """
+    exact = not is_floating(seen.first.dtype)
+    whole = seen.whole
+    if whole is None:
+        raise UnlikeDimsError("one rank does not have it, and nothing tells the order of its rows")
+    forms = list(rows.forms(form, seen.shapes, whole_numbers=exact))
+    parts, dtype, fitting = seen.parts, seen.first.dtype, []
+    for one in forms:
+        try:
+            fitting.append((apart(together(parts, one, dtype), whole), one))
+        except UnlikeDimsError:  # it points at nothing in this form
+            continue
+    far, best = min(fitting, key=lambda one: one[0])
+    if exact and any(far):
+        raise UnlikeDimsError("nothing tells at which rows its whole numbers point")
+    return best
+
+
+__all__ = ["DataForms", "is_dealt"]

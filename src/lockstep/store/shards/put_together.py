@@ -13,7 +13,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
-from lockstep.store.other_tools import LEFT_OUT, made_by
+from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, made_by
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
@@ -115,8 +115,9 @@ def made_of(
         If a rank cannot be read.
     """
     reader = Reader(name, lambda _: True, lambda _: _with_gaps(many, calls()))
-    parts = f"of {len(ranks)} ranks" if len(ranks) > 1 else f"by {name}"
-    made = Recording(made_by(reader, many.path, f"it was put together {parts}"))
+    parts = f"its {len(ranks)} ranks" if len(ranks) > 1 else name
+    gap = NotSeen(PUT_TOGETHER, f"{parts} were put together, and are compared as one")
+    made = Recording(made_by(reader, many.path, gap))
     made.path, made.put_together_of = many.path, many
     (rank,) = made.ranks.values()
     give_ends(rank, ranks, dims_of, summed_losses=summed_losses())
@@ -138,11 +139,15 @@ def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
     for call in calls:
         if call.recomputed:
             continue
-        name = call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
-        key = (call.kind, call.site, name)
+        key = (call.kind, call.site, name_of(call))
         found[(*key, counts[key])] = call
         counts[key] += 1
     return found
+
+
+def name_of(call: Call) -> str:
+    """What tells a call from others of its site: the parameter, of gradients and optimizers."""
+    return call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
 
 
 def record_key(record: TensorRecord) -> Key:
@@ -170,4 +175,14 @@ def place_of(record: TensorRecord, call: Call) -> str:
     return f"{record.role.value} {record.name} of {call.site}"
 
 
-__all__ = ["Key", "Told", "calls_by_key", "made_of", "place_of", "read_call", "record_key"]
+__all__ = [
+    "Calls",
+    "Key",
+    "Told",
+    "calls_by_key",
+    "made_of",
+    "name_of",
+    "place_of",
+    "read_call",
+    "record_key",
+]

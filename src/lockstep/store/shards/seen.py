@@ -127,13 +127,16 @@ def together_by_record(calls: Sequence[Call]) -> Iterator[tuple[TensorRecord, li
 
 def batches_of(by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]) -> Iterator[Seen]:
     """Yield the tensors of the batches of a step that all ranks and one have."""
+    return seen_of(CallKind.DATA, by_rank, whole)
+
+
+def seen_of(
+    kind: CallKind, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+) -> Iterator[Seen]:
+    """Yield the tensors of the calls of one kind in a step that all ranks and one have."""
     for key, call in by_rank[0].items():
         partner = whole.get(key)
-        if (
-            call.kind is not CallKind.DATA
-            or partner is None
-            or any(key not in one for one in by_rank)
-        ):
+        if call.kind is not kind or partner is None or any(key not in one for one in by_rank):
             continue
         for record, records in together_by_record([found[key] for found in by_rank]):
             one = partner_of(partner, record)
@@ -165,5 +168,6 @@ __all__ = [
     "arguments_of",
     "batches_of",
     "partner_of",
+    "seen_of",
     "together_by_record",
 ]

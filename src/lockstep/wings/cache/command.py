@@ -40,18 +40,18 @@ def cache() -> None:
 @options.option("--memory", default="1GB", words="Samples beyond it go to --spill.")
 @click.option(
     "--spill", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="A folder for what has no room in memory.",
+    help="Put samples that do not fit into memory into this folder.",
 )  # fmt: skip
 @click.option(
     "--spill-bytes",
     type=options.Size(),
     default="1TB",
     show_default=True,
-    help="Size of that folder.",
+    help="Use at most this much space in that folder, as in 100GB.",
 )
 @click.option(
     "--sessions", type=click.IntRange(min=1), default=32, show_default=True,
-    help="How many there may be; one that nobody uses goes for a new one.",
+    help="Keep at most this many sessions; a new one replaces an unused one.",
 )  # fmt: skip
 @click.option("--foreground", is_flag=True, help="Serve here until Ctrl-C.")
 def start(

@@ -37,7 +37,7 @@ class _Command(TrainingBehind):
 @options.option(
     "--against", words="A recording: COMMAND runs to its first backward, and set-ups are compared."
 )
-@options.option("--repeat", "times", words="Of COMMAND, twice at least.")
+@options.option("--repeat", "times", words="At least 2.")
 @click.option(
     "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",
     help="Run COMMAND until one of its ranks has waited so long for the others.",
@@ -46,7 +46,7 @@ class _Command(TrainingBehind):
     "--script", "scripts", multiple=True, type=click.Path(path_type=Path),
     help="Look at a script, or a folder of them, without running it.",
 )  # fmt: skip
-@options.option("--steps", default="0:2", words="Of COMMAND.")
+@options.option("--steps", default="0:2", words="For COMMAND.")
 @options.option("--keep")
 @options.forms
 @options.as_json

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,8 @@ from lockstep.wings.deploy.free_axes import extents_to_draw
 from lockstep.wings.deploy.fusions import Apart, Bisection, Culprit, Trials, search
 from lockstep.wings.deploy.inputs import read_inputs
 from lockstep.wings.deploy.model_file import MOST_BYTES, ModelFile, open_model
+from lockstep.wings.deploy.noted import described
 from lockstep.wings.deploy.runtime import Level, Settings, checked_sizes
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @click.command("bisect-fusions")
@@ -34,9 +31,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
     "--optimize", "level", old=["--level"],
     choices=[one.value for one in Level if one is not Level.NONE],
 )  # fmt: skip
-@click.option(
-    "--bitwise", is_flag=True, help="Take any difference for one, also what rounding makes."
-)
+@click.option("--bitwise", is_flag=True, help="Count every difference, also one within rounding.")
 @options.threads
 @options.entries
 @options.seed
@@ -159,24 +154,7 @@ def _place(file: ModelFile, value: str) -> str:
     node = next((one for one in file.proto.graph.node if value in one.output), None)
     if node is None:
         return f"value {value!r}"
-    noted = {one.key: one.value for one in node.metadata_props}
-    scopes = _scopes(noted.get("pkg.torch.onnx.name_scopes", ""))
-    own = [
-        one
-        for one in _FRAME.findall(noted.get("pkg.torch.onnx.stack_trace", ""))
-        if "site-packages" not in one[0]
-    ]
-    where = f" of {scopes[-2]}" if len(scopes) > 1 and scopes[-2] else ""
-    line = f", {own[-1][0]}:{own[-1][1]}" if own else ""
-    return f"{node.op_type} {node.name!r}{where}{line}"
-
-
-def _scopes(text: str) -> list[str]:
-    try:
-        found = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return []
-    return [str(one) for one in found] if isinstance(found, list) else []
+    return described(node)
 
 
 def _as_json(file: ModelFile, found: Bisection) -> dict[str, Any]:

@@ -126,6 +126,16 @@ def computing(program: ExportedProgram) -> set[fx.Node]:
     return met
 
 
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """What a node is called with, by the names of its operator's schema."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {}
+    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    names = [one.name for one in schema.arguments]
+    return found | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+
+
 def operator_name(node: fx.Node) -> str:
     """What a node calls, as torch's API or its dispatcher spells it."""
     name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name
@@ -190,12 +200,13 @@ def given_call(inputs: Mapping[str, Array]) -> ReadCall:
     return ReadCall(0, "", "batch", tensors, kind=CallKind.DATA, phase=Phase.DATA)
 
 
-def held_calls(held: Mapping[str, Array]) -> Iterator[ReadCall]:
-    """What a model holds, by full name: a call for each module."""
-    modules: dict[str, list[ReadTensor]] = {}
-    for name, array in held.items():
-        modules.setdefault(name.rpartition(".")[0], []).append(ReadTensor(Role.PARAM, name, array))
-    for module, tensors in modules.items():
+def held_calls(held: Mapping[str, Callable[[], Array]]) -> Iterator[ReadCall]:
+    """What a model holds, by full name: a call for each module, whose arrays are made when it is asked for."""
+    modules: dict[str, list[str]] = {}
+    for name in held:
+        modules.setdefault(name.rpartition(".")[0], []).append(name)
+    for module, names in modules.items():
+        tensors = [ReadTensor(Role.PARAM, name, held[name]()) for name in names]
         yield ReadCall(0, module, "torch.nn.Module", tensors, kind=CallKind.INIT, phase=Phase.INIT)
 
 

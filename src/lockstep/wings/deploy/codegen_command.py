@@ -20,6 +20,7 @@ from lockstep.wings.deploy.codegen.checked import (
 from lockstep.wings.deploy.codegen.generate import check_name, fixed, generated
 from lockstep.wings.deploy.codegen.program import files_of
 from lockstep.wings.deploy.codegen.screen import Answer, as_values, render
+from lockstep.wings.deploy.large_models import whole
 from lockstep.wings.deploy.model_file import open_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
 from lockstep.wings.deploy.runtime import Array
@@ -36,7 +37,7 @@ from lockstep.wings.deploy.runtime import Array
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="How many of them.",
+    help="Use this many samples.",
 )
 @click.option(
     "--batch",
@@ -45,7 +46,9 @@ from lockstep.wings.deploy.runtime import Array
     show_default=True,
     help="Samples that the function takes at once.",
 )
-@click.option("--name", default="model", show_default=True, help="Of the C function and its file.")
+@click.option(
+    "--name", default="model", show_default=True, help="Name the C function and its file so."
+)
 @options.force
 @options.as_json
 def codegen(
@@ -79,7 +82,7 @@ def codegen(
         else drawn_samples(file.inputs)
     )
     several = _samples(given, batch, samples)
-    program = generated(fixed(file.proto, several[0]), name)
+    program = generated(fixed(whole(file.proto), several[0]), name)
     results = recorded(program.model, several)
     allowed = allowed_differences(program.model, several, results)
     files = files_of(program, several, results, allowed)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterator
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from lockstep.core.errors import UsageError
+
+_CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 
 
 def engine(name: str, extra: str = "export") -> Any:
@@ -41,7 +47,9 @@ def bfloat16() -> Any:
 
 
 @contextmanager
-def as_sentence(what: str, advice: str = "") -> Iterator[None]:
+def as_sentence(
+    what: str, advice: str = "", where: Callable[[str], str] = lambda said: ""
+) -> Iterator[None]:
     """Turn whatever a library raises into one sentence; libraries raise types of their own, without a common one.
 
     Parameters
@@ -50,6 +58,8 @@ def as_sentence(what: str, advice: str = "") -> Iterator[None]:
         What could not be done, as in "model.onnx: cannot be loaded".
     advice
         What to do about it.
+    where
+        Which part of a model what the library says is of, as a clause.
 
     Raises
     ------
@@ -62,7 +72,35 @@ def as_sentence(what: str, advice: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         said = first_line(error)
-        raise UsageError(f"{what} ({said})" + (f"; {advice}" if advice else "")) from error
+        raise UsageError(
+            f"{what} ({said}){where(str(error))}" + (f"; {advice}" if advice else "")
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[io.StringIO]:
+    """Keep what libraries print, log and warn of from the user's screen; what matters becomes a sentence."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    loggers = [logging.root] + [
+        one
+        for name, one in logging.root.manager.loggerDict.items()
+        if isinstance(one, logging.Logger) and name.split(".")[0] in _CHATTY
+    ]
+    kept = [(one, one.propagate, list(one.handlers)) for one in loggers]
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        warnings.simplefilter("ignore")
+        for one in loggers:
+            one.handlers, one.propagate = [handler], False
+        try:
+            yield said
+        finally:
+            for one, propagate, handlers in kept:
+                one.handlers, one.propagate = handlers, propagate
 
 
 def first_line(error: BaseException, most: int = 300) -> str:

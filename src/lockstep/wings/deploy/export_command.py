@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     help="The ONNX opset to write.",
 )
 @click.option("--half", is_flag=True, help="Export in float16.")
-@click.option(
-    "--plain", is_flag=True, help="Write the model as its rules wrote it, nothing folded or fused."
-)
+@click.option("--plain", is_flag=True, help="Write the model without folding and fusing.")
 @click.option(
     "--train-step",
     "train",
@@ -66,7 +64,7 @@ if TYPE_CHECKING:
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
               help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
-              help="JSON to keep in the file: class_names, preprocessing, whatever else.")  # fmt: skip
+              help="Keep this JSON in the file: class_names, preprocessing or other facts.")  # fmt: skip
 @shared.option("--keep", "recordings", old=["--recordings"])
 @options.entries
 @options.seed
@@ -148,21 +146,16 @@ def _kept_inputs(output: Path, tensors: dict[str, Any]) -> Path:
     return path
 
 
-def _plain_again(entries: Sequence[tuple[str, str]]) -> str:
-    """The command that was typed, with nothing optimised by the exporter."""
-    typed = typed_again(click.get_current_context(), without=("entries", "as_json", "force"))
-    return shell_line([*program(), "export", *typed, *_given((), entries, 0), "--plain", "--force"])
+def _again(entries: Sequence[tuple[str, str]], *more: str, without: Sequence[str] = ()) -> str:
+    """The command that was typed, with more to it."""
+    left = ("entries", "as_json", "force", *without)
+    typed = typed_again(click.get_current_context(), without=left)
+    return shell_line([*program(), "export", *typed, *_given((), entries, 0), *more, "--force"])
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
-    """The command that was typed, keeping its recordings in a new place."""
-    typed = typed_again(
-        click.get_current_context(), without=("entries", "recordings", "as_json", "force")
-    )
-    place = str(new_place(Path("parity")))
-    return shell_line(
-        [*program(), "export", *typed, *_given((), entries, 0), "--keep", place, "--force"]
-    )
+    """The same, keeping its recordings in a new place."""
+    return _again(entries, "--keep", str(new_place(Path("parity"))), without=("recordings",))
 
 
 def _print(
@@ -215,7 +208,7 @@ def _with_next(
     if comparison.verdict is Verdict.DIVERGED and stage.by_exporter:
         following = WhatNext(
             "leave out the exporter's own optimisation, which changes the numbers",
-            _plain_again(entries),
+            _again(entries, "--plain"),
         )
     elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
         command = shell_line([*program(), "bisect-fusions", str(output), *given])

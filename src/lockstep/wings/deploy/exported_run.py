@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from lockstep.kernels.digest import digest_of_bytes
 from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.calls import Array, array_of, is_call, names_of
 from lockstep.wings.deploy.engines import bfloat16, engine
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.module_run import draws_of
-from lockstep.wings.deploy.node_values import Values
+from lockstep.wings.deploy.node_values import Held, Values
 from lockstep.wings.deploy.program_run import ProgramRun, held_by
 from lockstep.wings.deploy.runtime import Level, Session, Settings
 from lockstep.wings.deploy.sixteen_bits import NARROW
@@ -84,10 +86,15 @@ class ExportedRun:
         """What the model was given, by name."""
         return self._inputs
 
-    def held(self) -> Mapping[str, Array]:
+    def held(self) -> Held:
         """What it holds of what the program holds, by full name there."""
+
+        def made(full: str, name: str) -> Array:
+            found: Array = _as_meant(self._tensor(name), self._meant[full])
+            return found
+
         return {
-            full: _as_meant(self._tensor(name), self._meant[full])
+            full: partial(made, full, name)
             for full, name in self._held.values()
             if self._meant[full].numel()
         }
@@ -133,7 +140,7 @@ class ExportedRun:
         return self._tensor(name) if name in self._tensors else None
 
     def _tensor(self, name: str) -> Array:
-        found: Array = np.array(engine("onnx").numpy_helper.to_array(self._tensors[name]))
+        found: Array = array_of_tensor(self._tensors[name])
         return found
 
     def _names_of_held(self, program: ExportedProgram) -> dict[str, tuple[str, str]]:
@@ -159,6 +166,7 @@ def run_as_user(
     inputs: Mapping[str, Array],
     values: Values,
     settings: Settings,
+    returned: Mapping[str, Any] | None = None,
 ) -> ExportedRun:
     """Run a model as its user will, and the graph that the runtime made of it with every node's output.
 
@@ -170,11 +178,12 @@ def run_as_user(
         As `ExportedRun` takes them.
     settings
         How the user runs it.
+    returned
+        What the model returned where it was run already.
     """
-    # Where random numbers are drawn, each run draws others.
-    is_drawn = bool(draws_of(program))
-    returned = None if is_drawn else Session(model, settings).run(as_taken(model, inputs))
-    graph = runtime.optimized_graph(model, settings)
+    if returned is None and not draws_of(program):  # each run draws others
+        returned = Session(model, settings).run(as_taken(model, inputs))
+    graph = runtime.optimized_graph(model, settings, aside=values.folder)
     return ExportedRun(graph, program, inputs, values, returned)
 
 

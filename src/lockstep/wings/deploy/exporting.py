@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch.export import ExportedProgram
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Frame
 from lockstep.wings.deploy.calls import stack_of
-from lockstep.wings.deploy.engines import engine, first_line
+from lockstep.wings.deploy.engines import engine, first_line, quiet
 from lockstep.wings.deploy.free_axes import (
     Axes,
     as_suggested,
@@ -25,6 +23,7 @@ from lockstep.wings.deploy.free_axes import (
     constraint_sentence,
     to_trace_with,
 )
+from lockstep.wings.deploy.large_models import message_of
 from lockstep.wings.deploy.model_file import opset_of, rename_values
 from lockstep.wings.deploy.model_source import ModelSource
 from lockstep.wings.deploy.recurrent import any_length
@@ -40,8 +39,6 @@ _TRANSLATING = re.compile(r"Error when translating node %(\S+) :")
 
 _NEXT_TO_0, _NEXT_TO_1 = 1e-7, 1e-4
 """How near to 0 or 1 the exporter's patterns may take a number for it: ten times their tolerances."""
-
-_CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _program(
 ) -> ExportedProgram:
     shapes = as_torch_takes(axes, inputs) if axes else None
     traced = to_trace_with(inputs, axes)
-    with _quiet(), any_length():
+    with quiet(), any_length():
         return torch.export.export(module, (), traced, dynamic_shapes=shapes, strict=False)
 
 
@@ -136,6 +133,7 @@ def to_onnx(
     *,
     opset: int = OPSET,
     rules: Mapping[Any, Any] | None = None,
+    aside: Path | None = None,
 ) -> Exported:
     """The ONNX model of a program.
 
@@ -149,6 +147,8 @@ def to_onnx(
         The opset to write; the file is read back, and another one in it is an error.
     rules
         Rules of the user's own for operators: a function of onnxscript by torch's operator.
+    aside
+        Where the weights of a model that is not small are left, as long as the model is needed; None keeps them in it.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def to_onnx(
     """
     engine("onnx"), engine("onnxscript")
     _check_returned(program)
-    with _quiet() as said, any_length():
+    with quiet() as said, any_length():
         try:
             made = torch.onnx.export(
                 program, (), kwargs=dict(inputs), dynamo=True, opset_version=opset, optimize=False, verbose=False,
@@ -167,10 +167,10 @@ def to_onnx(
             raise UsageError(_conversion_sentence(error, program)) from error
         if made is None or made.exported_program is None:
             raise UsageError("the exporter returned no model; another version of torch may")
-        plain = made.model_proto  # made anew each time
+        plain = made.model_proto if aside is None else message_of(made.model, aside)
         with _kept_apart(made.model.graph):
             made.optimize()
-        optimized = made.model_proto
+        optimized = made.model_proto if aside is None else message_of(made.model, aside)
     _restore_inputs(optimized, plain)
     for one in (plain, optimized):
         _check_opset(one, opset, said.getvalue())
@@ -247,32 +247,6 @@ def _is_next_to_a_whole(array: Any) -> bool:
         return False
     number = float(array.reshape(()))
     return 0 < abs(number) < _NEXT_TO_0 or 0 < abs(number - 1) < _NEXT_TO_1
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[io.StringIO]:
-    """Keep what exporters log and warn of from the user's screen; what matters becomes a sentence."""
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
-    loggers = [
-        one
-        for name, one in logging.root.manager.loggerDict.items()
-        if isinstance(one, logging.Logger) and name.split(".")[0] in _CHATTY
-    ]
-    kept = [(one, one.propagate, list(one.handlers)) for one in loggers]
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
-    ):
-        warnings.simplefilter("ignore")
-        for one in loggers:
-            one.handlers, one.propagate = [handler], False
-        try:
-            yield said
-        finally:
-            for one, propagate, handlers in kept:
-                one.handlers, one.propagate = handlers, propagate
 
 
 def _conversion_sentence(error: BaseException, program: ExportedProgram) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from lockstep.wings.deploy.engines import engine, first_line
 from lockstep.wings.deploy.free_axes import Axes, bounds_of, free_axes, name_axes, other_extents
 from lockstep.wings.deploy.model_file import write_model
 from lockstep.wings.deploy.model_source import ModelSource
+from lockstep.wings.deploy.module_run import as_it_was
 from lockstep.wings.deploy.parity import Parity, ParityRuns, with_gaps
 from lockstep.wings.deploy.runtime import Level, Settings
 from lockstep.wings.deploy.stage import Stage
@@ -80,9 +81,20 @@ def writer_for(path: Path) -> Writer:
 def _write_onnx(
     source: ModelSource, inputs: Mapping[str, torch.Tensor], order: Order, folder: Path
 ) -> Written:
+    with tempfile.TemporaryDirectory(prefix="lockstep-weights-") as aside:
+        return _written_onnx(source, inputs, order, folder, Path(aside))
+
+
+def _written_onnx(
+    source: ModelSource,
+    inputs: Mapping[str, torch.Tensor],
+    order: Order,
+    folder: Path,
+    aside: Path,
+) -> Written:
     program = exporting.program_of(source, inputs, free_axes(order.dynamic, inputs))
     axes = source.axes
-    exported = exporting.to_onnx(program, inputs, opset=order.opset)
+    exported = exporting.to_onnx(program, inputs, opset=order.opset, aside=aside)
     for one in (exported.plain, exported.optimized):
         name_axes(one, axes, exported.program)
     runs = ParityRuns(exported.program, inputs, folder, source.module)
@@ -92,7 +104,6 @@ def _write_onnx(
         Stage("plain", "As its rules wrote it, nothing optimised", runs.plain(exported.plain))
     ]
     longer = _of_other_extents(source, exported, inputs, axes, folder) if axes else []
-    exported = replace(exported, plain=None)  # a copy of all weights that nothing needs any more
     as_run = Stage(
         "as_run",
         f"As onnxruntime {version} runs it, all optimised",
@@ -167,8 +178,8 @@ def _check_called(source: ModelSource, inputs: Mapping[str, torch.Tensor]) -> No
     if source.module is None:
         return
     try:
-        with torch.no_grad():
-            copy.deepcopy(source.module)(**{name: one.clone() for name, one in inputs.items()})
+        with torch.no_grad(), as_it_was(source.module):
+            source.module(**{name: one.clone() for name, one in inputs.items()})
     except Exception as error:
         raise UsageError(
             f"--dynamic: the module itself fails with {extents_of(inputs)}"

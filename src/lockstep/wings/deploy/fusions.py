@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from lockstep.wings.deploy import runtime
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.optimizers import RULE_SET, Optimizer, rules_of_library
-from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed
+from lockstep.wings.deploy.rounding import SINGLE_EPS, allowed, relative_distance
 from lockstep.wings.deploy.runtime import Session, Settings
 from lockstep.wings.deploy.sixteen_bits import in_single_precision
 
@@ -281,18 +282,6 @@ def search(trials: Trials, *, bitwise: bool) -> Bisection:
     return Bisection(ran, whole, first, tuple(culprits), left.apart, trials.count)
 
 
-def relative_distance(one: Array, other: Array) -> float:
-    """`|a - b| / max(|a|, |b|)`, Euclidean; infinite where one has NaN or infinities that the other has not."""
-    left, right = (np.asarray(value, dtype=np.float64).ravel() for value in (one, other))
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    if same.all():
-        return 0.0
-    if not np.isfinite(left[~same]).all() or not np.isfinite(right[~same]).all():
-        return float("inf")
-    left, right = np.where(np.isfinite(left), left, 0), np.where(np.isfinite(right), right, 0)
-    return float(np.linalg.norm(left - right) / max(np.linalg.norm(left), np.linalg.norm(right)))
-
-
 def moved(array: Array, draw: np.random.Generator) -> Array:
     """Each element times 1 - u, 1 or 1 + u at random, u the dtype's spacing at 1; whole numbers as they are."""
     if array.dtype.kind != "f":
@@ -306,7 +295,7 @@ def _moved_model(model: Any, draw: np.random.Generator) -> Any:
     found = type(model)()
     found.CopyFrom(model)
     for tensor in found.graph.initializer:
-        array = helper.to_array(tensor)
+        array = array_of_tensor(tensor)
         if array.dtype.kind == "f" and array.ndim:  # a single number is a constant of the program
             tensor.CopyFrom(helper.from_array(moved(array, draw), tensor.name))
     return found

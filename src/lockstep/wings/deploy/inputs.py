@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
-from lockstep.wings.deploy.engines import bfloat16
+from lockstep.wings.deploy.engines import bfloat16, engine
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -82,15 +81,23 @@ def read_inputs(
     UsageError
         If something cannot be read, is missing, or does not fit the signature.
     """
-    found: dict[str, Array] = {}
-    for one in given:
-        for name, array in _arrays(one, seed).items():
-            found[_name_in(name, signature, found)] = array
+    found = named(given, signature, seed=seed)
     if not signature:
         return found
     if not given:
         found = {spec.name: _drawn_by_signature(spec, free or {}).array(seed) for spec in signature}
     return checked(found, signature)
+
+
+def named(
+    given: Sequence[str], signature: Sequence[TensorSpec], *, seed: int = 0
+) -> dict[str, Array]:
+    """Arrays as they are given, by the model's names of them; `read_inputs` checks them too."""
+    found: dict[str, Array] = {}
+    for one in given:
+        for name, array in _arrays(one, seed).items():
+            found[_name_in(name, signature, found)] = array
+    return found
 
 
 def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
@@ -116,8 +123,23 @@ def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]
     return [sets[0] | one for one in sets]
 
 
-def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict[str, Array]:
+def checked(
+    found: Mapping[str, Array],
+    signature: Sequence[TensorSpec],
+    *,
+    option: str = "--inputs",
+    are_samples: bool = False,
+) -> dict[str, Array]:
     """Inputs in the signature's order, each with the dtype and the shape that it says.
+
+    Parameters
+    ----------
+    found, signature
+        By name, and what the model takes.
+    option
+        How the user gave them.
+    are_samples
+        Whether the first axis is that of samples, of which there may be any number.
 
     Raises
     ------
@@ -133,11 +155,18 @@ def checked(found: Mapping[str, Array], signature: Sequence[TensorSpec]) -> dict
             *([f"has {listed(unknown)}, which the model does not take"] if unknown else []),
         ]
         raise UsageError(
-            f"--inputs {' and '.join(parts)}; the model takes {listed([str(one) for one in signature], 9)}"
+            f"{option} {' and '.join(parts)}; the model takes {listed([str(one) for one in signature], 9)}"
         )
     extents: dict[str, tuple[int, str]] = {}
     for spec in signature:
-        _check_one(spec, found[spec.name], extents)
+        free = replace(spec, shape=(None, *spec.shape[1:])) if are_samples and spec.shape else spec
+        try:
+            _check_one(free, found[spec.name], extents)
+        except ValueError as error:
+            more = ", samples along the first axis" if are_samples else ""
+            raise UsageError(
+                f"{option} {spec.name} {error}; the model takes {spec}{more}"
+            ) from None
     return {name: found[name] for name in wanted}
 
 
@@ -199,43 +228,27 @@ def _file_arrays(path: Path) -> dict[str, Array]:
         ) from error
 
 
-def _npy(file: BinaryIO) -> dict[str, Array]:
-    return {"arr_0": np.lib.format.read_array(file, allow_pickle=False)}
-
-
-def _npz(file: BinaryIO) -> dict[str, Array]:
-    with zipfile.ZipFile(file) as archive:
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(
-                archive.open(name), allow_pickle=False
-            )
-            for name in archive.namelist()
-        }
+def _numpy(file: BinaryIO) -> dict[str, Array]:
+    """Arrays of a .npy or .npz file, without objects."""
+    found = np.load(file, allow_pickle=False)
+    return {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
 
 
 _SAFE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
-                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?", "BF16": "<u2"}  # fmt: skip
+                "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?"}  # fmt: skip
 
 
 def _safetensors(file: BinaryIO) -> dict[str, Array]:
-    """Tensors of a .safetensors file; the format is a header of JSON behind its length, then the bytes."""
-    data = file.read()
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        raise ValueError("its header is longer than the file")
-    header, found = json.loads(data[8 : 8 + length]), {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] not in _SAFE_DTYPES or not 0 <= begin <= end <= len(data) - 8 - length:
-            raise ValueError(
-                f"tensor {name!r} is of dtype {entry['dtype']} at bytes {begin} to {end}"
-            )
-        kind = bfloat16() if entry["dtype"] == "BF16" else _SAFE_DTYPES[entry["dtype"]]
-        flat = np.frombuffer(data[8 + length + begin : 8 + length + end], dtype=kind)
-        found[name] = flat.reshape(entry["shape"])
-    return found
+    """Tensors of a .safetensors file; its own reader for NumPy has no bfloat16."""
+    try:
+        found = engine("safetensors").deserialize(file.read())
+    except engine("safetensors").SafetensorError as error:
+        raise ValueError(str(error)) from error
+    kinds = {"BF16": bfloat16(), **_SAFE_DTYPES}
+    return {
+        name: np.frombuffer(one["data"], kinds[one["dtype"]]).reshape(one["shape"])
+        for name, one in found
+    }
 
 
 def _pt(file: BinaryIO) -> dict[str, Array]:
@@ -250,8 +263,8 @@ def _is_float(dtype: str) -> bool:
 
 
 _READERS: dict[str, Callable[[BinaryIO], dict[str, Array]]] = {
-    ".npz": _npz,
-    ".npy": _npy,
+    ".npz": _numpy,
+    ".npy": _numpy,
     ".safetensors": _safetensors,
     ".pt": _pt,
 }
@@ -275,7 +288,7 @@ def _drawn_by_signature(spec: TensorSpec, free: Mapping[str, int]) -> Drawn:
 
 def _check_one(spec: TensorSpec, array: Array, extents: dict[str, tuple[int, str]]) -> None:
     if spec.dtype and str(array.dtype) != spec.dtype:
-        raise UsageError(f"--inputs {spec.name} is of {array.dtype}; the model takes {spec}")
+        raise ValueError(f"is of {array.dtype}")
     if spec.shape is None:
         return
     fits = len(array.shape) == len(spec.shape) and all(
@@ -283,13 +296,9 @@ def _check_one(spec: TensorSpec, array: Array, extents: dict[str, tuple[int, str
         for have, want in zip(array.shape, spec.shape, strict=True)
     )
     if not fits:
-        raise UsageError(
-            f"--inputs {spec.name} has the shape {list(array.shape)}; the model takes {spec}"
-        )
+        raise ValueError(f"has the shape {list(array.shape)}")
     for have, want in zip(array.shape, spec.shape, strict=True):
         if isinstance(want, str):
             known, by = extents.setdefault(want, (have, spec.name))
             if known != have:
-                raise UsageError(
-                    f"--inputs {spec.name} has {have} along {want!r}, and {by} has {known}; the model takes {spec}"
-                )
+                raise ValueError(f"has {have} along {want!r}, and {by} has {known}")

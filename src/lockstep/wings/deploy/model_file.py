@@ -16,9 +16,10 @@ from lockstep.core.replacement import replacing
 from lockstep.wings.deploy.engines import engine, first_line
 from lockstep.wings.deploy.large_models import (
     MOST_IN_ONE,
-    graph_alone,
     inferred_shapes,
     is_large,
+    opened,
+    pieces_of,
     write_large,
 )
 
@@ -60,7 +61,7 @@ class ModelFile:
     path
         Where it lies.
     proto
-        The `onnx.ModelProto`, its external data loaded.
+        The `onnx.ModelProto`; its external data is loaded, or lies where `large_models` maps it.
     """
 
     path: Path
@@ -140,8 +141,7 @@ def open_model(path: Path, *, most_bytes: int = MOST_BYTES) -> ModelFile:
     if not proto.graph.node or not proto.opset_import:
         raise UsageError(f"{path}: is no ONNX model (no graph, or no opset, in it)")
     _check(proto, path, most_bytes)
-    onnx.load_external_data_for_model(proto, str(path.parent))
-    check_between(proto, path, most_bytes)
+    check_between(opened(proto, path.parent, [*_tensors(proto.graph, path)]), path, most_bytes)
     return ModelFile(path, proto)
 
 
@@ -169,8 +169,8 @@ def write_model(proto: Any, path: Path, facts: Mapping[str, Any]) -> ModelFile:
         if is_large(proto):
             write_large(proto, path)
         else:
-            with replacing(path) as aside:
-                aside.write_bytes(proto.SerializeToString(deterministic=True))
+            with replacing(path) as aside, aside.open("xb") as file:
+                file.writelines(pieces_of(proto))
     except OSError as error:
         raise OutputExistsError(
             f"{path}: cannot be written ({error.strerror or error}); give another place with -o"
@@ -186,11 +186,12 @@ def opset_of(proto: Any) -> int:
 
 def digest_of(proto: Any) -> str:
     """SHA-256 of a model, as hex digits, without the entry of its metadata that states it."""
-    bare, weights = graph_alone(proto)
-    _set_metadata(bare, {}, without=_DIGEST)
-    digest = hashlib.sha256(bare.SerializeToString(deterministic=True))
-    for one in weights:
-        digest.update(one.raw_data)
+    stated = {one.key: one.value for one in proto.metadata_props if one.key == _DIGEST}
+    _set_metadata(proto, {}, without=_DIGEST)
+    digest = hashlib.sha256()
+    for one in pieces_of(proto):
+        digest.update(one)
+    _set_metadata(proto, stated)
     return digest.hexdigest()
 
 

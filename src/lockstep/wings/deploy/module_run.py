@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,25 @@ from torch.export import ExportedProgram
 
 from lockstep.capture.exported_modules import module_of
 from lockstep.core.text import listed
-from lockstep.wings.deploy.calls import array_of, is_call, operator_name, stack_of
+from lockstep.wings.deploy.calls import (
+    arguments_of,
+    array_of,
+    is_call,
+    operator_name,
+    stack_of,
+    tensor_of,
+)
 from lockstep.wings.deploy.engines import first_line
+from lockstep.wings.deploy.node_values import Values
+from lockstep.wings.deploy.rounding import relative_distance
 
 _ROUNDINGS = 1 << 12
 """Unit roundoffs that a program's outputs may be off its module's: the kernels are the same, or decomposed."""
 
+
+_CHOOSING = ("aten.topk.default", "aten.sort.default")
+"""Operators whose indices of equal values are not defined (torch's documentation of `topk`, and of `sort` that is not
+stable)."""
 
 _KEEPS_TENSORS = (
     "the module is at fault: once exported, it cannot be called again ({}), so forward keeps tensors from one call to"
@@ -59,7 +73,7 @@ def run_module(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> M
         By name.
     """
     gaps, notes = [], [*_left_training(module)]
-    with _as_it_was(module) as changed:
+    with as_it_was(module) as changed:
         given = {name: one.clone() for name, one in inputs.items()}
         try:
             outputs = _called(module, given)
@@ -152,6 +166,21 @@ def order_notes(program: ExportedProgram, value_of: Callable[[fx.Node], Any]) ->
         )
 
 
+def tie_notes(ties: Sequence[fx.Node]) -> Iterator[str]:
+    """Operators that choose among equal values, of which the file chose others than torch."""
+    if ties:
+        yield (
+            f"warning: {listed([_place(one) for one in ties])} chooses among equal values with these inputs; which"
+            " it takes is not defined, and another runtime or device may take others; all else was compared with the"
+            " file's"
+        )
+
+
+def choices_of(program: ExportedProgram) -> list[fx.Node]:
+    """The nodes of a program that choose among values, and say which."""
+    return [node for node in program.graph.nodes if str(node.target) in _CHOOSING]
+
+
 def flat_tensors(returned: Any) -> list[torch.Tensor]:
     """All tensors in what a module returns, in the order of its program's outputs."""
     leaves = torch.utils._pytree.tree_leaves(returned)
@@ -179,7 +208,13 @@ def _called(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], seed: int = 0
 ) -> list[torch.Tensor]:
     """What a module returns, copied, with the same random numbers of torch each time, and others by their seed."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _seeded(seed):
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        _seeded(seed),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # its own, and not of the export
         torch.manual_seed(0)
         outputs = [one.clone() for one in flat_tensors(module(**inputs))]
     if any(isinstance(one, FakeTensor) for one in outputs):
@@ -201,21 +236,27 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[Any]:
+def as_it_was(module: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
     """Put parameters and buffers back afterwards; gives what tells the names of those that are others by now."""
     held = dict(module.named_parameters()) | dict(module.named_buffers())
-    before = {name: one.detach().clone() for name, one in held.items()}
+    before = Values()  # large ones in files: a second module may not fit into memory
+    for name, one in held.items():
+        before.add(name, array_of(one))
+
+    def is_other(name: str, now: torch.Tensor) -> bool:
+        return not _is_same(tensor_of(before.get(name)), now.detach())
 
     def changed() -> list[str]:
         now = dict(module.named_parameters()) | dict(module.named_buffers())
-        return [name for name, one in before.items() if not _is_same(one, now[name])]
+        return [name for name in held if is_other(name, now[name])]
 
     try:
         yield changed
     finally:
-        with torch.no_grad():
+        with torch.no_grad(), before:
             for name, one in held.items():
-                one.copy_(before[name])
+                if is_other(name, one):
+                    one.copy_(tensor_of(before.get(name)))
         for name, one in module.named_buffers():
             if one is not held[name]:  # bound anew
                 owner, _, last = name.rpartition(".")
@@ -245,14 +286,14 @@ def _draws(node: fx.Node) -> bool:
     """Whether a node draws: dropout and its kin in training alone, and not where nothing is dropped."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    given = _arguments(node)
+    given = arguments_of(node)
     is_off = False in (given.get("train"), given.get("training")) or given.get("p") == 0
     return not is_off and given.get("dropout_p") != 0
 
 
 def _trains(node: fx.Node) -> bool:
     """Whether a node normalises by the statistics of its batch."""
-    given = _arguments(node)
+    given = arguments_of(node)
     return (
         "running_mean" in given
         and given["running_mean"] is not None
@@ -260,19 +301,9 @@ def _trains(node: fx.Node) -> bool:
     )
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """What a node is called with, by the names of its operator's schema."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return {}
-    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    names = [one.name for one in schema.arguments]
-    return found | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-
-
 def _repeats(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> bool:
     """Whether a scatter that does not accumulate is given the same index twice, with values of their own."""
-    given, name = _arguments(node), str(node.target)
+    given, name = arguments_of(node), str(node.target)
     values = given.get("src", given.get("source", given.get("values")))
     if not isinstance(values, fx.Node) or np.size(value_of(values)) < 2 or given.get("accumulate"):
         return False
@@ -319,17 +350,7 @@ def _type(tensor: torch.Tensor) -> str:
 
 
 def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Relative Euclidean distance; infinite where only one is NaN, or both are other infinities."""
-    kind = "c16" if one.is_complex() else "f8"
-    left, right = array_of(one).astype(kind), array_of(other).astype(kind)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    left, right = left[~same], right[~same]
-    if not (np.isfinite(left).all() and np.isfinite(right).all()):
-        return float("inf")
-    whole = array_of(one).astype(kind)
-    scale = float(np.linalg.norm(whole[np.isfinite(whole)]))
-    off = float(np.linalg.norm(left - right))
-    return off / scale if scale else (float("inf") if off else 0.0)
+    return relative_distance(array_of(one), array_of(other))
 
 
 def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:

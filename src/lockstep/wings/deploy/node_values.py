@@ -38,7 +38,7 @@ class NodeValues(Protocol):
     def given(self) -> Mapping[str, Array]:
         """What the program was given, by name."""
 
-    def held(self) -> Mapping[str, Array]:
+    def held(self) -> Held:
         """What it computed with besides, by full name."""
 
     def value(self, node: fx.Node) -> Any:
@@ -48,12 +48,21 @@ class NodeValues(Protocol):
         """What the program returned."""
 
 
+Held = Mapping[str, Callable[[], Array]]
+"""What gives an array, by name: all weights of a model at once may not fit into memory."""
+
+
 class Values:
     """Arrays by name; large ones lie in a folder that goes when this is left."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lockstep-values-")
         self._held: dict[str, Any] = {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder, for what else is to go with it."""
+        return Path(self._folder.name)
 
     def add(self, name: str, value: Any) -> None:
         """Keep an array, a list of arrays, or a number."""

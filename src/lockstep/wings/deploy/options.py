@@ -26,7 +26,7 @@ def entries_of(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 inputs = options.option("--inputs", multiple=True)
-seed = options.option("--seed", default=0, words="Of inputs that are drawn.")
+seed = options.option("--seed", default=0, words="For inputs that are drawn at random.")
 entries = options.option(
     "--session", "entries", multiple=True, old=["--set"],
     callback=lambda context, parameter, given: entries_of(given),

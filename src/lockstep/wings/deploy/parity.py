@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from lockstep.capture.exported_modules import module_of
 from lockstep.comparison import compare_recordings
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.site import Role
@@ -35,12 +36,15 @@ from lockstep.wings.deploy.calls import (
     tensor_of,
 )
 from lockstep.wings.deploy.exported_run import ExportedRun, run_as_user, values_of
+from lockstep.wings.deploy.model_file import dtype_name
 from lockstep.wings.deploy.module_run import (
     against_program,
+    choices_of,
     draws_of,
     order_notes,
     program_gaps,
     run_module,
+    tie_notes,
 )
 from lockstep.wings.deploy.node_values import (
     Segment,
@@ -51,7 +55,7 @@ from lockstep.wings.deploy.node_values import (
     write_segments,
 )
 from lockstep.wings.deploy.program_run import ProgramRun
-from lockstep.wings.deploy.runtime import Settings
+from lockstep.wings.deploy.runtime import Session, Settings
 from lockstep.wings.deploy.sixteen_bits import in_single_precision
 
 _SHOWN = 6
@@ -95,6 +99,11 @@ class ParityRuns:
     module
         What the program was made of: what it returns is compared with the program, and what of it no file can
         repeat is said. None where it is not there.
+
+    Attributes
+    ----------
+    is_emulated
+        Whether the model was computed in float32, each result rounded: the runtime has no kernels for its bfloat16.
     """
 
     def __init__(
@@ -107,6 +116,7 @@ class ParityRuns:
         self._program, self._inputs, self._folder = program, inputs, folder
         self._arrays = {name: array_of(tensor) for name, tensor in inputs.items()}
         self._called = None if module is None else run_module(module, inputs)
+        self.is_emulated = False
 
     def plain(self, model: Any) -> Parity:
         """Hold a model against the program operator by operator, nothing of it optimised.
@@ -124,7 +134,7 @@ class ParityRuns:
             write_operators(self._program, ran, eager)
             without = write_operators(self._program, run, exported)
         found = compare_recordings(eager.finish(), exported.finish())
-        notes = [*_left_out(without), *order_notes(self._program, ran.value)]
+        notes = [*_left_out(without), *order_notes(self._program, ran.value), *tie_notes(ran.ties)]
         return self._parity(found, ran, notes, _other_types(ran, run))
 
     def loaded(self, program: ExportedProgram) -> Parity:
@@ -149,10 +159,13 @@ class ParityRuns:
         """
         eager, exported = self._written(BESIDE), self._written(AS_RUN)
         noise = []
-        if self.is_emulated:
+        returned = None
+        if _has(self._program, torch.bfloat16):
+            returned = self._run_in_bfloat16(model, settings)
+            self.is_emulated = returned is None
             model = self._in_single_precision(model, torch.bfloat16)
         with Values() as own, Values() as others:
-            run = run_as_user(model, self._program, self._arrays, others, settings)
+            run = run_as_user(model, self._program, self._arrays, others, settings, returned)
             ran = run.beside = self._run(own, run)
             every = segments_of(self._program, lambda node: _is_left(node, ran, run))
             segments = [one for one in every if _is_tensor(one.last)]
@@ -168,6 +181,7 @@ class ParityRuns:
         found = self._compared_as_run(eager.finish(), exported.finish(), noise)
         operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]
         notes = [*_fused_away(len(operators), len(segments)), *_what_is_in(segments, found)]
+        notes += tie_notes(ran.ties)
         parity = self._parity(found, ran, notes, _other_types(ran, run))
         return replace(parity, operators=len(operators))
 
@@ -182,10 +196,15 @@ class ParityRuns:
         found: Comparison = compare_recordings(reference, exported, judge=judge)
         return found
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether the model is of bfloat16, for which the runtime has no kernels on CPUs."""
-        return _has(self._program, torch.bfloat16)
+    def _run_in_bfloat16(self, model: Any, settings: Settings) -> dict[str, Any] | None:
+        """What a model with values of bfloat16 returns; None where the runtime has no kernels for it, or no form."""
+        given = (*model.graph.input, *model.graph.output)
+        if any(dtype_name(one.type.tensor_type.elem_type) == "bfloat16" for one in given):
+            return None
+        try:
+            return Session(model, settings).run(self._arrays)
+        except UsageError:
+            return None
 
     def _in_single_precision(self, model: Any, *dtypes: torch.dtype) -> Any:
         """A model with each operator of 16 bits in single precision, and its result rounded."""
@@ -199,9 +218,18 @@ class ParityRuns:
         self, values: Values, run: ExportedRun, draw: np.random.Generator | None = None
     ) -> ProgramRun:
         """The program run by torch, with the random numbers that a run of the model drew."""
-        drawn = {node.name: _as_returned(node, run) for node in draws_of(self._program)}
-        drawn = {name: value for name, value in drawn.items() if value is not None}
-        return ProgramRun(self._program, self._inputs, values, draw, drawn)
+        drawn, chosen = (
+            {one.name: found for one in nodes if (found := _as_returned(one, run)) is not None}
+            for nodes in (draws_of(self._program), choices_of(self._program))
+        )
+        return ProgramRun(self._program, self._inputs, values, draw, drawn, chosen)
+
+    def _own(self, ran: ProgramRun) -> Sequence[torch.Tensor]:
+        """What the program returns by torch's own choices."""
+        if not ran.ties:
+            return ran.outputs
+        with Values() as values:
+            return ProgramRun(self._program, self._inputs, values).outputs
 
     def _written(self, name: str) -> WrittenRun:
         return WrittenRun(self._folder / name, ["lockstep", "export", f"({name})"])
@@ -212,7 +240,7 @@ class ParityRuns:
         gaps = [*gaps, *program_gaps(self._program)]
         said = [*notes]
         if self._called is not None:
-            own = [] if draws_of(self._program) else against_program(self._called, ran.outputs)
+            own = [] if draws_of(self._program) else against_program(self._called, self._own(ran))
             gaps += [*self._called.gaps] or [*own]
             said += self._called.notes
         comparison = with_gaps(found, gaps, said)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from lockstep.devices.vector_math import prepare_vector_math
-from lockstep.wings.deploy.calls import Array, array_of, computing
-from lockstep.wings.deploy.node_values import Values
+from lockstep.wings.deploy.calls import Array, arguments_of, array_of, computing
+from lockstep.wings.deploy.node_values import Held, Values
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -51,6 +53,13 @@ class ProgramRun:
         every result too: what comes of that is what rounding may make of each value. None runs it as it is.
     random
         What nodes that draw random numbers return, by name; those that are not in it draw.
+    chosen
+        What nodes that choose among values returned elsewhere, by name; taken where the choice is as right as torch's.
+
+    Attributes
+    ----------
+    ties
+        The nodes whose choice was taken: equal values, of which torch took others.
     """
 
     def __init__(
@@ -60,22 +69,17 @@ class ProgramRun:
         values: Values,
         draw: np.random.Generator | None = None,
         random: Mapping[str, Any] | None = None,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
-        def drawn(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor if draw is None else moved(tensor, draw)
-
         prepare_vector_math()
-        self._values = values
-        self._given = {name: drawn(tensor) for name, tensor in inputs.items()}
-        self._held = {
-            placeholder: (name, drawn(tensor))
-            for placeholder, (name, tensor) in held_by(program).items()
-        }
-        entering = {key: tensor for key, (_, tensor) in self._held.items()} | self._given
+        self._values, self._held = values, held_by(program)
+        self._seed = None if draw is None else int(draw.integers(1 << 31))
+        self._given = {name: self._moved(name, tensor) for name, tensor in inputs.items()}
         specs = program.graph_signature.input_specs
-        walk = _Walk(program.graph_module, values, draw, random or {})
+        walk = _Walk(program, values, draw, random or {}, chosen or {}, self._entering)
+        self.ties = walk.ties
         with torch.no_grad():
-            returned = walk.run(*(entering.get(one.arg.name, torch.empty(0)) for one in specs))
+            returned = walk.run(*(torch.empty(0) for _ in specs))
         kinds = [one.kind for one in program.graph_signature.output_specs]
         self.outputs = [
             one
@@ -87,18 +91,31 @@ class ProgramRun:
         """What the program was given, by name."""
         return {name: array_of(tensor) for name, tensor in self._given.items()}
 
-    def held(self) -> Mapping[str, Array]:
+    def held(self) -> Held:
         """Its parameters, buffers and constants, by full name; none without elements, which exporters leave out."""
-        return {name: array_of(one) for name, one in self._held.values() if one.numel()}
+        return {
+            name: partial(lambda key: array_of(self._entering(key)), key)
+            for key, (name, one) in self._held.items()
+            if one.numel()
+        }
 
     def value(self, node: fx.Node) -> Any:
         """What a node returned."""
         if node.op == "placeholder":
-            found = (
-                self._held[node.name][1] if node.name in self._held else self._given.get(node.name)
-            )
-            return None if found is None else array_of(found)
+            is_known = node.name in self._held or node.name in self._given
+            return array_of(self._entering(node.name)) if is_known else None
         return self._values.get(node.name)
+
+    def _entering(self, name: str) -> torch.Tensor:
+        """What a placeholder stands for; what is held is moved anew each time, the same way."""
+        if name in self._held:
+            return self._moved(name, self._held[name][1])
+        return self._given.get(name, torch.empty(0))
+
+    def _moved(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if self._seed is None:
+            return tensor
+        return moved(tensor, np.random.default_rng([self._seed, zlib.crc32(name.encode())]))
 
     def full_name(self, node: fx.Node) -> str | None:
         """The full name of what a placeholder holds; None for what the program is given."""
@@ -123,17 +140,33 @@ def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
 class _Walk(fx.Interpreter):
     def __init__(
         self,
-        module: fx.GraphModule,
+        program: ExportedProgram,
         values: Values,
         draw: np.random.Generator | None,
         random: Mapping[str, Any],
+        chosen: Mapping[str, Any],
+        entering: Callable[[str], torch.Tensor],
     ) -> None:
-        super().__init__(module)
-        self._kept, self._draw, self._random = values, draw, random
+        super().__init__(program.graph_module)
+        self._computing = computing(program)
+        self._chosen, self.ties = chosen, list[fx.Node]()
+        self._kept, self._draw, self._random, self._entering = values, draw, random, entering
+
+    def map_nodes_to_values(self, args: Any, n: fx.Node) -> Any:
+        """Arguments with values in the places of nodes; what enters is made when it is read, and not kept."""
+
+        def value(node: fx.Node) -> Any:
+            return self._entering(node.name) if node.op == "placeholder" else self.env[node]
+
+        return fx.node.map_arg(args, value)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node, and keep what it returns."""
+        """Run a node, and keep what it returns; what is written into state alone is in no file."""
+        if n.op == "call_function" and n not in self._computing:
+            return None
         result = self._random[n.name] if n.name in self._random else super().run_node(n)
+        if n.name in self._chosen:
+            result = self._choice(n, result, self._chosen[n.name])
         if n.op == "call_function":
             if self._draw is not None and isinstance(result, torch.Tensor):
                 result = moved(result, self._draw) if result.itemsize == 2 else result
@@ -141,6 +174,23 @@ class _Walk(fx.Interpreter):
             if kept is not None:
                 self._kept.add(n.name, kept)
         return result
+
+    def _choice(self, node: fx.Node, own: Any, other: Any) -> Any:
+        """What a node chose elsewhere, if it is a choice among equal values; else what torch chose."""
+        (source, *_), _ = self.fetch_args_kwargs_from_env(node)
+        axis = arguments_of(node)["dim"]
+        indices = other[1] if isinstance(other, tuple) else None
+        if indices is None or indices.shape != own[1].shape or torch.equal(indices, own[1]):
+            return own
+        extent = source.shape[axis] if source.dim() else 1
+        is_each_once = not (indices.sort(axis)[0].diff(dim=axis) == 0).any()
+        if not is_each_once or indices.min() < 0 or indices.max() >= extent:
+            return own
+        found = source.gather(axis, indices)
+        if not ((found == own[0]) | (found.isnan() & own[0].isnan())).all():
+            return own
+        self.ties.append(node)
+        return own[0], indices
 
 
 def _plain(result: Any) -> Any:

@@ -18,6 +18,7 @@ from lockstep.core.text import listed
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.report.paragraphs import counted
+from lockstep.wings.deploy.large_models import whole
 from lockstep.wings.deploy.model_file import ModelFile, open_model, write_model
 from lockstep.wings.deploy.quantize.build import Plan, quantized_model
 from lockstep.wings.deploy.quantize.calibration import Samples, drawn_samples, read_samples
@@ -58,10 +59,16 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @options.option("--output", required=True, words="A file.")
-@click.option("--bits", type=int, default=8, show_default=True, help="Of each weight, 1 to 16.")
+@click.option(
+    "--bits",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Use this many bits for each weight, 1 to 16.",
+)
 @click.option(
     "--activations", type=click.Choice(["8", "16"]),
-    help="Bits of each activation.  [default: 8 for weights of up to 8 bits, else 16]",
+    help="Use this many bits for each activation.  [default: 8 for weights of up to 8 bits, else 16]",
 )  # fmt: skip
 @click.option(
     "--ranges-from", "calibrate", cls=options.Option, old=["--calibrate"], multiple=True, metavar="FILE|SPEC",
@@ -72,7 +79,7 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 )
 @click.option(
     "--method", type=click.Choice([one.value for one in Method]), default="minmax", show_default=True,
-    help="How the range of an activation is chosen.",
+    help="Choose the range of an activation by this method.",
 )  # fmt: skip
 @click.option(
     "--per-channel/--per-tensor", default=True, show_default=True,
@@ -93,7 +100,7 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 )  # fmt: skip
 @options.option(
     "--accept", is_flag=False, flag_value=math.inf,
-    words="In points of accuracy, where labels are given; without a number any loss is accepted."
+    words="In points of accuracy, if you pass labels; without a number any loss is accepted."
     f"  [default: {ACCEPTED_POINTS:g}]",
 )  # fmt: skip
 @click.option(
@@ -141,6 +148,7 @@ def quantize(
     check_bits(bits)
     check_output_file(output, force=force)
     file = open_model(model)
+    file = replace(file, proto=whole(file.proto))  # quantisers read messages alone
     given, is_half = file.proto, is_float16(file.proto)
     facts_of = {"of": file.digest}
     if is_half:

@@ -16,10 +16,10 @@ from lockstep.cli import options as shared
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.replacement import replacing
+from lockstep.kernels.numbers import statistics_of
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
 from lockstep.report.table import Column, table_text
-from lockstep.store.written_calls import statistics_of
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.free_axes import check_extents, extents_to_draw
 from lockstep.wings.deploy.inputs import read_inputs
@@ -37,10 +37,10 @@ from lockstep.wings.deploy.training_run import Training, batches_of, training_of
     "--disable",
     multiple=True,
     metavar="OPTIMIZER",
-    help="Leave this optimizer of the runtime out; may be repeated.",
+    help="Leave this optimizer of the runtime out. Repeatable.",
 )
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs that are timed."
+    "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Time this many runs."
 )
 @click.option(
     "--train", is_flag=True, help="Train: the file is a step that `export --train-step` wrote."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import tempfile
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ from lockstep.wings.deploy.engines import as_sentence, engine
 from lockstep.wings.deploy.large_models import (
     graph_alone,
     inferred_shapes,
+    is_apart,
     is_large,
     message_for,
+    opened,
 )
 from lockstep.wings.deploy.model_file import ModelFile, check_between, value_bytes
+from lockstep.wings.deploy.noted import refused_in
 from lockstep.wings.deploy.optimizers import Optimizer
 
 Array = npt.NDArray[Any]
@@ -119,7 +124,7 @@ class Session:
             optimizers.check_names(
                 settings.disabled, ran_by(model, replace(settings, disabled=()), name=name)
             )
-        self._name = name
+        self._name, self._where = name, partial(refused_in, model)
         self._session = _opened(model, settings, name)
 
     @property
@@ -135,7 +140,7 @@ class Session:
         UsageError
             If the runtime fails, as where an input does not fit.
         """
-        with as_sentence(f"{self._name}: does not run"):
+        with as_sentence(f"{self._name}: does not run", where=self._where):
             return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
 
 
@@ -145,18 +150,32 @@ def ran_by(model: Any, settings: Settings, *, name: str = "the model") -> tuple[
     return optimizers.ran_in(log)
 
 
-def optimized_graph(model: Any, settings: Settings, *, name: str = "the model") -> Any:
-    """The graph that the runtime really runs, as an `onnx.ModelProto`."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
+def optimized_graph(
+    model: Any, settings: Settings, *, name: str = "the model", aside: Path | None = None
+) -> Any:
+    """The graph that the runtime really runs, as an `onnx.ModelProto`.
+
+    Parameters
+    ----------
+    model, settings, name
+        As `Session` takes them.
+    aside
+        Where the weights of a model that is not small are left, as long as its graph is needed; None loads them.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = aside or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = folder / "optimized.onnx"
 
         def dump(options: Any) -> None:
             options.optimized_model_filepath = str(path)
-            if is_large(model):
+            if is_large(model) or any(map(is_apart, model.graph.initializer)):
                 options.add_session_config_entry(_WEIGHTS_ASIDE, "optimized.data")
 
         _opened(model, settings, name, dump)
-        return engine("onnx").load(str(path))
+        if aside is None:
+            return engine("onnx").load(str(path))
+        found = engine("onnx").load(str(path), load_external_data=False)
+        return opened(found, path.parent, [*found.graph.initializer])
 
 
 def every_value(
@@ -257,7 +276,7 @@ def _opened(
         options.add_session_config_entry(key, value)
     if more is not None:
         more(options)
-    with as_sentence(f"{name}: the runtime does not take it"):
+    with as_sentence(f"{name}: the runtime does not take it", where=partial(refused_in, model)):
         message, weights = message_for(model, options)
         session = runtime.InferenceSession(
             message, options, providers=["CPUExecutionProvider"],

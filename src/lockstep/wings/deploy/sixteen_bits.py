@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.model_file import rename_values
 
 NARROW = "/narrow"
@@ -109,5 +110,5 @@ def _widen_attributes(node: Any, names: Collection[str], kind: int) -> bool:
 def _widen_tensor(tensor: Any, kind: int) -> None:
     onnx = engine("onnx")
     if tensor.data_type == kind:
-        array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+        array = array_of_tensor(tensor).astype(np.float32)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
-from lockstep.wings.deploy.engines import engine
-from lockstep.wings.deploy.inputs import read_inputs
+from lockstep.wings.deploy.inputs import checked, read_inputs
+from lockstep.wings.deploy.large_models import array_of_tensor
 from lockstep.wings.deploy.model_file import ModelFile
 from lockstep.wings.deploy.runtime import Session, Settings
 
@@ -103,10 +103,9 @@ def training_of(file: ModelFile, settings: Settings) -> Training:
         raise UsageError(
             f"{file.path}: is no training step; export one with `lockstep export MODEL --train-step sgd:lr=0.1`"
         )
-    to_array = engine("onnx").numpy_helper.to_array
     named = {one.name for one in file.proto.graph.input}
     state = {
-        one.name: np.array(to_array(one))
+        one.name: np.array(array_of_tensor(one))
         for one in file.proto.graph.initializer
         if one.name in named
     }
@@ -149,22 +148,9 @@ def _batch_size(file: ModelFile) -> int:
 
 
 def _count(arrays: Mapping[str, Array], file: ModelFile) -> int:
-    size, counts = _batch_size(file), set()
-    for spec in file.inputs:
-        array = arrays.get(spec.name)
-        if array is None:
-            raise UsageError(
-                f"--inputs lacks {spec}; a training step takes samples of all that its file names"
-            )
-        if (
-            not array.shape
-            or array.shape[1:] != (spec.shape or ())[1:]
-            or str(array.dtype) != spec.dtype
-        ):
-            raise UsageError(
-                f"--inputs {spec.name} is {array.dtype}{list(array.shape)}; the step takes {spec}, or more samples"
-            )
-        counts.add(array.shape[0])
+    own = {spec.name: arrays[spec.name] for spec in file.inputs if spec.name in arrays}
+    size = _batch_size(file)
+    counts = {len(one) for one in checked(own, file.inputs, are_samples=True).values()}
     if len(counts) != 1 or min(counts) < size:
         raise UsageError(
             f"--inputs has {sorted(counts)} samples; give as many of each, and at least the {size} of a batch"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Explain the score of this class.  [default: the highest of each sample]",
 )  # fmt: skip
 @options.option("--output", default=Path("explanation.html"), words="The page.")
-@options.option("--seed", default=0, words="Of inputs that are drawn.")
+@options.option("--seed", default=0, words="For inputs that are drawn at random.")
 @options.limit
 @options.force
 @options.as_json

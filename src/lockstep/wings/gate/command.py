@@ -36,7 +36,7 @@ class _Command(TrainingBehind):
 @options.option(
     "--output", default=Path("gated"), words="The recording of this training, which is replaced."
 )
-@options.option("--steps", default="", words="Of a new golden.  [default: 0:2]")
+@options.option("--steps", default="", words="For a new golden.  [default: 0:2]")
 @click.option("--update", is_flag=True, help="Make the golden, or replace it; needs --because.")
 @click.option("--because", default="", metavar="TEXT", help="Why; kept in the golden's history.")
 @click.option(

@@ -95,9 +95,7 @@ class Gated:
             return ExitCode.AGREES
         if self.comparison is None:
             return ExitCode.FAILED
-        code = self.comparison.exit_code()
-        unproven = self.refused or (self.failed and not self.allow_crash)
-        return ExitCode.FAILED if unproven and code == ExitCode.AGREES else code
+        return self.comparison.unless(self.refused).exit_code()
 
     @property
     def headline(self) -> str:
@@ -161,7 +159,7 @@ def gate_training(
         )
     options = _options(golden.variants[:1], steps, ends_early=ends_early, update=update)
     failed = training.record(candidate, options)
-    if failed.startswith("nothing"):
+    if failed and _is_empty(candidate):
         return Gated(golden.path, candidate, failed=failed)
     here = machine_of(open_recording(candidate))
     if golden.variants:
@@ -170,7 +168,7 @@ def gate_training(
         if own != options:  # which machine this is, the training has told
             say(f"training once more, as {variant.name} was recorded")
             options, failed = own, training.record(candidate, own)
-            if failed.startswith("nothing"):
+            if failed and _is_empty(candidate):
                 return Gated(golden.path, candidate, failed=failed)
     gated = Gated(golden.path, candidate, failed=failed, allow_crash=allow_crash)
     if golden.variants:
@@ -182,6 +180,14 @@ def gate_training(
         return dataclasses.replace(gated, refused=refused)
     _replace(golden, training, gated, options, update, here, say)
     return dataclasses.replace(gated, updated=here.name)
+
+
+def _is_empty(candidate: Path) -> bool:
+    """Whether nothing of a training was recorded."""
+    try:
+        return not any(rank.steps for rank in open_recording(candidate).ranks.values())
+    except RecordingError:
+        return True
 
 
 def _options(
@@ -211,6 +217,7 @@ def _compared(gated: Gated, variant: Variant, here: Machine) -> Gated:
     manner = Manner(by_default=variant.calibration is None, is_golden=True)
     following = what_next(found, variant.recording, candidate, manner)
     comparison: Comparison = dataclasses.replace(found, what_next=following)
+    comparison = comparison.unless("" if gated.allow_crash else gated.failed)
     other = differing_words(machine_of(variant.recording), here)
     words = f"the nearest of this golden's: {other}" if other else ""
     return dataclasses.replace(

@@ -15,9 +15,10 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.errors import CorruptError
 from lockstep.core.records import FILE_MISSING, UNCOUNTED, Statistics
 from lockstep.core.site import Role
+from lockstep.kernels.numbers import statistics_of
 from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
 from lockstep.store.limits import MOST_ELEMENTS
-from lockstep.store.written_calls import ReadTensor, statistics_of
+from lockstep.store.written_calls import ReadTensor
 from lockstep.wings.interop.places import file_in
 from lockstep.wings.interop.torch_file import tensors_in
 

@@ -59,6 +59,7 @@ def rule_words() -> Mapping[str, str]:
 def _words(entry: Entry) -> str:
     verb = {
         Action.RENAME: f"becomes {entry.becomes}",
+        Action.DIFFERS: f"becomes {entry.becomes}, which does not mean the same",
         Action.SIMILAR: f"becomes {entry.becomes} with --similar, which is a risk",
         Action.LIST: f"is listed; instead: {entry.becomes}" if entry.becomes else "is listed",
         Action.KEEP: "is kept",

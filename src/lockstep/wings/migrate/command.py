@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -127,7 +128,7 @@ _TO = click.option(
     default=_NEUTRAL,
     show_default=True,
     is_eager=True,
-    help="The device to write scripts for; neutral ones take whatever device there is.",
+    help="Write scripts for this device; neutral ones use any device.",
 )
 
 
@@ -168,20 +169,24 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
     type=click.Choice([framework.value for framework in Framework]),
     default=Framework.PYTORCH.value,
     show_default=True,
-    help="What the scripts are written for.",
+    help="Your scripts use this framework.",
 )
 @click.option("--diff", is_flag=True, help="Print a unified diff; write nothing.")
-@click.option("--dry-run", is_flag=True, help="Do everything but write.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a file would change; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Do everything except writing.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a file would change; write nothing.")
 @shared.force
 @shared.option("--rules", words="A JSON file; they win over the built-in ones.")
 @click.option(
-    "--similar", is_flag=True, help="Replace what has no equal by what is similar; listed as risks."
+    "--similar",
+    is_flag=True,
+    help="Also write forms that are similar but not equal; each is listed as a risk.",
 )
 @click.option(
-    "--distributed", is_flag=True, help="From one card to many; needs --main, see also --model."
+    "--distributed",
+    is_flag=True,
+    help="Make the training run on several devices; needs --main, see also --model.",
 )
-@click.option("--main", type=PATH, help="The script that is started.")
+@click.option("--main", type=PATH, help="You start this script.")
 @click.option("--model", help="The variable that holds the model there.  [default: model]")
 @click.option(
     "--visible-device", is_flag=True, help="Take the device's number from the environment."
@@ -393,11 +398,15 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     reports = write_reports(plan, folder, request.names) if folder is not None else ()
     if request.sarif is not None:
         reports = (*reports, _write_sarif(plan, request.sarif))
-    unsupported = next((path for path in reports if path.stem.startswith("unsupported")), None)
+    unsupported, changes = (
+        next((from_here(path) for path in reports if path.stem.startswith(name)), "")
+        for name in ("unsupported", "change")
+    )
     return Delivery(
         place=place,
         written=tuple(map(from_here, reports)),
-        unsupported=from_here(unsupported) if unsupported else "",
+        unsupported=unsupported,
+        changes=changes,
         next_command=_next_command(plan, collection, request),
         prefix=_prefix(collection.root),
         not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),
@@ -463,13 +472,7 @@ def _preview(given: list[str]) -> list[str]:
 
 def _trial(plan: Plan, collection: Collection, request: _Request, given: list[str]) -> str:
     """How to see that the result does what the original does: here where it runs anywhere, else on the device."""
-    trainings = [
-        file
-        for file in plan.files
-        if file.path.suffix == ".py" and file.changed and ".backward(" in file.source.text
-    ]
-    started = [file for file in trainings if "__main__" in file.source.text] or trainings
-    script = started[0].path if len(started) == 1 else None
+    script = _training(plan)
     if plan.target == _NEUTRAL:
         words, folder = ["lockstep", "migrate", "verify", *given, "--"], collection.root
     else:
@@ -478,6 +481,29 @@ def _trial(plan: Plan, collection: Collection, request: _Request, given: list[st
         return f"{shlex.join(words)} CMD"
     place = request.output if folder == request.output and folder.is_file() else folder / script
     return shlex.join([*words, "python", from_here(place)])
+
+
+_TRAINING = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
+_STARTED = re.compile(r"train|main|run|finetune|pretrain", re.IGNORECASE)
+_EXAMPLES = frozenset({"examples", "example", "scripts", "tools", "demo"})
+
+
+def _training(plan: Plan) -> PurePosixPath | None:
+    """The script that most likely trains: one that is started, not a library; none where no file is."""
+    packages = {file.path.parent for file in plan.files if file.path.stem == "__init__"}
+    ranked = []
+    for file in plan.files:
+        path, text = file.path, file.source.text
+        trains = bool(_TRAINING.search(text))
+        guarded = "__main__" in text
+        alone = path.parent not in packages and trains
+        if path.suffix == ".py" and (guarded or alone) and not path.stem.startswith("test_"):
+            shown = bool(_EXAMPLES.intersection(path.parts))
+            named = bool(_STARTED.search(path.stem))
+            order = (-trains, -guarded, -named, -shown, len(path.parts), str(path))
+            ranked.append((order, path, trains or named))
+    best = min(ranked, default=None)
+    return best[1] if best is not None and best[2] else None
 
 
 def _suggested(collection: Collection, target: str) -> str:

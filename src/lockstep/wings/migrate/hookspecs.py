@@ -32,6 +32,8 @@ class MigrationTarget:
         The method of tensors and modules that stands for `.cuda()`; empty where there is only `.to(device)`.
     is_device
         The attribute of tensors that stands for `.is_cuda`; empty where there is none.
+    single
+        Whether a machine has one such device, number 0.
     environment
         Environment variables, CUDA's name to the device's own: in Python, shell scripts and settings files.
     image
@@ -42,12 +44,22 @@ class MigrationTarget:
         Where packages that are built for the device come from, in the place of an index of CUDA's.
     folder
         What stands for a folder of the CUDA toolkit.
+    launcher_device
+        What stands for `gpu` in `torchrun --nproc_per_node=gpu`.
+    native
+        What to write instead of a CUDA kernel, in words.
+    instead
+        What to use instead of variables, programs and packages, in words, by the names of `files/surroundings.json`.
     rules
         The text of the target's own table; columns as in `lockstep.wings.migrate.torch.table`.
     has_name
         Whether the device's software has a dotted name; no other name is ever written.
+    libraries
+        The device's word in libraries of `torch/libraries.csv`: `{"onnxruntime": "CANNExecutionProvider"}`.
     lacks
         Operators that the device's software cannot run; see `SupportList`.
+    among
+        Of the neutral target, the devices that its scripts may meet; Lockstep fills it in.
     """
 
     name: str
@@ -60,12 +72,18 @@ class MigrationTarget:
     backend: str = ""
     method: str = ""
     is_device: str = ""
+    single: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     container_options: str = ""
     package_index: str = ""
     folder: str = ""
+    launcher_device: str = ""
+    native: str = ""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
+    among: tuple[MigrationTarget, ...] = ()
 
 
 @hookspec

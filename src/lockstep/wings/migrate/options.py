@@ -10,7 +10,7 @@ from lockstep.wings.migrate.torch.user_rules import UserRules
 
 
 class Framework(enum.Enum):
-    """What the scripts are written for."""
+    """Your scripts use this framework."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"

@@ -16,10 +16,17 @@ class Outcome(enum.Enum):
 
     REWRITTEN = "rewritten"
     """The file was changed for it."""
+    DIFFERS = "rewritten, differs"
+    """The file was changed for it, and what stands there now does not mean the same: the reason says how."""
     LISTED = "listed"
     """It needs a person: no equal exists on the target, or its meaning cannot be told from the source."""
     KEPT = "kept"
     """It needs nothing: a name of the user's own, prose, or code that already runs on any device."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the file was changed for it."""
+        return self in (Outcome.REWRITTEN, Outcome.DIFFERS)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -187,7 +194,7 @@ def row_of(file: FilePlan, mention: Mention, rewritten: str) -> Row:
         rule=mention.rule,
         outcome=mention.outcome,
         before=before,
-        after=rewritten if mention.outcome is Outcome.REWRITTEN else before,
+        after=rewritten if mention.outcome.is_change else before,
         reason=mention.reason,
         replacement=mention.replacement,
     )

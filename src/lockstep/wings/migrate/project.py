@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,18 @@ from lockstep.wings.migrate.files.framework import pytorch_script, tensorflow_sc
 from lockstep.wings.migrate.files.native import native_mentions
 from lockstep.wings.migrate.files.notebook import NotebookError, notebook_mentions
 from lockstep.wings.migrate.files.shell import shell_mentions
-from lockstep.wings.migrate.files.surroundings import surroundings_of
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Framework, MigrationOptions
-from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, Plan
+from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, NewFile, Plan
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import Rule, migrate_python, parse
+from lockstep.wings.migrate.torch.shared_head import Head, new_heads, shared_heads
 from lockstep.wings.migrate.torch.table import table_of
 from lockstep.wings.migrate.torch.unit import Settings
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 if TYPE_CHECKING:
-    from lockstep.wings.migrate.tensorflow import Project
+    from lockstep.wings.migrate.tensorflow import Generation, Project
 
 _TREE_CHARACTERS = 1 << 20
 """Source text whose trees are kept between two readings; a tree takes about a hundred times as many bytes."""
@@ -118,6 +118,11 @@ class _Project:
     budget_characters: int = _TREE_CHARACTERS
     own: OwnNames = field(default_factory=OwnNames)
     failures: list[Failure] = field(default_factory=list)
+    required: dict[PurePosixPath, Generation] = field(default_factory=dict)
+    """Which TensorFlow the files of a folder ask for."""
+    heads: dict[PurePosixPath, Head] = field(default_factory=dict)
+    shared: dict[PurePosixPath, tuple[Edit, ...]] = field(default_factory=dict)
+    """What the head of a file becomes where it imports the names that ask for the device."""
 
     def plan(self, progress: Progress | None) -> Plan:
         sources = self._read(progress)
@@ -131,12 +136,26 @@ class _Project:
         failures = sorted(
             [*self.collection.failures, *self.failures], key=lambda item: (item.path, item.line)
         )
-        added = self.roles.launch(files, self.settings.target)
+        added = (*self._share_heads(files), *self.roles.launch(files, self.settings.target))
         return Plan(self.settings.target.name, tuple(files), tuple(failures), added)
+
+    def _share_heads(self, files: list[FilePlan]) -> Iterator[NewFile]:
+        """Let files that can import them share the names that ask for the device; the modules that hold those."""
+        needing = [file.path for file in files if self.shared.get(file.path)]
+        modules = new_heads(self.heads[path] for path in needing)
+        for place, file in enumerate(files):
+            if file.path in needing and self.heads[file.path].file in modules:
+                files[place] = replace(file, additions=self.shared[file.path])
+        there = {found.path for found in self.collection.files}
+        reason = "the names that ask for the device, for every file that needs them"
+        for path, data in modules.items():
+            if path not in there:
+                yield NewFile(path, data, reason)
 
     def _read(self, progress: Progress | None) -> list[tuple[Found, SourceText]]:
         """Read every file that has a reader, and gather what the project defines itself."""
         sources, own = [], []
+        configured: dict[str, str] = {}
         readable = [found for found in self.collection.files if found.kind is not Kind.OTHER]
         for number, found in enumerate(readable):
             if progress is not None:
@@ -147,13 +166,23 @@ class _Project:
                 self.failures.append(failure(found, error))
                 continue
             sources.append((found, source))
+            if found.kind is Kind.CONFIG and names_a_device(source.text):
+                configured.update(dict.fromkeys(_device_settings(source.text), str(found.path)))
+            if self.framework is Framework.TENSORFLOW:
+                self._require(found, source)
             if found.kind is not Kind.PYTHON:
                 continue
             if self.framework is Framework.TENSORFLOW:
                 self._gather(found.path, source)
             elif names_a_device(source.text):
                 own += self._own(found.path, source)
-        self.own = merged_own(own)
+        python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
+        modules = {part for path in python for part in path.with_suffix("").parts}
+        own_names = merged_own(own)
+        self.own = replace(own_names, configured=configured, modules=frozenset(modules))
+        if not self.settings.target.device and self.framework is Framework.PYTORCH:
+            texts = {found.path: source.text for found, source in sources}
+            self.heads = shared_heads({path: texts[path] for path in python})
         return sources
 
     def _own(self, path: PurePosixPath, source: SourceText) -> list[OwnNames]:
@@ -165,6 +194,16 @@ class _Project:
             self.budget_characters -= len(source.text)
             self.trees[path] = tree
         return [own_names(tree, path)]
+
+    def _require(self, found: Found, source: SourceText) -> None:
+        """Note which TensorFlow a file asks for that says what a folder needs."""
+        if found.kind is Kind.PYTHON and found.path.name != "setup.py":
+            return
+        from lockstep.wings.migrate.tensorflow import required_generation  # loaded if asked for
+
+        stated = required_generation(source.text)
+        if stated is not None:
+            self.required.setdefault(found.path.parent, stated)
 
     def _gather(self, path: PurePosixPath, source: SourceText) -> None:
         with suppress(SyntaxError):  # said when the file's turn comes
@@ -188,20 +227,20 @@ class _Project:
         return plan
 
     def _mentions(self, found: Found, source: SourceText) -> Mentioned:
-        target, tables = self.settings.target.name, surroundings_of(self.settings.target)
+        target = self.settings.target
         if found.kind is Kind.PYTHON and self.framework is Framework.TENSORFLOW:
             return self._tensorflow(found.path, source)
         if found.kind is Kind.PYTHON:
             tree = self.trees.pop(found.path, None)
             path = found.path
             name = path.parent.name if path.stem == "__init__" else path.stem
-            return self._python(source, self.roles.rules(path), tree, name)
+            return self._python(source, self.roles.rules(path), tree, name, path)
         if found.kind is Kind.NOTEBOOK:
             return notebook_mentions(
-                source.text, self._python_text, lambda text: shell_mentions(text, target, tables)
+                source.text, self._python_text, lambda text: shell_mentions(text, target)
             )
         if found.kind is Kind.SHELL:
-            return shell_mentions(source.text, target, tables), ()
+            return shell_mentions(source.text, target), ()
         if found.kind is Kind.NATIVE:
             return native_mentions(source.text, found.path.name, target), ()
         from lockstep.wings.migrate.files.config import (  # loads a YAML scanner
@@ -209,7 +248,7 @@ class _Project:
             config_mentions,
         )
 
-        return config_mentions(source.text, config_kind(found.path), target, tables), ()
+        return config_mentions(source.text, config_kind(found.path), target), ()
 
     def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
         from lockstep.wings.migrate.tensorflow import (
@@ -221,10 +260,10 @@ class _Project:
             parse(source.text)  # raises what is wrong with it
         scopes = self.modules[path]
         if self.together is None:
-            self.together = project_of(self.modules.values())
-        mentions, additions = tensorflow_mentions(
-            scopes, self.together.generation, self.together.start_of(scopes)
-        )
+            self.together = project_of(self.modules.values(), self.required)
+        generation = self.together.generation_for(scopes, path)
+        start = self.together.start_of(scopes)
+        mentions, additions = tensorflow_mentions(scopes, generation, start)
         return (*mentions, *pytorch_script(source, self.settings)), additions
 
     def _python(
@@ -233,8 +272,13 @@ class _Project:
         first: Sequence[Rule] = (),
         tree: ast.Module | None = None,
         module: str = "",
+        path: PurePosixPath | None = None,
     ) -> Mentioned:
-        result = migrate_python(source, self.settings, self.own, first, tree, module)
+        head = self.heads.get(path) if path else None
+        name = head.source if head else ""
+        result = migrate_python(source, self.settings, self.own, first, tree, module, name)
+        if path is not None:
+            self.shared[path] = result.shared
         return (*result.mentions, *tensorflow_script(source)), result.additions
 
     def _python_text(self, text: str) -> Mentioned:
@@ -245,6 +289,12 @@ class _Project:
             mentions, additions = tensorflow_mentions(ModuleScopes(source, parse(text)))
             return (*mentions, *pytorch_script(source, self.settings)), additions
         return self._python(source, self.roles.rules())
+
+
+def _device_settings(text: str) -> Iterator[str]:
+    from lockstep.wings.migrate.files.config import device_settings  # loads a YAML scanner
+
+    return device_settings(text)
 
 
 def _why_not(plan: FilePlan, kind: Kind) -> str:

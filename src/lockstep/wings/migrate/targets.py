@@ -1,17 +1,18 @@
-"""Every migration target, and those that are built in."""
+"""Every migration target, and those that are built in: what each says of itself is a file beside its table of names."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
 from lockstep.plugins import manager
-from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.torch.table import built_in
 
-_NEUTRAL_DEVICES = ("torch.cuda", "torch.npu", "torch.xpu")
+_NEUTRAL = "neutral"
+_DEVICES = ("npu", "xpu", "hpu", "mps")
 
 
 def migration_targets() -> dict[str, MigrationTarget]:
@@ -23,56 +24,26 @@ def migration_targets() -> dict[str, MigrationTarget]:
         if support.target in found:
             target = found[support.target]
             found[target.name] = replace(target, lacks={**target.lacks, **support.lacks})
-    return found
+    devices = tuple(target for target in found.values() if target.device)
+    return {
+        name: target if target.device else replace(target, among=devices)
+        for name, target in found.items()
+    }
 
 
 def built_in_targets() -> list[MigrationTarget]:
     """Device-neutral code, and the devices of Ascend, Intel, Habana and Apple."""
-    return [
-        MigrationTarget(
-            name="neutral",
-            device="",
-            module="",
-            has_name=_neutral_has,
-            rules=built_in("neutral"),
-        ),
-        _device(
-            "npu",
-            imports="torch_npu",
-            importable="torch_npu.npu",
-            backend="hccl",
-            method="npu",
-            is_device="is_npu",
-        ),
-        _device("xpu", backend="xccl", method="xpu", is_device="is_xpu"),
-        _device(
-            "hpu",
-            imports="habana_frameworks.torch.core",
-            importable="habana_frameworks.torch.hpu",
-            backend="hccl",
-        ),
-        _device("mps", backend="gloo", is_device="is_mps"),
-    ]
+    return [_target(name) for name in (_NEUTRAL, *_DEVICES)]
 
 
-def _device(name: str, **words: str) -> MigrationTarget:
-    """A target whose device, module and table all have its name."""
+def _target(name: str) -> MigrationTarget:
+    """A target by the files of its name."""
+    words = {"device": "", **json.loads(built_in(f"{name}.json"))}
+    module = f"torch.{name}" if words["device"] else ""
+    names = partial(_has, name) if words["device"] else _neutral_has
     return MigrationTarget(
-        name=name,
-        device=name,
-        module=f"torch.{name}",
-        environment=_environment(name),
-        has_name=partial(_has, name),
-        rules=built_in(name),
-        lacks={},
-        **words,
+        name=name, module=module, has_name=names, rules=built_in(f"{name}.csv"), **words
     )
-
-
-def _environment(target: str) -> dict[str, str]:
-    """CUDA's environment variables that have another name on a target, and the same values."""
-    variables = surroundings().variables.values()
-    return {item.name: item.rename[target] for item in variables if target in item.rename}
 
 
 def _has(target: str, name: str) -> bool:
@@ -82,8 +53,6 @@ def _has(target: str, name: str) -> bool:
 def _neutral_has(name: str) -> bool:
     """Whether every device that scripts are written for has a name, or torch itself has it."""
     if "{module}" not in name:
-        return has_name("neutral", name)
-    return all(
-        any(has_name(target, name.replace("{module}", module)) for target in ("npu", "torch"))
-        for module in _NEUTRAL_DEVICES
-    )
+        return has_name(_NEUTRAL, name)
+    on_cuda = name.replace("{module}", "torch.cuda")
+    return has_name("torch", on_cuda) and all(_has(target, name) for target in _DEVICES)

@@ -42,7 +42,7 @@ class _Command(TrainingBehind):
     "--target", "device", cls=options.Option, old=["--device"], metavar="NAME|FILE",
     help=f"The device to move to: {', '.join(KNOWN)}, or a file with its list (.csv, .yaml).",
 )  # fmt: skip
-@options.option("--steps", default="0:2", words="Of COMMAND.")
+@options.option("--steps", default="0:2", words="For COMMAND.")
 @options.option("--output", words="A file: all operators as CSV.")
 @options.force
 @options.limit
@@ -75,7 +75,7 @@ def ops(
     and backward. It is called proven only where it was, and judged as any kernel of that operator is.
 
     Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
-    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/rooms/operators.md.
+    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/tasks/operators.md.
 
     Exit code 0 if all operators are supported, 1 if one is not, is not known to be, or ran out of sight, 2 if nothing
     could be looked at.

@@ -44,7 +44,7 @@ def headline(ran: Ran, found: Sequence[Answered], support: SupportList | None) -
     """The answer in one sentence."""
     if support is None:
         known = ", ".join(KNOWN)
-        return f"{counted(len(found), 'operator')} ran; --device holds them against a list: {known}, or a file"
+        return f"{counted(len(found), 'operator')} ran; --target compares them with a list: {known}, or a file"
     standings = Counter(one.standing for one in found)
     of = f"{counted(len(found), 'operator')} that ran"
     lacking = {

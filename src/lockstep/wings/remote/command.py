@@ -39,16 +39,16 @@ def remote() -> None:
 @click.argument("address", metavar="USER@HOST")
 @click.option(
     "--workdir", default=machines.WORKDIR, show_default=True, metavar="DIR",
-    help="The folder there for what Lockstep sends, and for jobs.",
+    help="Use this folder there for files that Lockstep sends, and for jobs.",
 )  # fmt: skip
-@options.option("--python", default=machines.PYTHON, words="It has torch.")
+@options.option("--python", default=machines.PYTHON, words="It must have torch.")
 @click.option(
     "--env-file", type=PATH, metavar="FILE",
     help="Lines NAME=VALUE, read at each run and kept nowhere: the place for secrets.",
 )  # fmt: skip
 @options.option(
     "--env", "variables", multiple=True,
-    words="NAME alone takes its value from your environment at each run. May be repeated.",
+    words="NAME alone takes its value from your environment at each run. Repeatable.",
 )  # fmt: skip
 @options.force
 def add(

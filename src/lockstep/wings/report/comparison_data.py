@@ -11,8 +11,7 @@ from lockstep.locate.set_up_answers import set_up_answers
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import headline_words, lines_below, uniform_words
+from lockstep.report.comparison.verdict_words import answer_of, lines_below, uniform_words
 from lockstep.store.reader import Recording
 from lockstep.wings.report.advice import advice
 from lockstep.wings.report.comparison_types import (
@@ -66,11 +65,13 @@ def gather(
     shown = Details(chosen, pairs, reference, candidate).of(rows)
     frames = (f"{one.file}:{one.line}" for detail in shown.values() for one in detail.stack)
     places = dict.fromkeys((*frames, *pairs.source.names))
-    headline, reasons = _words(comparison)
+    answer = answer_of(comparison)
     return ComparisonData(
         answer=comparison_json(comparison),
-        headline=headline,
-        reasons=reasons,
+        headline=answer.rest,
+        first_clause=answer.clauses[0].removeprefix(":").strip(),
+        later_clauses="; ".join(answer.clauses[1:]),
+        reasons=_reasons(comparison),
         advice=advice(comparison, reference, candidate),
         runs=(run_of("reference", reference), run_of("candidate", candidate)),
         pairs=pairs,
@@ -80,19 +81,17 @@ def gather(
         sources=excerpts(places, (candidate, reference)),
         modules=module_tree(pairs, set(origins), (reference, candidate)),
         set_up=tuple(
-            SetupLine(str(one.difference), one.answer.value, one.why)
+            SetupLine(one.difference.words, one.answer.value, one.why)
             for one in set_up_answers(comparison)
         ),
         coverage=tuple(_coverage(comparison)),
     )
 
 
-def _words(comparison: Comparison) -> tuple[str, tuple[str, ...]]:
-    """The terminal's first line without its first word, and the lines below it."""
-    words, source = headline_words(comparison, tally_of(comparison.findings))
-    headline = f"{words}, {source}" if source else words
+def _reasons(comparison: Comparison) -> tuple[str, ...]:
+    """The lines below the terminal's first one."""
     lines = [*lines_below(comparison), *map(uniform_words, comparison.uniform)]
-    return headline.lstrip(": "), (*lines, *end_words.paragraphs(comparison))
+    return (*lines, *end_words.paragraphs(comparison))
 
 
 def run_of(name: str, recording: Recording) -> Run:

@@ -204,10 +204,9 @@ def _set_up(line: types.SetupLine) -> str:
     explains: Mapping[str, str] = {
         types.YES: "may explain the origin", types.NO: "cannot explain the origin",
     }  # fmt: skip
-    words = line.words.removeprefix("set-up: ")
     said = explains.get(line.explains, "")
     why = f": {line.why}" if said and line.why else line.why
-    return f"{words} ({said}{why})" if said or why else words
+    return f"{line.words} ({said}{why})" if said or why else line.words
 
 
 def _runs(data: ComparisonData) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.core.records import Statistics
 from lockstep.locate.set_up_answers import Answer
 
 Floats = npt.NDArray[np.float64]
@@ -190,18 +191,16 @@ class SetupLine:
 
 @dataclass(frozen=True, slots=True)
 class SideNumbers:
-    """Statistics of one tensor; see `lockstep.core.records.Statistics`."""
+    """Numbers about one tensor, and how it is laid out."""
 
-    norm: float
-    mean: float
-    minimum: float
-    maximum: float
-    nan_count: int
-    inf_count: int
-    zero_count: int
+    statistics: Statistics
     shape: tuple[int, ...]
     dtype: str
     layout: str
+
+    def of(self, name: str) -> Any:
+        """One of them, or of the statistics."""
+        return getattr(self if name in self.__slots__ else self.statistics, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +301,8 @@ class ComparisonData:
         What `lockstep compare --json` says: the same words and numbers.
     headline, reasons
         The terminal's first line without its first word, and the lines below it.
+    first_clause, later_clauses
+        The same line in two parts: what was compared, and what else is to be said of it.
     advice
         What to do next, best first.
     runs
@@ -320,6 +321,8 @@ class ComparisonData:
 
     answer: dict[str, Any]
     headline: str
+    first_clause: str
+    later_clauses: str
     reasons: tuple[str, ...]
     advice: tuple[Advice, ...]
     runs: tuple[Run, Run]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lockstep.core.records import HEADINGS
 from lockstep.report.page import Code, Grid, HeatMap, Histogram, Note, Points, Sentences, Stack
 from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block
@@ -70,11 +71,7 @@ def _blocks(detail: Detail, data: ComparisonData) -> Iterator[Block]:
 
 
 def _side_by_side(reference: SideNumbers | None, candidate: SideNumbers | None) -> Grid:
-    names = (
-        ("norm", "norm"), ("mean", "mean"), ("min", "minimum"), ("max", "maximum"), ("NaN", "nan_count"),
-        ("inf", "inf_count"), ("zeros", "zero_count"), ("shape", "shape"), ("dtype", "dtype"), ("layout", "layout"),
-    )  # fmt: skip
-    rows = [(title, *_both(name, reference, candidate)) for title, name in names]
+    rows = [(heading, *_both(name, reference, candidate)) for name, heading in _ROWS.items()]
     rows = [row for row in rows if row[0] in _ALWAYS or set(row[1:3]) - {0, "", NOT_THERE}]
     both = reference is not None and candidate is not None
     off = [number for number, row in enumerate(rows) if both and row[1] != row[2]]
@@ -84,16 +81,16 @@ def _side_by_side(reference: SideNumbers | None, candidate: SideNumbers | None) 
 Cell = str | float | int
 
 NOT_THERE = "–"
+_TEXTS = ("shape", "dtype", "layout")
+_ROWS = {"norm": "norm", "mean": "mean", **HEADINGS, **dict(zip(_TEXTS, _TEXTS, strict=True))}
 _ALWAYS = ("norm", "mean", "min", "max")
 
 
 def _both(
     name: str, reference: SideNumbers | None, candidate: SideNumbers | None
 ) -> tuple[Cell, Cell, Cell]:
-    first, second = (
-        NOT_THERE if one is None else getattr(one, name) for one in (reference, candidate)
-    )
-    if name in ("shape", "dtype", "layout"):
+    first, second = (NOT_THERE if one is None else one.of(name) for one in (reference, candidate))
+    if name in _TEXTS:
         texts = [str(list(one)) if isinstance(one, tuple) else str(one) for one in (first, second)]
         same = texts[0] == texts[1] or NOT_THERE in texts
         return texts[0], texts[1], "" if same else "differs"

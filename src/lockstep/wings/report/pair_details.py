@@ -183,13 +183,7 @@ def _numbers(record: TensorRecord) -> SideNumbers | None:
     if numbers is None:
         return None
     return SideNumbers(
-        numbers.norm,
-        numbers.mean,
-        numbers.minimum,
-        numbers.maximum,
-        numbers.nan_count,
-        numbers.inf_count,
-        numbers.zero_count,
+        numbers,
         record.shape,
         record.dtype,
         "" if layout is None else f"strides {list(layout.strides)}",

@@ -53,14 +53,14 @@ Drawn = tuple[str, figures.Figure | None]
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
-    help="What kind of picture.",
+    help="Write pictures of this kind.",
 )
 @click.option(
     "--metric",
     "metrics",
     multiple=True,
     type=click.Choice([one.column for one in METRICS]),
-    help="Of the scatters this one only; may be repeated.",
+    help="Draw only this scatter plot. Repeatable.",
 )
 @options.option(
     "--tensorboard", "events", words="Losses and norms of each run, and the distance at each step."

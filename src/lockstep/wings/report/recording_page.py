@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from lockstep.core.records import HEADINGS
 from lockstep.core.text import shell_line
 from lockstep.reading import record_table
 from lockstep.reading.recorded_series import BEHIND, Series
@@ -60,7 +61,8 @@ _KIND_OF_ROLE = {
     "state_after": "state", "input": "activation", "output": "activation",
 }  # fmt: skip
 
-_NUMBERS = ("norm", "mean", "minimum", "maximum", "nan_count", "inf_count", "zero_count")
+_SHOWN = ("norm", "mean")
+_NUMBERS = (*_SHOWN, *(one for one in HEADINGS if one not in _SHOWN))
 _COLUMNS = (
     "rank", "step", "phase", "module", "op", "call", "role", "index", "name", "dtype", "shape", "note", "kind",
     *_NUMBERS,
@@ -118,13 +120,7 @@ _TABLE = (
     TableColumn("module / operator", "module", "site"),
     TableColumn("role", "role"),
     TableColumn("tensor", "tensor"),
-    TableColumn("norm", "norm", "number"),
-    TableColumn("mean", "mean", "number"),
-    TableColumn("min", "minimum", "number", shown=False),
-    TableColumn("max", "maximum", "number", shown=False),
-    TableColumn("NaN", "nan_count", "number", shown=False),
-    TableColumn("inf", "inf_count", "number", shown=False),
-    TableColumn("zeros", "zero_count", "number", shown=False),
+    *(TableColumn(HEADINGS[one], one, "number", shown=one in _SHOWN) for one in _NUMBERS),
     TableColumn("dtype", "dtype", shown=False),
     TableColumn("shape", "shape", shown=False),
     TableColumn("rank", "rank", shown=False),

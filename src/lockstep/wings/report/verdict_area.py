@@ -93,9 +93,9 @@ def _sentence(data: ComparisonData) -> Text:
     if data.answer["verdict"] == "incomparable":
         return "The two recordings cannot be compared."
     if data.answer["verdict"] == "agree":
-        return f"The runs agree: {data.headline.split(';')[0].rstrip('.')}."
+        return f"The runs agree: {data.first_clause}."
     if origin is None:
-        return _capital(data.headline.split(";")[0].rstrip(".")) + "."
+        return f"{_capital(data.first_clause)}."
     phase, tensor = origin["phase"], origin["tensor"]
     owner = _owner(origin["module"])
     if phase == "data":
@@ -123,8 +123,8 @@ def _lede(data: ComparisonData) -> Text:
     """By how much, and what became of it: numbers of the first origin, the rest of a headline elsewhere."""
     origin, answer = data.answer["origin"], data.answer
     if origin is None:
-        rest = data.headline.partition(";")[2].strip()
-        return data.headline if answer["verdict"] == "incomparable" else _capital(rest)
+        rest = _capital(data.later_clauses)
+        return data.headline if answer["verdict"] == "incomparable" else rest
     words: list[str | Marked] = [Marked(origin["op"] or origin["module"], "code"), " at "]
     words += [Marked(origin["source"])] if origin["source"] else ["a line that was not recorded"]
     times = _times(data)

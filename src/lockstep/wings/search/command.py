@@ -29,7 +29,7 @@ _VALUES = "search.json"
 @click.command(cls=TrainingBehind)
 @click.option(
     "--config", "file", required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="YAML file: parameters with their bounds, the target, and what a trial may not do.",
+    help="Read parameters with their bounds, the target and conditions of a trial from this YAML file.",
 )  # fmt: skip
 @options.option(
     "--output", default=Path("searched"),
@@ -39,11 +39,11 @@ _VALUES = "search.json"
     "--trials",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many trials.  [default: the file's, or 20]",
+    help="Run this many trials.  [default: the file's, or 20]",
 )
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N",
-    help="How many trials run at a time.  [default: the file's, or 1]",
+    help="Run this many trials at a time.  [default: the file's, or 1]",
 )  # fmt: skip
 @options.option("--seed", default=None, words="The same seed and one process give the same trials.")
 @options.option("--timeout", "limit_s", default=None)

@@ -62,7 +62,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     callback=_port,
     metavar="PORT",
     show_default=True,
-    help="Port of HTTP; 0 takes a free one, off none.",
+    help="Serve HTTP on this port; 0 takes a free one, off none.",
 )
 @click.option(
     "--grpc",
@@ -71,13 +71,13 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     callback=_port,
     metavar="PORT",
     show_default=True,
-    help="Port of gRPC; 0 takes a free one, off none.",
+    help="Serve gRPC on this port; 0 takes a free one, off none.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; beyond this machine only with a token.",
+    help="Listen on this address; other machines need a token.",
 )
 @click.option(
     "--token-file",
@@ -93,7 +93,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Processes of each version, begun again when they die; 0 runs it in this one.",
+    help="Run each version in this many processes, restarted when they die; 0 runs it in the server.",
 )
 @click.option(
     "--engine",
@@ -101,7 +101,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     type=click.Choice(["embedded", "ray"]),
     default="embedded",
     show_default=True,
-    help="What runs models: this machine, or a cluster of Ray.",
+    help="Run models on this machine, or on a Ray cluster.",
 )
 @click.option(
     "--cluster",
@@ -117,7 +117,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     callback=_replicas,
     metavar="N|MIN..MAX",
-    help="Of each version in the Ray cluster; as many of them as requests need.",
+    help="Run this many replicas of each version on Ray; of a range, as many as requests need.",
 )
 @options.option("--threads", default=0)
 @click.option(
@@ -125,52 +125,52 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Instances of one run, where the model does not fix them.",
+    help="Put at most this many instances into one run.",
 )
 @click.option(
     "--batch",
     "--batch-always",
     "batch",
     is_flag=True,
-    help="Run requests together also where the graph does not prove that they stay apart.",
+    help="Run requests together even if the graph does not prove that they are independent.",
 )
 @click.option(
     "--shadow",
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="REF",
-    help="Compare the model with this one after the response has been sent; may be repeated, by names.",
+    help="Compare the model with this one after the response has been sent. Repeatable, by names.",
 )
 @click.option(
     "--share",
     default="1%",
     callback=_share,
     show_default=True,
-    help="Of requests that --shadow compares: 5%, or 0.05.",
+    help="Compare this share of requests with --shadow: 5% or 0.05.",
 )
 @click.option(
     "--tolerance",
     metavar="VALUE",
-    help="What outputs may be off --shadow, relative: 0.02, 30dB, or a report of `quantize --json`.  [default: "
-    "what `quantize` wrote into the model, or else rounding]",
+    help="Allow outputs to differ from --shadow by this relative distance: 0.02, 30dB, or a report of `quantize --json`"
+    ".  [default: the value that `quantize` wrote into the model, else rounding]",
 )
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep the first request that leaves --shadow there, with what names the operator.",
+    help="Keep the first request that differs from --shadow in this folder.",
 )
 @click.option(
     "--waiting",
     type=click.IntRange(1),
     default=1024,
     show_default=True,
-    help="Instances that may wait; beyond them a request is refused.",
+    help="Refuse requests if more than this many instances wait.",
 )
 @options.option(
     "--timeout",
     default=60.0,
-    words="Of a request, from its arrival on, its wait in the queue included.",
+    words="For a request the time counts from its arrival.",
 )
 @click.option(
     "--most-bytes",

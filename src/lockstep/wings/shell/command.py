@@ -27,7 +27,7 @@ from lockstep.wings.shell.session import Session, session_of
     "--command",
     "commands",
     multiple=True,
-    help="Run this command and leave; may be repeated.",
+    help="Run this command and leave. Repeatable.",
 )
 @options.forms
 def shell(

@@ -10,6 +10,7 @@ from lockstep.cli import options
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import printable
 from lockstep.reading import record_table
+from lockstep.reading.first_non_finite import first_made
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.shell.session import Opened, Session
 
@@ -30,7 +31,8 @@ _COUNTS = ("nan_count", "inf_count")
 def overflow(session: Session, limit: int) -> None:
     """List results that hold NaN or infinity, in order of time, and whether what they were made of does.
 
-    A mask of minus infinity is among them: it is no error.
+    A mask of minus infinity is among them: it is no error. Above the list stands what made the first one of each
+    step; the verb `lockstep overflow` finds the same, and leaves out what does no harm.
     """
     session.each(lambda one: _text(one, session, limit))
 
@@ -50,6 +52,10 @@ def _text(one: Opened, session: Session, limit: int) -> str:
     unknown = table["odd"].null_count()
     text.append(f"{found.height} results of {table.height} tensors hold NaN or infinity")
     text.append(f"; of {unknown} it is not known\n" if unknown else "\n")
+    for rank, step in found.select("rank", "step").unique(maintain_order=True).head(limit).rows():
+        for source in first_made(one.recording.ranks[rank].calls(step))[:1]:
+            words = f"{source.words} out of {source.call.site}, {source.part.value}"
+            text.append(printable(f"made first at step {step}, {rank}: {words}") + "\n")
     rows = [
         (
             f"{row['module'] or '(model)'} / {row['op']} #{row['call']}, {row['phase']}, {row['role']}.{row['index']}",

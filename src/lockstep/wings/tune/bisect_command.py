@@ -41,7 +41,7 @@ class _Command(TrainingBehind):
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.option(
     "--switch", "switches", multiple=True, type=click.Choice([*SWITCHES, FUSION]),
-    help="Search only this switch; may be repeated.  [default: all but fusion, which is part of compile]",
+    help="Search only this switch. Repeatable.  [default: all but fusion, which is part of compile]",
 )  # fmt: skip
 @options.option(
     "--env", "variable",

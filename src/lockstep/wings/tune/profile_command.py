@@ -39,7 +39,7 @@ class _Command(TrainingBehind):
 @options.option(
     "--output", default=None, words="A folder: the page, and each rank's trace; of diff the page."
 )
-@options.option("--steps", default="3:8", words="Which steps to profile.")
+@options.option("--steps", default="3:8", words="These steps are profiled.")
 @options.option("--max-steps")
 @click.option("--simple", is_flag=True, help="Print the advice and the outermost modules alone.")
 @options.limit

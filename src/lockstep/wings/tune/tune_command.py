@@ -40,7 +40,7 @@ SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.dif
 )  # fmt: skip
 @click.option(
     "--knobs", type=click.Path(path_type=Path), metavar="FILE",
-    help="YAML file of what to try: knobs with their values, and your own.  [default: what fits the training]",
+    help="Try the knobs of this YAML file, with their values, and your own.  [default: all that fit the training]",
 )  # fmt: skip
 @click.option(
     "--edits", "diff", type=click.Path(path_type=Path), metavar="DIFF",
@@ -53,10 +53,10 @@ SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.dif
 )  # fmt: skip
 @options.option(
     "--budget", "limit_s", form=options.Duration(), default="30m", old=["--time"],
-    words="no try begins after so long, as in 90s, 30m or 2h.",
+    words="after it no try begins; as in 90s, 30m or 2h.",
 )  # fmt: skip
-@options.option("--steps", default="3:13", words="Which steps to time in each run.")
-@options.option("--repeat", default=3, words="How many pairs of runs time a knob, 2 or more.")
+@options.option("--steps", default="3:13", words="These steps are timed in each run.")
+@options.option("--repeat", default=3, words="Time each knob with N pairs of runs, 2 or more.")
 @options.option("--seed", default=None, words="For a script that does not fix one.")
 @options.limit
 @options.as_json

@@ -15,6 +15,7 @@ from lockstep.core.records import Statistics, TensorRecord
 from lockstep.core.text import printable
 from lockstep.launch import WrittenStep
 from lockstep.reading import is_chosen
+from lockstep.reading.record_table import NUMBERS
 from lockstep.report.table import Column, table_text
 from lockstep.wings.watch.chosen_rules import ChosenRule, apply_setting, check_name
 from lockstep.wings.watch.lines import fired_line
@@ -24,7 +25,6 @@ from lockstep.wings.watch.running import end_soon
 _BARS = 20
 _WIDTH = 40
 _MOST_ROWS = 40
-_NUMBERS = ("minimum", "maximum", "mean", "norm", "nan_count", "inf_count", "zero_count")
 
 HELP = """\
 next [N]              go on, and ask again N steps later (return: 1)
@@ -219,10 +219,10 @@ def _rule_line(rule: ChosenRule) -> str:
 
 def _table(records: Sequence[TensorRecord]) -> str:
     columns = [Column("role"), Column("name"), Column("dtype"), Column("shape")]
-    columns += [Column(name.removesuffix("_count"), right=True) for name in _NUMBERS]
+    columns += [Column(name.removesuffix("_count"), right=True) for name in NUMBERS]
     rows = [
         [one.role.value, one.name, one.dtype, list(one.shape)]
-        + [getattr(one.statistics, name) if one.statistics else "-" for name in _NUMBERS]
+        + [getattr(one.statistics, name) if one.statistics else "-" for name in NUMBERS]
         for one in records
     ]
     return table_text(columns, rows, limit=_MOST_ROWS)

@@ -41,16 +41,16 @@ _WIDTH = 100
 @click.command(cls=TrainingBehind)
 @options.option("--every")
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
-@options.option("--level", choices=["module", "api"], words="Modules alone, or operators too.")
+@options.option("--level", choices=["module", "api"])
 @options.only
-@options.option("--rules", "rule_files", multiple=True, words="A Python file; may be repeated.")
+@options.option("--rules", "rule_files", multiple=True, words="A Python file. Repeatable.")
 @click.option(
     "--only-rule", "only_rules", cls=options.Option, old=["--rule"], multiple=True, metavar="RULE",
-    help="Check this rule alone; may be repeated.",
+    help="Check this rule alone. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--skip-rule", "off", cls=options.Option, old=["--off"], multiple=True, metavar="RULE",
-    help="Leave this rule out; may be repeated.",
+    help="Leave this rule out. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Give a rule another limit."
@@ -61,7 +61,7 @@ _WIDTH = 100
 )  # fmt: skip
 @click.option(
     "--save-on", multiple=True, metavar="RULE",
-    help="Keep the step whole in which this rule first fires, for replay: every step is taken with its tensors.",
+    help="Keep the first step in which this rule fires, for replay. Every step is then recorded with whole tensors.",
 )  # fmt: skip
 @options.option("--output", default=Path("watched-step"), words="The step that --save-on keeps.")
 @click.option(
@@ -80,7 +80,7 @@ _WIDTH = 100
 )  # fmt: skip
 @click.option(
     "--lines", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
-    help="Where there is no terminal: print the latest step every so often; 0 for never.",
+    help="Without a terminal, print the latest step every so many seconds; 0 never prints.",
 )  # fmt: skip
 @click.option("--list-rules", is_flag=True, help="Say of each rule what it fires on, and end.")
 @options.force

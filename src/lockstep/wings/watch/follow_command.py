@@ -16,14 +16,13 @@ from lockstep.cli.training_behind import TrainingBehind, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.text import printable, shell_line
 from lockstep.report.comparison.json import comparison_json, render_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.watch.chart import step_chart
-from lockstep.wings.watch.following import Following, recorded_as
+from lockstep.wings.watch.following import Followed, Following, recorded_as
 from lockstep.wings.watch.loss_floors import loss_floors
 from lockstep.wings.watch.loss_following import follow_losses, recorded_when_parted
 from lockstep.wings.watch.loss_words import (
@@ -49,7 +48,7 @@ class _Command(TrainingBehind):
 @options.form
 @click.option(
     "--loss-only", is_flag=True,
-    help="Hold only the losses against each other, at next to no cost; when they part, record the next step whole.",
+    help="Compare only the losses, at almost no cost; when they differ, record the next step with whole tensors.",
 )  # fmt: skip
 @options.allow_crash
 @click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")
@@ -175,7 +174,7 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
     found = compare_recordings(
         recorded, ways.output, calibration=ways.calibration, mapping=ways.mapping,
         steps=followed.at_the_end, allow_crash=ways.allow_crash,
-    )  # fmt: skip
+    ).unless(_cut_short(followed, 0 if ways.allow_crash else ended.code))  # fmt: skip
     if ways.as_json:
         click.echo(render_json(found))
     else:
@@ -184,15 +183,10 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
         if followed.why_not:
             click.echo(f"steps were not compared as they came: {followed.why_not}")
         if followed.stopped_at is not None:
-            click.echo(
-                f"the training was asked to end after step {followed.stopped_at}{_for_nothing(found)}"
-            )
+            click.echo(f"the training was asked to end after step {followed.stopped_at}")
     if followed.stopped_at is not None:
         click.echo(_kept(followed.origin_kept), err=ways.as_json)
-    failed = ended.code and not ways.allow_crash
-    cut_short = failed or followed.stopped_at is not None
-    code = found.exit_code()
-    return ExitCode.FAILED if cut_short and code == ExitCode.AGREES else code
+    return found.exit_code()
 
 
 def _kept(origin: Recording | None) -> str:
@@ -207,11 +201,11 @@ def _kept(origin: Recording | None) -> str:
     )
 
 
-def _for_nothing(found: Comparison) -> str:
-    """What is to be said where the whole comparison does not confirm what a training was ended for."""
-    if found.verdict is not Verdict.AGREE:
-        return ""
-    return (
-        " for a difference that the whole comparison explains as noise; what would have come behind is not known:"
-        " follow with --go-on"
-    )
+def _cut_short(followed: Followed, code: int) -> str:
+    """Why what was compared is not the whole training, or "": it failed, or was ended for what is noise after all."""
+    if followed.stopped_at is not None:
+        return (
+            f"the training was asked to end after step {followed.stopped_at} for a difference that the whole comparison"
+            " explains as noise; what would have come next is not known: follow with --go-on"
+        )
+    return f"the command ended with exit code {code}" if code else ""

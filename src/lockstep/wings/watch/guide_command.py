@@ -14,24 +14,24 @@ _WIDTH = 100
 
 
 @click.command
-@click.argument("symptom", required=False)
+@click.argument("symptom", nargs=-1)
 @options.as_json
-def guide(symptom: str | None, as_json: bool) -> int:
+def guide(symptom: tuple[str, ...], as_json: bool) -> int:
     """Say what to check, in order and by which command, when a training is not what it should be.
 
     Without a SYMPTOM those are listed that there are: the loss runs away, does not fall, differs after an upgrade, and
-    so on. A SYMPTOM is given by its name, or by words of it.
+    so on. A SYMPTOM is given by its name, or by words of your own.
 
     \b
     lockstep guide
     lockstep guide runs-away
-    lockstep guide frozen
+    lockstep guide loss is stuck
     """
-    chosen = symptoms() if symptom is None else [symptom_called(symptom)]
+    chosen = [symptom_called(" ".join(symptom))] if symptom else symptoms()
     if as_json:
         values = {"symptoms": [dataclasses.asdict(one) for one in chosen]}
         click.echo(json_text(enveloped(values)))
-    elif symptom is None:
+    elif not symptom:
         click.echo(overview(chosen))
     else:
         click.echo(told(chosen[0], width=_WIDTH))

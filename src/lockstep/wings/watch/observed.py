@@ -15,6 +15,7 @@ from lockstep.core.manifest import RankManifest, StepSummary
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.reading.first_non_finite import is_finite
 from lockstep.store.reader import RankRecording
 from lockstep.wings.watch.hand_scale import hand_scale
 from lockstep.wings.watch.thrown_away import last_thrown_away
@@ -27,7 +28,6 @@ ALL_RANKS = "all ranks"
 
 _AT_START = 10
 _LEARNED = 1e-3
-_NOT_FINITE = {"inf", "nan", "infinity"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,12 +395,6 @@ class ObservedStep:
                 )  # fmt: skip
 
 
-def is_finite(record: TensorRecord) -> bool:
-    """Whether a tensor has neither NaN nor inf, as far as is known."""
-    numbers = record.statistics
-    return numbers is None or not (numbers.nan_count or numbers.inf_count)
-
-
 def number_of(record: TensorRecord) -> float | None:
     """The one number that a loss is, NaN or inf as it was; its sum's mean where it has several elements."""
     numbers = record.statistics
@@ -431,15 +425,3 @@ def largest_magnitude(record: TensorRecord) -> float | None:
     if numbers is None or math.isnan(numbers.minimum):
         return None
     return max(abs(numbers.minimum), abs(numbers.maximum))
-
-
-def numbers_in(value: Any) -> Iterator[float]:
-    """The numbers that a script wrote as arguments of a call, nested as they may be; NaN and inf by their names."""
-    if isinstance(value, str):
-        if value.lower().lstrip("-") in _NOT_FINITE:
-            yield float(value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value) if abs(value) < 1e308 else math.copysign(math.inf, value)
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from numbers_in(one)

@@ -16,9 +16,9 @@ from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
 from lockstep.core.text import printable
 from lockstep.launch import Ended, WrittenStep
+from lockstep.reading.first_non_finite import Source, sources_of
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.paragraphs import counted
-from lockstep.wings.watch.first_cause import Source, sources_of
 from lockstep.wings.watch.observed import Memory, ObservedStep, largest_magnitude
 from lockstep.wings.watch.places import own_streams
 from lockstep.wings.watch.running import end_soon, watch_training, what_is_missing
@@ -39,10 +39,12 @@ class _Found:
 
 @runs_elsewhere()
 @click.command(cls=TrainingBehind)
-@click.option("--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Tell of so many.")  # fmt: skip
+@click.option(
+    "--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Report the first N."
+)
 @options.only
 @click.option(
-    "--stop", is_flag=True, help="End the training, with exit code 0, when so many are told."
+    "--stop", is_flag=True, help="End the training, with exit code 0, after these reports."
 )
 @options.as_json
 def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int:

@@ -16,8 +16,9 @@ PARTS = ("Formula", "Usual cause", "Cure", "Source")
 
 _HEAD = """# Rules
 
-What `lockstep watch` holds each step of a training against. Made by `make docs` from the rules' own docstrings;
-`lockstep watch --list-rules` prints them. A setting is changed by `--set RULE.SETTING=VALUE`; one not set is off.
+`lockstep watch` checks each step of your training by these rules. `make docs` makes this page from the rules' own
+docstrings; `lockstep watch --list-rules` prints them. You change a setting by `--set RULE.SETTING=VALUE`; one that
+is not set is off.
 """
 
 _PART = re.compile(rf"({'|'.join(PARTS)}): (.*)", re.DOTALL)
@@ -50,7 +51,7 @@ def text_of(rule: Rule) -> RuleText:
 
     >>> from lockstep.wings.watch.rules import dead_relu
     >>> text_of(dead_relu).parts["Formula"]
-    'zeros / elements >= share in so many watched steps in a row.'
+    'zeros / elements >= share in `steps` watched steps in a row.'
     """
     paragraphs = [" ".join(one.split()) for one in (inspect.getdoc(rule) or "").split("\n\n")]
     found = [match for one in paragraphs if (match := _PART.fullmatch(one))]

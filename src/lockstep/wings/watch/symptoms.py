@@ -62,6 +62,8 @@ def symptoms() -> list[Symptom]:
 def symptom_called(text: str) -> Symptom:
     """The one of that name, that is also called so, or the only one that has these words in its name, title or `also`.
 
+    Where none has them all, it is the one with the longest name in `also` whose words all lie in the text.
+
     Several that have them are not told apart, but where their title alone has them all.
 
     Raises
@@ -74,12 +76,25 @@ def symptom_called(text: str) -> Symptom:
     found = [one for one in known if one.name == text.lower() or " ".join(words) in one.also]
     for has in (_words, _all_words):
         found = found or [one for one in known if words and all(word in has(one) for word in words)]
+    found = found or _said_within(set(words), known)
     if len(found) == 1:
         return found[0]
     names = [one.name for one in found or known]
     near = ", ".join(nearest_names(text, names)) or ", ".join(names)
     what = "no symptom" if not found else "more than one symptom"
     raise UsageError(f"there is {what} {text!r}; nearest: {near}")
+
+
+def _said_within(typed: set[str], known: Sequence[Symptom]) -> list[Symptom]:
+    """Those of which a name from `also` lies in a text, whole; of several the ones with the longest such name."""
+    longest = {
+        one.name: max(
+            (len(name.split()) for name in one.also if set(name.split()) <= typed), default=0
+        )
+        for one in known
+    }
+    most = max(longest.values(), default=0)
+    return [one for one in known if most and longest[one.name] == most]
 
 
 def _words(symptom: Symptom) -> str:
@@ -95,7 +110,12 @@ def overview(all_symptoms: Sequence[Symptom]) -> str:
     width = max(len(one.name) for one in all_symptoms)
     rows = [f"  {one.name:<{width}}  {one.title}" for one in all_symptoms]
     return "\n".join(
-        ["What is seen of the training?", *rows, "", "lockstep guide SYMPTOM says what to check."]
+        [
+            "Which symptom does your training show?",
+            *rows,
+            "",
+            "lockstep guide SYMPTOM lists the checks.",
+        ]
     )
 
 
@@ -113,8 +133,8 @@ def told(symptom: Symptom, *, width: int) -> str:
 
 _HEAD = """# Guide
 
-What to check, in order, when a training is not what it should be. Made by `make docs`, and printed by `lockstep guide`.
-`train.py` stands for the script, `ref` for a recording of a run that is trusted, `cand` for one of the run in question.
+Find your symptom, and check in the given order. `lockstep guide` prints the same; `make docs` makes this page.
+`train.py` stands for your script, `ref` for a recording of a run that you trust, `cand` for one of the run in question.
 """
 
 

@@ -554,6 +554,7 @@ def warnings_of(text):
     return {
         message.message % message.message_args
         for message in checker.Checker(ast.parse(text)).messages
+        if "# noqa" not in text.splitlines()[message.lineno - 1]
     }
 
 

@@ -20,7 +20,7 @@ _VARIABLES = (Column("variable or option"), Column("recommended"), Column("what 
 
 @click.command()
 @click.option(
-    "--variables", is_flag=True, help="List the variables and options that are known instead."
+    "--variables", is_flag=True, help="List all known variables and compile options instead."
 )
 @options.as_json
 def doctor(variables: bool, as_json: bool) -> int:

@@ -40,7 +40,7 @@ class Aspect:
     counts
         Whether a difference in it makes the set-ups differ.
     tells
-        Names of `locate.circumstances` that belong to it.
+        Names of differences, of `locate.circumstances` and of `ModelSetup.differences`, that belong to it.
     """
 
     name: str
@@ -59,6 +59,12 @@ def aspects() -> Mapping[str, Aspect]:
     """Every aspect by its name, the most harmful first."""
     found = sorted(map(_aspect, rows_of(_FILE)), key=lambda one: -one.harm)
     return {one.name: one for one in found}
+
+
+@cache
+def aspects_by_name_of_difference() -> Mapping[str, str]:
+    """Which aspect a difference belongs to, by its name."""
+    return {told: aspect.name for aspect in aspects().values() for told in aspect.tells}
 
 
 def _aspect(row: Mapping[str, Any]) -> Aspect:

@@ -63,7 +63,7 @@ def look_at_start(step: AlignedStep, setup: ModelSetup, answers: Answers) -> Non
 
 
 def _look_at_states(step: AlignedStep, answers: Answers) -> None:
-    other: dict[str, list[str]] = defaultdict(list)
+    other: dict[tuple[str, str], list[str]] = defaultdict(list)
     for item in step.of_kind(CallKind.OPTIMIZER):
         for pair in item.pairs:
             if pair.present.role is not Role.STATE:
@@ -74,10 +74,9 @@ def _look_at_states(step: AlignedStep, answers: Answers) -> None:
                 for one in (pair.reference, pair.candidate)
             ]
             if digests[0] != digests[1] and "0" not in sides[:1] + sides[1:] * (None in digests):
-                other[f"{sides[0]} / {sides[1]}"].append(pair.present.name)
-    for words, names in list(other.items())[:3]:
-        left, _, right = words.partition(" / ")
-        answers.differ("optimizer-state", SetupDifference(listed(names), left, right))
+                other[sides[0], sides[1]].append(pair.present.name)
+    for shown, names in list(other.items())[:3]:
+        answers.differ("optimizer-state", SetupDifference(listed(names), *shown))
 
 
 def _first_number(record: TensorRecord | None) -> str:
@@ -231,12 +230,11 @@ def _chosen_otherwise(item: Aligned, setup: ModelSetup) -> Iterator[tuple[str, S
     call = item.reference
     if _is_told(call.site.module, setup) or _takes_samples(call):
         return
-    for words in chosen_otherwise(item.reference, item.candidate):
-        left, right = _sides(words)
-        name = words.partition(" is ")[0]
+    for one in chosen_otherwise(item.reference, item.candidate):
+        name = one.plain_name
         yield (
             _aspect_of_argument(call, name),
-            SetupDifference(f"{name} of {words_of(call)}", left, right),
+            SetupDifference(f"{name} of {words_of(call)}", *one.shown),
         )
 
 
@@ -247,17 +245,6 @@ def _takes_samples(call: Call) -> bool:
 
 def _is_told(path: str, setup: ModelSetup) -> bool:
     return path in setup.modules or any(path == one for one in setup.modes)
-
-
-def _sides(words: str) -> tuple[str, str]:
-    """Both values, from `name is X in the reference and Y in the candidate`."""
-    values = words.partition(" is ")[2]
-    for one, other in (("reference", "candidate"), ("candidate", "reference")):
-        left, found, right = values.partition(f" in the {one} and ")
-        if found:
-            right = right.removesuffix(f" in the {other}").replace("left out", "its default")
-            return (left, right) if one == "reference" else (right, left)
-    return values, ""
 
 
 def _aspect_of_argument(call: Call, name: str) -> str:

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lockstep.align.names import NameMap
-from lockstep.align.settings import KERNEL_CHOICES, differing_settings
+from lockstep.align.settings import differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
-from lockstep.locate.circumstances import every_circumstance, is_known
+from lockstep.locate.circumstances import SEED, every_circumstance, is_known
 from lockstep.locate.model_setup import ModelSetup
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
-from lockstep.wings.check.setups.aspects import aspects
+from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference
 
 _OLDER = "a recording is of an earlier build, which did not note it"
 _PLACE = re.compile(
@@ -24,19 +25,11 @@ _PLACE = re.compile(
     r"entity|user|date|time\w*|cache\w*|checkpoint\w*|resume\w*|report_to)($|[._])"
 )
 """Settings that say where something lies or what it is called."""
-_OF_SETUP = {
-    "frozen parameters": "frozen",
-    "tied": "tied",
-    "in training mode only": "modes",
-    "optimizer": "optimizer",
-    "parameter groups": "optimizer-groups",
-}
-"""Aspects by the words of `ModelSetup.differences`; all others are settings of modules."""
 
 
 def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -> None:
     """Versions, devices, switches, seeds and variables of one process of each run."""
-    by_name = {name: aspect.name for aspect in aspects().values() for name in aspect.tells}
+    by_name = aspects_by_name_of_difference()
     packages = {"python", *left.packages, *right.packages}
     variables = {*left.environment, *right.environment}
     for one in every_circumstance(left, right):
@@ -47,8 +40,10 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         elif one.name in {**left.wrappers, **right.wrappers}:
             aspect = "wrappers"
         else:
-            aspect = by_name.get(one.name, "amp" if "autocast" in one.name else "environment")
-        if one.name.startswith("seed ") and not (left.seeds and right.seeds):
+            aspect = by_name.get(
+                one.setting or one.name, "amp" if "autocast" in one.name else "environment"
+            )
+        if one.setting == SEED and not (left.seeds and right.seeds):
             continue
         if not is_known(one):
             answers.not_known([aspect], f"{one.name} was taken out of a recording")
@@ -141,7 +136,8 @@ def look_at_model(
 ) -> None:
     """Modes, frozen and tied parameters, settings of modules, optimizers and schedules."""
     for one in setup.differences():
-        answers.differ(_OF_SETUP.get(one.name, "module-settings"), one)
+        aspect = aspects_by_name_of_difference().get(one.name, "module-settings")
+        answers.differ(aspect, one)
     answers.differ(
         "optimizer-options", *(SetupDifference(one.name, *one.shown) for one in setup.options)
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.engines import as_sentence, engine, quiet
 from lockstep.wings.deploy.model_file import opset_of
 from lockstep.wings.deploy.quantize.allowed import BLOCK
 from lockstep.wings.deploy.quantize.layers import LOOKUP, Layer, weights_of
 from lockstep.wings.deploy.quantize.packing import StoredWeight, stored, stored_as_codes
-from lockstep.wings.deploy.quantize.static import Calibration, quantize_static, quiet
+from lockstep.wings.deploy.quantize.static import Calibration, quantize_static
 from lockstep.wings.deploy.quantize.uniform import quantized
 
 FLOAT_BITS = 32
@@ -104,7 +104,7 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
             codes = quantized(weights[layer.weight], plan.bits[layer.name], axis)
             kept[key] = keep(f"q{at}", codes, opset_of(found))
         _replace(found, layer, kept[key], is_new)
-    _drop_unread(found)
+    found = _without_unread(found)
     _add_domain(found)
     return found
 
@@ -170,35 +170,12 @@ def _with_blocks(proto: Any, bits: Mapping[str, int]) -> Any:
     return proto
 
 
-def _drop_unread(proto: Any) -> None:
-    """Drop nodes and initializers that nothing reads."""
-    while True:
-        read = {name for node in proto.graph.node for name in node.input} | {
-            one.name for one in proto.graph.output
-        }
-        # A graph inside a node reads names of the graph around it.
-        read |= {name for node in proto.graph.node for name in _inner_reads(node)}
-        unread = [node for node in proto.graph.node if not set(node.output) & read]
-        for node in unread:
-            proto.graph.node.remove(node)
-        for one in [one for one in proto.graph.initializer if one.name not in read]:
-            proto.graph.initializer.remove(one)
-        if not unread:
-            return
-
-
-def _inner_reads(node: Any) -> set[str]:
-    graphs = [
-        graph
-        for one in node.attribute
-        for graph in (*([one.g] if one.HasField("g") else []), *one.graphs)
-    ]
-    return {
-        name
-        for graph in graphs
-        for inner in graph.node
-        for name in {*inner.input} | _inner_reads(inner)
-    } | {one.name for graph in graphs for one in graph.output}
+def _without_unread(proto: Any) -> Any:
+    """A model without nodes and initializers that nothing reads."""
+    ir = engine("onnx_ir")
+    return ir.to_proto(
+        engine("onnx_ir.passes.common").RemoveUnusedNodesPass()(ir.from_proto(proto)).model
+    )
 
 
 def _add_domain(proto: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
-from lockstep.wings.deploy.inputs import checked, read_inputs
+from lockstep.wings.deploy.inputs import checked, named, read_inputs
 from lockstep.wings.deploy.model_file import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -85,33 +84,13 @@ def read_samples(given: Sequence[str], signature: Sequence[TensorSpec], *, optio
     UsageError
         If an array is missing, unknown, empty, constant, not finite, or of another dtype or shape.
     """
-    try:
-        arrays = read_inputs(given, ())
-    except zipfile.BadZipFile as error:
-        raise UsageError(
-            f"{option} {listed(list(given))}: cannot be read ({error}); give a .npz file"
-        ) from error
+    arrays = named(given, signature)
     labels = arrays.pop(LABELS, None) if LABELS not in {spec.name for spec in signature} else None
-    counted = [name for name in arrays if name.startswith("arr_")]
-    for name, spec in zip(
-        counted, [one for one in signature if one.name not in arrays], strict=False
-    ):
-        arrays[spec.name] = arrays.pop(name)
-    lacking = [str(spec) for spec in signature if spec.name not in arrays]
-    unknown = [name for name in arrays if name not in {spec.name for spec in signature}]
-    if lacking or unknown:
-        what = (
-            f"lacks {listed(lacking)}"
-            if lacking
-            else f"has {listed(unknown)}, which the model does not take"
-        )
-        raise UsageError(
-            f"{option} {what}; the model takes {listed([str(one) for one in signature])}"
-        )
     if not signature:
         raise UsageError(f"{option}: the model takes no inputs, and nothing can be calibrated")
-    for spec in signature:
-        _check(arrays[spec.name], spec, option)
+    arrays = checked(arrays, signature, option=option, are_samples=True)
+    for name, array in arrays.items():
+        _check(array, f"{option}: {name}")
     counts = {len(arrays[spec.name]) for spec in signature}
     if len(counts) > 1 and labels is None and _is_one_call(arrays, signature):
         return Samples(checked(arrays, signature), None, 1, is_fixed=True, is_one_call=True)
@@ -131,25 +110,11 @@ def read_samples(given: Sequence[str], signature: Sequence[TensorSpec], *, optio
             f"{option} has {count} samples; the model takes {batch} at once, so give as many at least"
         )
     return Samples(
-        {spec.name: arrays[spec.name] for spec in signature},
-        None if labels is None else labels.astype(np.int64), batch, bool(fixed),
+        arrays, None if labels is None else labels.astype(np.int64), batch, bool(fixed),
     )  # fmt: skip
 
 
-def _check(array: Array, spec: TensorSpec, option: str) -> None:
-    where = f"{option}: {spec.name}"
-    if spec.dtype and str(array.dtype) != spec.dtype:
-        raise UsageError(f"{where} is of {array.dtype}; the model takes {spec}")
-    if spec.shape is not None and (
-        len(array.shape) != len(spec.shape)
-        or any(
-            isinstance(want, int) and have != want
-            for have, want in list(zip(array.shape, spec.shape, strict=True))[1:]
-        )
-    ):
-        raise UsageError(
-            f"{where} has the shape {list(array.shape)}; the model takes {spec}, samples along the first axis"
-        )
+def _check(array: Array, where: str) -> None:
     if array.size == 0 or array.ndim == 0:
         raise UsageError(f"{where} is empty; give samples as the model will see them")
     if array.dtype.kind != "f":

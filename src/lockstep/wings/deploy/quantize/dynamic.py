@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.engines import as_sentence, engine, quiet
+from lockstep.wings.deploy.noted import module_of, source_of
 from lockstep.wings.deploy.quantize.calibration import Samples
 from lockstep.wings.deploy.quantize.errors import LayerError, Standing, doubles, sqnr
-from lockstep.wings.deploy.quantize.layers import module_of, source_of
-from lockstep.wings.deploy.quantize.static import quiet
 from lockstep.wings.deploy.runtime import Level, Settings, every_value
 
 _OPERATORS = ("Conv", "Gemm", "MatMul", "LSTM", "Gather")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.noted import module_of, source_of
 from lockstep.wings.deploy.quantize.allowed import Allowance, of_blocks, of_levels, of_range
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS, Plan, engine_of
 from lockstep.wings.deploy.quantize.calibration import Samples
@@ -20,8 +21,6 @@ from lockstep.wings.deploy.quantize.layers import (
     LOOKUP,
     Layer,
     attribute,
-    module_of,
-    source_of,
 )
 from lockstep.wings.deploy.quantize.twins import Twin, TwinGraph
 from lockstep.wings.deploy.runtime import Array, Level, Session, Settings
@@ -35,7 +34,7 @@ variance of an evenly spread one, so that a sum of independent ones stays below 
 _COARSE = 2.0
 """A bit is lost where the step is over twice what the range needs."""
 
-_FLUSHED = 0.5
+FLUSHED_SHARE = 0.5
 """Share of the values other than zero that may become zero. Of bell-shaped ones on 8 bits it is some 2 %."""
 
 _ROUNDING = 2.0**-20
@@ -59,7 +58,8 @@ class Standing(str, Enum):
     CORRELATED = "more than noise"
     """More than independent roundings make, less than roundings can make that go the same way."""
     CLIPPED = "clipped"
-    """More than roundings make, where inputs or results lie beyond the range that was calibrated."""
+    """More than roundings make, where inputs or results lie beyond the range that was calibrated; without a weight to
+    judge by, where cutting them off adds more than `BEYOND` times what rounding does."""
     COARSE = "coarse step"
     """The step of the result is over twice what its bits need on these samples, whoever chose it."""
     FLUSHED = "flushed to zero"
@@ -85,6 +85,8 @@ class _Sums:
     read: int = 0
     worst: float = 0.0
     flushed: float = 0.0
+    flushed_wide: float = 0.0
+    cut: float = 0.0
     low: float = 0.0
     high: float = 0.0
 
@@ -117,6 +119,10 @@ class LayerError:
         What the error is held to be.
     elements
         Of its weight.
+    flushed
+        Share of the values other than zero, of its input or its result, that become zero.
+    flushed_wide
+        The same where activations had 16 bits.
     """
 
     name: str
@@ -132,6 +138,8 @@ class LayerError:
     clipped: float
     standing: Standing
     elements: int = 0
+    flushed: float = 0.0
+    flushed_wide: float = 0.0
 
     def __str__(self) -> str:
         """Its module, or else its node."""
@@ -254,10 +262,14 @@ def _add_twin(sums: _Sums, twin: Twin, values: dict[str, Array], others: dict[st
     sums.between += energy(apart(fused, own))
     for known, value in ((entry, twin.reads), (grid, twin.value)):
         if known is not None and value:
-            clips = known.clips(doubles(values[value]))
+            read = doubles(values[value])
+            clips = known.clips(read)
             sums.clipped += int(clips.sum())
             sums.read += clips.size
-            sums.flushed = max(sums.flushed, known.flushed(doubles(values[value])))
+            off = energy(apart(known.nearest(read[clips]), read[clips]))
+            sums.cut = max(sums.cut, off / (clips.size * known.step**2 / 12))
+            sums.flushed = max(sums.flushed, known.flushed(read))
+            sums.flushed_wide = max(sums.flushed_wide, known.flushed(read, bits=16))
     if not twin.variance:
         return
     step = 0.0 if grid is None else grid.step
@@ -335,7 +347,7 @@ def _error(twin: Twin, sums: _Sums, plan: Plan, before: Graph) -> LayerError:
         sqnr(sums.signal, sums.expected) if twin.variance else math.nan,
         sqnr(sums.signal, sums.own), sqnr(sums.signal, sums.fused), sqnr(sums.signal, sums.carried),
         sums.clipped / sums.read if sums.read else 0.0,
-        _standing(twin, sums), 0 if layer is None else layer.elements,
+        _standing(twin, sums), 0 if layer is None else layer.elements, sums.flushed, sums.flushed_wide,
     )  # fmt: skip
 
 
@@ -348,12 +360,12 @@ def _standing(twin: Twin, sums: _Sums) -> Standing:
         return Standing.FAULT
     if sums.between > BEYOND * max(sums.own, sums.count * step**2 / 12, rounding):
         return Standing.KERNELS
-    if sums.flushed > _FLUSHED:
+    if sums.flushed > FLUSHED_SHARE:
         return Standing.FLUSHED
     if _is_coarse(twin, sums):
         return Standing.COARSE
     if not twin.variance:
-        return Standing.MEASURED
+        return Standing.CLIPPED if sums.cut > BEYOND else Standing.MEASURED
     if sums.own <= BEYOND * max(sums.expected, rounding):
         return Standing.NOISE
     return Standing.CLIPPED if sums.clipped else Standing.CORRELATED

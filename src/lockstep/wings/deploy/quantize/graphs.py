@@ -49,10 +49,12 @@ class Grid:
         found: Doubles = (codes - self.zero) * self.step
         return found
 
-    def flushed(self, values: Doubles) -> float:
-        """Share of the values other than zero that it makes zero."""
+    def flushed(self, values: Doubles, bits: int = 0) -> float:
+        """Share of the values other than zero that it makes zero, or that the same range would in so many bits."""
+        levels = (1 << bits) - 1 if bits else self.most - self.least
+        half = self.step * (self.most - self.least) / levels / 2
         known = np.count_nonzero(values)
-        kept = np.count_nonzero(np.abs(values) >= self.step / 2)
+        kept = np.count_nonzero(np.abs(values) >= half)
         return float((known - kept) / known) if known else 0.0
 
     def clips(self, values: Doubles) -> npt.NDArray[np.bool_]:

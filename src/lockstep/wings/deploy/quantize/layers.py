@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.wings.deploy.engines import engine
+from lockstep.wings.deploy.large_models import array_of_tensor
+from lockstep.wings.deploy.noted import module_of, source_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -23,8 +23,6 @@ LOOKUP = "Gather"
 
 _LARGE = 256
 """Elements from which a weight in float32 is worth a word."""
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +131,9 @@ def left_in_float32(proto: Any, quantised: Any) -> dict[str, int]:
 
 def weights_of(proto: Any, layers: tuple[Layer, ...]) -> dict[str, Floats]:
     """The layers' weights by the initializer's name."""
-    numpy_helper = engine("onnx.numpy_helper")
     wanted = {layer.weight for layer in layers}
     return {
-        one.name: np.asarray(numpy_helper.to_array(one), dtype=np.float32)
+        one.name: np.asarray(array_of_tensor(one), dtype=np.float32)
         for one in proto.graph.initializer
         if one.name in wanted
     }
@@ -149,31 +146,10 @@ def attribute(node: Any, name: str, default: Any) -> Any:
     return helper.get_attribute_value(found[0]) if found else default
 
 
-def module_of(node: Any) -> str:
-    """Module path by the exporter's metadata: `['', 'conv1', 'conv2d']` is the call of an operator in `conv1`."""
-    try:
-        scopes = ast.literal_eval(_metadata(node).get("pkg.torch.onnx.name_scopes", "[]"))
-    except (ValueError, SyntaxError):
-        return ""
-    named = [one for one in scopes[:-1] if isinstance(one, str) and one]
-    return named[-1] if named else ""
-
-
 def _owner_of(weight: str, node: Any) -> str:
     """Module of a weight: the exporter keeps its path as the name, also where another module was folded into it."""
     module = module_of(node)
     return weight.removesuffix(".weight") if module and weight.endswith(".weight") else module
-
-
-def source_of(node: Any) -> str:
-    """`file:line` of the innermost frame that the exporter noted, of the user's code where there is such a frame."""
-    frames = _FRAME.findall(_metadata(node).get("pkg.torch.onnx.stack_trace", ""))
-    own = [frame for frame in frames if "site-packages" not in frame[0]]
-    return ":".join((own or frames)[-1]) if frames else ""
-
-
-def _metadata(node: Any) -> dict[str, str]:
-    return {one.key: one.value for one in node.metadata_props}
 
 
 def _looks_up_rows(node: Any) -> bool:

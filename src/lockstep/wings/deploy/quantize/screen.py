@@ -12,7 +12,7 @@ from lockstep.core.text import listed
 from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table
 from lockstep.wings.deploy.quantize.build import FLOAT_BITS
-from lockstep.wings.deploy.quantize.errors import LayerError, Standing
+from lockstep.wings.deploy.quantize.errors import FLUSHED_SHARE, LayerError, Standing
 from lockstep.wings.deploy.quantize.mixed import Trial
 from lockstep.wings.deploy.quantize.task import Outcome
 from lockstep.wings.deploy.quantize.widths import cost_of
@@ -114,9 +114,15 @@ class Answer:
 
     @property
     def is_below(self) -> bool:
-        """Whether the whole model is below its floor."""
-        if self.outcome.accuracy is not None:
-            return not _lost(self) <= self.floor.lost_points
+        """Whether the whole model is below its floor; where labels are known, an SQNR counts that was asked for."""
+        if self.outcome.accuracy is not None and not _lost(self) <= self.floor.lost_points:
+            return True
+        is_asked = self.outcome.accuracy is None or self.budget_db is not None
+        return is_asked and self.is_noisy
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether a result has a lower SQNR than the floor."""
         least = self.floor.least_db
         return least > -math.inf and not self.outcome.sqnr_db >= least
 
@@ -127,7 +133,15 @@ class Answer:
 
 
 def headline(answer: Answer) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence, and what was not compared."""
+    left = answer.outcome.uncompared
+    beside = (
+        f"; not compared, as its shape depends on the values: {listed(list(left))}" if left else ""
+    )
+    return _answered(answer) + beside
+
+
+def _answered(answer: Answer) -> str:
     broken = [one for one in answer.layers if one.standing is Standing.FAULT]
     kernels = [one for one in answer.layers if one.standing is Standing.KERNELS]
     if broken:
@@ -157,8 +171,8 @@ def headline(answer: Answer) -> str:
     odd = [one for one in judged if one.standing is not Standing.NOISE]
     if odd:
         return (
-            f"QUANTISED: {_of(odd, answer)} with an error that rounding alone does not explain, {odd[0]} first"
-            f" ({odd[0].standing.value}){_cost(answer)}"
+            f"QUANTISED: {_of(odd, answer)} with an error that rounding alone does not explain:"
+            f" {'; '.join(_odd(odd))}{_cost(answer)}"
         )
     if not judged:
         return (
@@ -174,15 +188,63 @@ def headline(answer: Answer) -> str:
 
 def _below(answer: Answer) -> str:
     """That the whole model is below its floor, and which layers are the worst."""
-    out = answer.outcome
-    if out.accuracy is not None:
+    out, least = answer.outcome, f"need {answer.floor.least_db:g} dB (--least-sqnr)"
+    name = f"result {out.worst_result}" if out.worst_result else "results"
+    if out.accuracy is not None and _lost(answer) > answer.floor.lost_points:
         said = f"accuracy falls by {_lost(answer):.2f} points, and {answer.floor.lost_points:g} may be lost (--accept)"
+    elif math.isnan(out.sqnr_db):
+        said = f"{name} cannot be compared: of another shape, or not finite where the model's are"
     else:
-        said = (
-            f"results have {out.sqnr_db:.1f} dB, and need {answer.floor.least_db:g} (--least-sqnr)"
-        )
+        said = f"{name} at {out.sqnr_db:.1f} dB; results {least}"
     worst = _hurting(answer)
-    return f"BELOW THE FLOOR: {said}" + (f"; worst layers: {', '.join(worst)}" if worst else "")
+    odd = _odd([one for one in answer.layers if one.standing in _CURED])
+    return "; ".join(
+        [
+            f"BELOW THE FLOOR: {said}",
+            *([f"worst layers: {', '.join(worst)}"] if worst else []),
+            *odd,
+        ]
+    )
+
+
+_CURED = (Standing.CLIPPED, Standing.FLUSHED, Standing.COARSE)
+"""What has another cause than the width of a layer, and so another cure."""
+
+
+def _odd(layers: Sequence[LayerError]) -> list[str]:
+    """The worst layer of each kind of error, how many more of its kind there are, and what cures it."""
+    kinds = {
+        one.standing: [other for other in layers if other.standing is one.standing]
+        for one in layers
+    }
+    found = []
+    for standing, some in kinds.items():
+        worst = max(some, key=lambda one: (one.clipped, one.flushed))
+        more = f" and {counted(len(some) - 1, 'more layer')}" if len(some) > 1 else ""
+        found.append(f"{worst}{more}: {_kind(standing, worst)}")
+    return found
+
+
+def _kind(standing: Standing, one: LayerError) -> str:
+    """What happened to a layer, and what cures it."""
+    if standing is Standing.CLIPPED:
+        return (
+            f"clipped, {one.clipped:.2%} of its values lie beyond the calibrated range (give --ranges-from samples like"
+            " those it meets, and --method minmax)"
+        )
+    if standing is Standing.FLUSHED:
+        cure = (
+            "--activations 16 keeps them"
+            if one.flushed_wide <= FLUSHED_SHARE
+            else (
+                "a few values take the whole range, as a mask of -1e38 does; one of -inf is left out, and --weight-only"
+                " keeps activations in float32"
+            )
+        )
+        return f"flushed to zero, {one.flushed:.0%} of its values lie below half a step ({cure})"
+    if standing is Standing.COARSE:
+        return "coarse step, over twice what these samples need (give --ranges-from samples like these)"
+    return str(standing.value)
 
 
 def _lost(answer: Answer) -> float:
@@ -200,8 +262,9 @@ def _cost(answer: Answer) -> str:
 
 def _cures(answer: Answer) -> list[str]:
     """What may bring back lost accuracy."""
-    if not (_lost(answer) or answer.is_below):
-        return []
+    is_cured = answer.is_below and any(one.standing in _CURED for one in answer.layers)
+    if is_cured or not (_lost(answer) or answer.is_below):
+        return []  # the headline has a cure of their own
     target = 40 if answer.outcome.accuracy is not None else max(40, answer.floor.least_db)
     cures = [f"--mixed {target:g}dB gives the layers that hurt most more bits"]
     if not answer.per_channel:
@@ -227,7 +290,8 @@ def render(answer: Answer, *, limit: int) -> Page:
         text,
         f"size {out.size_before_bytes:,} -> {out.size_bytes:,} bytes"
         f" ({out.size_bytes / out.size_before_bytes:.0%}), time of a batch {out.time_before_s * 1e3:.3g} ->"
-        f" {out.time_s * 1e3:.3g} ms, results {out.sqnr_db:.1f} dB",
+        f" {out.time_s * 1e3:.3g} ms, results {out.sqnr_db:.1f} dB"
+        + (f" (the least, {out.worst_result})" if out.worst_result else ""),
     )
     if out.accuracy is not None and out.accuracy_before is not None:
         add_paragraph(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import tempfile
-import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.deploy.engines import as_sentence, engine
+from lockstep.wings.deploy.engines import as_sentence, engine, quiet
 from lockstep.wings.deploy.quantize.calibration import Samples
 
 
@@ -164,16 +160,3 @@ def _reader(samples: Samples) -> Any:
             return next(batches, None)
 
     return Reader()
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what onnxruntime prints, logs and warns of off the user's streams."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -242,28 +242,5 @@ class TwinGraph:
 
     def sorted_model(self) -> Any:
         """The model with its nodes in an order in which each value is made before it is read."""
-        nodes = list(self.proto.graph.node)
-        makers = {name: at for at, node in enumerate(nodes) for name in node.output if name}
-        order: list[int] = []
-        state: dict[int, bool] = {}
-        for start in range(len(nodes)):
-            stack = [start]
-            while stack:
-                at = stack[-1]
-                if state.get(at):
-                    stack.pop()
-                    continue
-                waits = [
-                    makers[name]
-                    for name in nodes[at].input
-                    if name in makers and not state.get(makers[name])
-                ]
-                if waits and at not in state:
-                    state[at] = False
-                    stack.extend(waits)
-                    continue
-                state[at] = True
-                order.append(stack.pop())
-        del self.proto.graph.node[:]
-        self.proto.graph.node.extend(nodes[at] for at in order)
+        engine("onnxruntime.quantization.onnx_model").ONNXModel(self.proto).topological_sort()
         return self.proto

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from types import TracebackType
 from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import path_of, truth_of
 from lockstep.core.errors import UsageError
+from lockstep.core.records import Call
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.api_calls import ApiNumbers, ApiPass, passes_of
 from lockstep.wings.interop.faces.hdf5_passes import Hdf5Pass, h5py, hdf5_pass, write_hdf5
@@ -106,18 +107,21 @@ class Dumper:
     def _passes(self, rank: RankRecording, loaded: LoadedInputs | None) -> Iterator[Hdf5Pass]:
         numbers, number = ApiNumbers(), 0
         for step in rank.steps:
-            passes: Iterator[ApiPass] = passes_of(rank.calls(step), numbers)
-            for one in self._overflowing(passes, step) if self._overflows else passes:
+            calls = rank.calls(step)
+            passes: Iterator[ApiPass] = passes_of(calls, numbers)
+            for one in self._overflowing(passes, calls, step) if self._overflows else passes:
                 number += 1
                 yield hdf5_pass(one, number) if loaded is None else loaded.again(one, number)
             rank.close_tensors()
 
     @staticmethod
-    def _overflowing(passes: Iterator[ApiPass], step: int) -> Iterator[ApiPass]:
+    def _overflowing(
+        passes: Iterator[ApiPass], calls: Sequence[Call], step: int
+    ) -> Iterator[ApiPass]:
         seen = list(passes)
         if (entered := entered_sentence(seen, step)) is not None:
             warn(entered)
-        for one in overflows_in(seen):
+        for one in overflows_in(seen, calls):
             warn(overflow_words(one, step))
             yield one
 

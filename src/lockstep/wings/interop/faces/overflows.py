@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from lockstep.core.records import MEMORY_AS_FOUND, TensorRecord
-from lockstep.core.site import Phase, Role
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import Phase
+from lockstep.reading.first_non_finite import Part, first_made, is_finite
 from lockstep.wings.interop.faces.api_calls import ApiPass
 
 
-def overflows_in(passes: Iterable[ApiPass]) -> Iterator[ApiPass]:
-    """Those out of which a number comes that is not finite, where all that went in were.
+def overflows_in(passes: Iterable[ApiPass], calls: Sequence[Call]) -> Iterator[ApiPass]:
+    """Those of a step's passes out of which a number comes that is not finite, where all that went in were.
 
-    What a script makes infinite on purpose, as a mask, has an infinite number among its arguments, and is none.
+    Parameters
+    ----------
+    passes, calls
+        All of the step.
     """
-    for one in passes:
-        made = [record for record in one.leaving if not is_finite(record)]
-        # A backward takes what forward left, too.
-        kept = one.call.with_role(Role.INPUT, Role.OUTPUT) if one.phase is Phase.BACKWARD else ()
-        if not made or not all(map(is_finite, (*one.entering, *kept))):
-            continue
-        on_purpose = one.phase is Phase.FORWARD and any(
-            map(_is_infinite, one.call.arguments.values())
-        )
-        if not on_purpose or any(
-            record.statistics and record.statistics.nan_count for record in made
-        ):
-            yield one
+    made = {
+        (one.call.id, one.part is Part.BACKWARD)
+        for one in first_made(calls)
+        if all(map(is_finite, one.taken))
+    }
+    return (
+        one
+        for one in passes
+        if (one.call.id, one.phase is Phase.BACKWARD) in made
+        and not all(map(is_finite, one.leaving))  # and not a buffer alone
+    )
 
 
 def entered_in(passes: Iterable[ApiPass]) -> tuple[ApiPass, TensorRecord] | None:
@@ -66,14 +66,6 @@ def entered_words(one: ApiPass, record: TensorRecord, step: int) -> str:
     )
 
 
-def is_finite(record: TensorRecord) -> bool:
-    """Whether every element is, as far as is known."""
-    numbers = record.statistics
-    if numbers is None or record.content.note == MEMORY_AS_FOUND:
-        return True
-    return not (numbers.nan_count or numbers.inf_count)
-
-
 def overflow_words(one: ApiPass, step: int) -> str:
     """What overflowed, where it was called, and with what, on one line."""
     made = next(record for record in one.leaving if not is_finite(record))
@@ -87,12 +79,3 @@ def overflow_words(one: ApiPass, step: int) -> str:
         f"overflow at step {step}, {one.phase.value} of {site.module or 'the model'} ({site.op}){where}:"
         f" {found} of {made.content.numel} elements ({made.dtype}), of finite numbers alone"
     )
-
-
-def _is_infinite(value: Any) -> bool:
-    if isinstance(value, (str, float)):
-        try:
-            return math.isinf(float(value))
-        except ValueError:
-            return False
-    return isinstance(value, list) and any(map(_is_infinite, value))

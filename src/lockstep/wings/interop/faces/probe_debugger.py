@@ -111,10 +111,11 @@ class Debugger:
         """Names of passes out of which numbers came that are not finite; each is said."""
         numbers, names = ApiNumbers(), []
         for step in rank.steps:
-            passes = list(passes_of(rank.calls(step), numbers))
+            calls = rank.calls(step)
+            passes = list(passes_of(calls, numbers))
             if (entered := entered_sentence(passes, self._step)) is not None:
                 warn(entered)
-            for one in overflows_in(passes):
+            for one in overflows_in(passes, calls):
                 self._found += 1
                 warn(overflow_words(one, self._step))
                 names.append(one.name("."))

@@ -82,12 +82,13 @@ class OverflowCheck:
 
     def _look(self, step: WrittenStep) -> None:
         before = copy.deepcopy(self._numbers)
-        passes = list(passes_of(step.rank.calls(step.number), self._numbers))
+        calls = step.rank.calls(step.number)
+        passes = list(passes_of(calls, self._numbers))
         entered = entered_sentence(passes, step.number)
-        if entered is not None and not self._entered:
+        if entered is not None and not self._entered and not self.found:  # weights keep an overflow
             self._entered = True
             warn(entered)
-        for one in overflows_in(passes):
+        for one in overflows_in(passes, calls):
             if self.found == self._most:
                 break
             self.found += 1

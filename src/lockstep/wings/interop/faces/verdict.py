@@ -9,7 +9,8 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import LockstepError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison
-from lockstep.report.comparison.screen import headline, render_comparison
+from lockstep.report.comparison.screen import render_comparison
+from lockstep.report.comparison.verdict_words import answer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +30,5 @@ def said_of(reference: Path, candidate: Path) -> Said:
     except LockstepError as error:
         sentence = f"Lockstep cannot say which operator is at fault: {error}"
         return Said(sentence, sentence, ExitCode.FAILED)
-    whole = render_comparison(comparison).plain
-    return Said(headline(comparison), whole, comparison.exit_code(), comparison)
+    answer, whole = answer_of(comparison), render_comparison(comparison).plain
+    return Said(answer.headline, whole, answer.exit_code, comparison)

@@ -108,7 +108,9 @@ def _read(
             name, place = key or _place_of(path, file), _place_of(path, file)
             spot = spot_of(pattern, name)
             if spot is None and key:  # a pattern may begin with the path of the file
-                spot = spot_of(pattern, f"{place}/{key}")
+                spot = spot_of(pattern, f"{place}/{key}") or spot_of(
+                    pattern, f"{place}{file.suffix}/{key}"
+                )
             if spot is not None and parameters and "%" in name:
                 spot = replace(
                     spot, module=unquote(spot.module), op=unquote(spot.op), name=unquote(spot.name)

@@ -22,7 +22,7 @@ _MOST_LINES = 5
 @click.option(
     "--names",
     type=click.Path(path_type=Path),
-    help="What `lt > FILE` listed, or names of tensors, one a line.",
+    help="Read names of tensors from this file: the output of `lt > FILE`, or one name a line.",
 )
 @options.option("--output", words="A folder: a .npy for each tensor.")
 @click.option(
@@ -30,7 +30,7 @@ _MOST_LINES = 5
     "runs",
     default="run",
     show_default=True,
-    help="What is typed first: `run -t 10` for the tenth step.",
+    help="Type this first: `run -t 10` for the tenth step.",
 )
 @options.option(
     "--timeout",

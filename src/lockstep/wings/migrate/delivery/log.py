@@ -1,29 +1,18 @@
-"""A migration as a log that a person reads from top to bottom: file by file, site by site."""
+"""A migration as a log that a person reads from top to bottom: file by file, sites that are alike together."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.core.replacement import replacing
 from lockstep.core.text import printable
 from lockstep.core.version import VERSION
 from lockstep.report.paragraphs import counted
-from lockstep.wings.migrate.delivery.rows import counts_of, counts_of_plan
-from lockstep.wings.migrate.engine.text import SourceText
-from lockstep.wings.migrate.plan import (
-    Edit,
-    Failure,
-    FilePlan,
-    Mention,
-    Outcome,
-    Plan,
-    Span,
-    after,
-    merged,
-    rows_of,
-)
+from lockstep.wings.migrate.delivery.rows import Counts, counts_of, counts_of_plan, cut
+from lockstep.wings.migrate.plan import Failure, FilePlan, Plan, rows_of
 
 
 def write_migration_log(plan: Plan, path: Path) -> None:
@@ -48,7 +37,7 @@ def log_lines(plan: Plan) -> Iterator[str]:
     yield (
         f"{counted(len(plan.files), 'file')} read,"
         f" {sum(file.changed for file in plan.files)} changed:"
-        f" {counted(counts.rewritten, 'site')} rewritten, {counts.listed} listed,"
+        f" {counted(counts.rewritten, 'site')} rewritten,{_differing(counts)} {counts.listed} listed,"
         f" {counts.kept} kept"
     )
     for file in plan.files:
@@ -59,6 +48,10 @@ def log_lines(plan: Plan) -> Iterator[str]:
     for failure in plan.failures:
         yield ""
         yield f"failed {place_of(failure)}: {printable(failure.reason)}"
+
+
+def _differing(counts: Counts) -> str:
+    return f" {counts.differing} with another meaning," if counts.differing else ""
 
 
 def place_of(failure: Failure) -> str:
@@ -72,58 +65,32 @@ def _file_lines(file: FilePlan) -> Iterator[str]:
         return
     yield ""
     yield (
-        f"{printable(str(file.path))}: {counts.rewritten} rewritten, {counts.listed} listed,"
-        f" {counts.kept} kept"
+        f"{printable(str(file.path))}: {counts.rewritten} rewritten,{_differing(counts)}"
+        f" {counts.listed} listed, {counts.kept} kept"
     )
     for addition in file.additions:
         line, _ = file.source.position(addition.span.start)
         yield f"  {line} added at the head of the file"
         yield from _marked("  +", addition.text)
+    yield from _site_lines(file)
+
+
+def _site_lines(file: FilePlan) -> Iterator[str]:
+    """The sites by what was decided and why; of each what stood there, what stands there and at which places."""
     # What the head gains is said above, and not again beside a site that it borders on.
-    edits = merged(edit for mention in file.mentions for edit in mention.edits)
-    mentions = sorted(file.mentions, key=lambda mention: mention.span)
-    for mention, row in zip(mentions, rows_of(file), strict=True):
-        yield f"  {row.line}:{row.column} {row.outcome.value} [{row.rule}] {printable(row.reason)}"
-        yield from _site_lines(file, mention, edits)
-
-
-def _site_lines(file: FilePlan, mention: Mention, edits: Sequence[Edit]) -> Iterator[str]:
-    """The lines on which a site stands, before and after; of a very long line what is around the site."""
-    lines = _around(file.source, mention.span, edits)
-    before = file.source.text[lines.start : lines.end]
-    if mention.outcome is not Outcome.REWRITTEN:
-        yield from _marked("   ", before)
-        if mention.replacement:
-            yield f"    instead: {printable(mention.replacement)}"
-        return
-    yield from _marked("  -", before)
-    yield from _marked("  +", after(file.source.text, lines, edits))
-
-
-_LONGEST_LINE = 400
-"""Characters up to which a line is written whole."""
-
-_AROUND = 20
-"""Characters on either side of a site that are written of a longer one."""
-
-
-def _around(source: SourceText, span: Span, edits: Sequence[Edit]) -> Span:
-    """The whole lines of a site; where one of them is very long, the site with what is beside it."""
-    lines = _whole_lines(source, span)
-    if max(map(len, source.text[lines.start : lines.end].splitlines()), default=0) <= _LONGEST_LINE:
-        return lines
-    start, end = max(lines.start, span.start - _AROUND), min(lines.end, span.end + _AROUND)
-    for edit in edits:  # none is cut in two
-        if edit.span.start < start < edit.span.end:
-            start = edit.span.start
-        if edit.span.start < end < edit.span.end:
-            end = edit.span.end
-    return Span(start, end)
-
-
-def _whole_lines(source: SourceText, span: Span) -> Span:
-    end = source.next_line(max(span.start, span.end - 1))
-    return Span(source.line_start(span.start), end)
+    bare = replace(file, additions=())
+    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for row in rows_of(bare):
+        head = (row.outcome.value, row.rule, row.reason, row.replacement)
+        became = f" -> {cut(row.after)}" if row.outcome.is_change else ""
+        places = groups.setdefault(head, {}).setdefault(cut(row.before) + became, [])
+        places.append(f"{row.line}:{row.column}")
+    for (outcome, rule, reason, replacement), found in groups.items():
+        yield f"  {outcome} [{rule}] {printable(reason)}"
+        if replacement:
+            yield f"    instead: {printable(replacement)}"
+        for text, places in found.items():
+            yield f"    {printable(text)}: {', '.join(places)}"
 
 
 def _marked(mark: str, text: str) -> Iterator[str]:

@@ -31,6 +31,8 @@ class Counts:
     """Sites by what became of them; advice that is listed only is counted apart."""
 
     rewritten: int = 0
+    differing: int = 0
+    """Rewritten, with another meaning; not among `rewritten`."""
     listed: int = 0
     kept: int = 0
     advised: int = 0
@@ -38,7 +40,7 @@ class Counts:
     @property
     def sites(self) -> int:
         """All of them."""
-        return self.rewritten + self.listed + self.kept + self.advised
+        return self.rewritten + self.differing + self.listed + self.kept + self.advised
 
 
 def counts_of(file: FilePlan) -> Counts:
@@ -57,7 +59,8 @@ def _counts(mentions: Sequence[Mention]) -> Counts:
         mention.outcome is Outcome.LISTED and is_advice(mention.rule) for mention in mentions
     )
     listed = found[Outcome.LISTED] - advised
-    return Counts(found[Outcome.REWRITTEN], listed, found[Outcome.KEPT], advised)
+    rewritten, differing = found[Outcome.REWRITTEN], found[Outcome.DIFFERS]
+    return Counts(rewritten, differing, listed, found[Outcome.KEPT], advised)
 
 
 def listed_rows(plan: Plan) -> list[Row]:
@@ -65,9 +68,24 @@ def listed_rows(plan: Plan) -> list[Row]:
     return [row for row in _listed(plan) if not is_advice(row.rule)]
 
 
+def differing_rows(plan: Plan) -> list[Row]:
+    """The sites that were rewritten and do not mean the same, in the order of files and lines."""
+    return [row for row in plan.rows() if row.outcome is Outcome.DIFFERS]
+
+
 def advice_rows(plan: Plan) -> list[Row]:
     """The places where a faster form exists that was not written."""
     return [row for row in _listed(plan) if is_advice(row.rule)]
+
+
+CELL_CHARACTERS = 120
+"""How much of a site's text reports show."""
+
+
+def cut(text: str, characters: int = CELL_CHARACTERS) -> str:
+    """A site's text on one line, and no longer than so many characters."""
+    words = " ".join(text[: 4 * characters].split())
+    return words if len(words) <= characters else f"{words[: characters - 3]}..."
 
 
 def is_advice(rule: str) -> bool:

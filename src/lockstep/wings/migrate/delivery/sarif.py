@@ -19,7 +19,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT_ID = "%SRCROOT%"
 """What paths are relative to: the folder that was migrated."""
 
-_LEVELS = {Outcome.LISTED: "warning", Outcome.REWRITTEN: "note"}
+_LEVELS = {Outcome.LISTED: "warning", Outcome.DIFFERS: "warning", Outcome.REWRITTEN: "note"}
 _SNIPPET_CHARACTERS = 500
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ def write_sarif(plan: Plan, path: Path, help_of: Callable[[str], str]) -> None:
 
 
 def sarif_json(plan: Plan, help_of: Callable[[str], str]) -> Json:
-    """Sites that were rewritten as notes with their fixes, listed ones as warnings, failed files as errors.
+    """Sites as notes where rewritten, warnings where listed or of another meaning; failures as errors.
 
     Positions are those of the files before migrating, columns in Unicode code points. What was kept needs
     nothing and is left out.

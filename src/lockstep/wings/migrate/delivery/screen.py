@@ -13,9 +13,11 @@ from lockstep.report.paragraphs import add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.migrate.delivery.log import place_of
 from lockstep.wings.migrate.delivery.rows import (
+    Counts,
     advice_rows,
     counts_of,
     counts_of_plan,
+    differing_rows,
     listed_rows,
 )
 from lockstep.wings.migrate.delivery.tables import api_of
@@ -41,6 +43,8 @@ class Delivery:
         What else was written, reports first.
     unsupported
         The report with all sites that need a person; empty where there is none.
+    changes
+        The report with all sites; empty where there is none.
     next_command
         What to type next.
     prefix
@@ -52,6 +56,7 @@ class Delivery:
     place: str = ""
     written: tuple[str, ...] = ()
     unsupported: str = ""
+    changes: str = ""
     next_command: str = ""
     prefix: str = ""
     not_read: tuple[str, ...] = ()
@@ -103,13 +108,26 @@ def print_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -
     OutputConsole().print(text, soft_wrap=True, highlight=False)
 
 
+# What a listed place does if nobody looks at it, the worst first.
+_HARM = (
+    ("names/", "methods/", "devices/", "strings/library"),  # fails, or trains elsewhere
+    ("strings/", "shell/value", "shell/variable", "keywords/", "kernels/", "distributed/"),
+    ("native/", "config/", "shell/", "visible/", "framework/", "tensorflow/", "user/"),
+    ("leftovers/", "notebook/"),
+)
+
+
+def _harm(rule: str) -> int:
+    return next((at for at, rules in enumerate(_HARM) if rule.startswith(rules)), len(_HARM))
+
+
 def groups_of(rows: Iterable[Row]) -> list[Group]:
-    """Sites by reason, the most frequent reason first, else in the order of the text."""
+    """Sites by reason, the most harmful first, then the most frequent, else in the order of the text."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.reason, row.replacement), []).append(row)
     groups = [Group(reason, instead, tuple(rows)) for (reason, instead), rows in found.items()]
-    return sorted(groups, key=lambda group: -len(group.rows))
+    return sorted(groups, key=lambda group: (_harm(group.rows[0].rule), -len(group.rows)))
 
 
 def _add_headline(text: Text, plan: Plan, delivery: Delivery) -> None:
@@ -134,6 +152,7 @@ def _add_counts(text: Text, plan: Plan) -> None:
     counts = counts_of_plan(plan)
     for count, words in (
         (counts.rewritten, "rewritten"),
+        (counts.differing, "rewritten with another meaning"),
         (counts.listed, "left to a person"),
         (counts.advised, "advice: a faster form exists"),
         (counts.kept, "kept: names of your own, prose, code that runs on any device"),
@@ -148,6 +167,7 @@ def _add_sites(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) ->
     """The sites by reason: those that need a person, advice, and with all of them what was kept."""
     sections = [
         ("Needs a person", listed_rows(plan), GROUPS, delivery.unsupported),
+        ("Rewritten, and means something else", differing_rows(plan), GROUPS, delivery.changes),
         ("Advice (--advice-apply writes what is equal)", advice_rows(plan), ADVICE, ""),
     ]
     if show_all:
@@ -226,16 +246,20 @@ def _add_files(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> None:
     """The files with sites; those that need a person first, then those with most changes."""
     found = [(file, counts_of(file)) for file in plan.files]
     found = [(file, counts) for file, counts in found if counts.sites]
-    found.sort(key=lambda pair: (-pair[1].listed, -pair[1].rewritten, str(pair[0].path)))
+    found.sort(key=lambda pair: (-pair[1].listed, -_changed(pair[1]), str(pair[0].path)))
     if not found:
         return
     text.append("\nFiles\n", style="bold")
     rows = [
-        (counts.rewritten, counts.listed, counts.kept, f"{prefix}{file.path}")
+        (_changed(counts), counts.listed, counts.kept, f"{prefix}{file.path}")
         for file, counts in found
     ]
     limit = None if show_all else FILES
     add_table(text, _FILE_COLUMNS, rows, limit=limit, indent="  ", more="with --all")
+
+
+def _changed(counts: Counts) -> int:
+    return counts.rewritten + counts.differing
 
 
 _FILE_COLUMNS = (

@@ -7,15 +7,21 @@ from pathlib import Path
 
 from lockstep.report.csv_tables import Cell, write_csv_table
 from lockstep.report.workbook import workbook_at, write_sheets
-from lockstep.wings.migrate.delivery.rows import NEW_FILE, UNREADABLE, edit_rows, listed_rows
-from lockstep.wings.migrate.plan import Plan, Row
+from lockstep.wings.migrate.delivery.rows import (
+    CELL_CHARACTERS,
+    NEW_FILE,
+    UNREADABLE,
+    cut,
+    edit_rows,
+    listed_rows,
+)
+from lockstep.wings.migrate.plan import Outcome, Plan, Row
 
 CHANGE_TITLES = (
     "file", "line", "column", "rule id", "outcome", "before", "after", "reason", "replacement",
 )  # fmt: skip
 UNSUPPORTED_TITLES = ("API", "file", "line", "why", "replacement", "rule id")
 
-_API_CHARACTERS = 120
 _WIDTHS = (50, 40, 8, 70, 50, 30)
 
 
@@ -58,22 +64,28 @@ def write_unsupported_xlsx(plan: Plan, path: Path) -> None:
 
 def api_of(row: Row) -> str:
     """What a site uses, on one line and short enough for a cell."""
-    words = " ".join(row.before.split())
-    return words if len(words) <= _API_CHARACTERS else f"{words[: _API_CHARACTERS - 3]}..."
+    return cut(row.before)
 
 
 def _changes(plan: Plan) -> Iterator[tuple[Cell, ...]]:
     for file in plan.files:
         for row in edit_rows(file):
+            plain = row.outcome is Outcome.REWRITTEN  # its rule says why; the log does, too
             yield (
-                row.file, row.line, row.column, row.rule, row.outcome.value, row.before, row.after,
-                row.reason, row.replacement,
+                row.file, row.line, row.column, row.rule, row.outcome.value, _cell(row.before),
+                _cell(row.after) if row.outcome.is_change else "", "" if plain else row.reason,
+                row.replacement,
             )  # fmt: skip
     for new in plan.new_files:
         yield str(new.path), None, None, NEW_FILE, "added", "", "", new.reason, ""
     for failure in plan.failures:
         line = failure.line or None
         yield str(failure.path), line, None, UNREADABLE, "failed", "", "", failure.reason, ""
+
+
+def _cell(text: str) -> str:
+    """A text as it stands; of a long one the beginning."""
+    return text if len(text) <= CELL_CHARACTERS else cut(text)
 
 
 def _unsupported(row: Row) -> tuple[Cell, ...]:

@@ -31,7 +31,9 @@ _TAKING_THE_MODEL = frozenset(
         "torch.jit.script", "isinstance", "print", "str", "repr", "type", "pickle.dump",
     }
 )  # fmt: skip
-_INDIFFERENT = frozenset({"id", "bool", "wandb.watch", "torch.compile", "next", "len", "hasattr"})
+_INDIFFERENT = frozenset({"id", "bool", "wandb.watch", "torch.compile", "next", "hasattr"})
+_OF_LAYERS = frozenset({"len", "list", "tuple", "iter", "enumerate", "reversed", "zip"})
+"""Functions that go over the layers of an `nn.Sequential`, which the wrapper has not."""
 _NO_GRADIENTS = ("no_grad", "inference_mode")
 
 
@@ -63,6 +65,8 @@ def _use(script: Script, node: ast.Name) -> Use | None:
     parent = parents[node]
     if isinstance(parent, ast.Attribute):
         return _attribute_use(script, node, parent)
+    if isinstance(parent, ast.Subscript | ast.For | ast.comprehension | ast.Starred):
+        return Use(node, node)  # its layers are asked for
     keyword = parent.arg if isinstance(parent, ast.keyword) else None
     call = parents[parent] if isinstance(parent, ast.keyword) else parent
     if isinstance(call, ast.Call) and (node in call.args or keyword or node is call.func):
@@ -95,6 +99,8 @@ def _argument_use(
     function = script.functions.get(called(call))
     if name in _INDIFFERENT:
         return None
+    if name in _OF_LAYERS:
+        return Use(node, call)
     if function is not None:
         if node.id == (keyword or _parameter(script, function, call.args.index(node))):
             return None

@@ -13,7 +13,7 @@ from lockstep.wings.migrate.engine.text import UndecodableError
 from lockstep.wings.migrate.files.collection import Collection, Found, Kind, read
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Distribution, MigrationOptions
-from lockstep.wings.migrate.plan import FilePlan, NewFile, Outcome
+from lockstep.wings.migrate.plan import FilePlan, NewFile
 from lockstep.wings.migrate.torch.python import Rule, parse
 from lockstep.wings.migrate.torch.visible_device import find_visible_device
 
@@ -70,8 +70,7 @@ class Roles:
 
         for file in files:
             if file.path == self.main and any(
-                item.rule == distributed.WRAP and item.outcome is Outcome.REWRITTEN
-                for item in file.mentions
+                item.rule == distributed.WRAP and item.outcome.is_change for item in file.mentions
             ):
                 started = file.path.with_name(self.started or file.path.name)
                 return (distributed.launch_script(started, target, self.taken),)

@@ -12,6 +12,14 @@ drop=a;b
     Keywords that the new function does not know are removed; call with them removed means the same.
 only=K:V
     The rewrite holds only where keyword K is absent or is the constant V.
+most=N
+    The rewrite holds only where at most N arguments are given.
+cut=N
+    Arguments behind the first N are removed, where evaluating them does nothing.
+told
+    The rewrite holds only where the result is shown to people: printed, logged or put into a text.
+call=X
+    X takes the place of the whole call, where evaluating its arguments does nothing.
 wrap=X
     X is written behind the call.
 
@@ -92,6 +100,37 @@ def called(call: ast.Call) -> str:
 def is_constant(node: ast.AST | None, value: object) -> bool:
     """Whether an expression is this constant, such as `True`."""
     return isinstance(node, ast.Constant) and node.value is value
+
+
+def does_something(node: ast.AST) -> bool:
+    """Whether evaluating an expression may do more than give a value; `torch.device("cuda")` does not."""
+    harmless = ("device", "int", "str", "current_device", "get_rank", "get_device")
+    return any(
+        isinstance(inner, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom)
+        or (isinstance(inner, ast.Call) and called(inner) not in harmless)
+        for inner in ast.walk(node)
+    )
+
+
+_SHOWING = frozenset(
+    {"print", "debug", "info", "warning", "error", "log", "write", "echo", "str", "repr", "format"}
+)
+
+
+def _is_shown(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression goes into a text and nowhere else."""
+    parent = scopes.parents[node]
+    if isinstance(parent, ast.Call):
+        return node is not parent.func and called(parent) in _SHOWING
+    if isinstance(parent, ast.Tuple) or (isinstance(parent, ast.BinOp) and parent.right is node):
+        percent = parent if isinstance(parent, ast.BinOp) else scopes.parents[parent]
+        return (
+            isinstance(percent, ast.BinOp)
+            and isinstance(percent.op, ast.Mod)
+            and isinstance(percent.left, ast.Constant)
+            and isinstance(percent.left.value, str)
+        )
+    return isinstance(parent, ast.FormattedValue | ast.Expr)
 
 
 def wrapped(span: Span, function: str) -> list[Edit]:
@@ -221,6 +260,13 @@ class ArgumentEdits:
             _STEPS[operation](self, key, rest)
         return self._edits + self._dropping() + self._appending()
 
+    def behind_first(self, steps: Sequence[str]) -> list[Edit]:
+        """The edits for a function that is the first argument of a call, which gives it the others by keyword."""
+        end = argument_end(self._scopes, self._call, self._call.args[0])
+        added = [step.partition("=")[2] for step in steps if step.startswith("first=")]
+        added += [step.partition(":")[2] for step in steps if step.startswith("keyword:")]
+        return [insertion(end, "".join(f", {self._fill(text)}" for text in added))]
+
     def _first(self, key: str, text: str) -> None:
         self._edits.append(first_edit(self._scopes, self._call, self._fill(text)))
 
@@ -258,6 +304,27 @@ class ArgumentEdits:
         end = self._scopes.span(self._call).end
         self._edits.append(insertion(end, self._fill(text)))
 
+    def _most(self, key: str, text: str) -> None:
+        if len(in_order(self._call, self._scopes)) > int(text) or has_stars(self._call):
+            raise CannotRewriteError("is given arguments that not every device takes")
+
+    def _cut(self, key: str, text: str) -> None:
+        gone = in_order(self._call, self._scopes)[int(text) :]
+        if has_stars(self._call) or any(map(does_something, gone)):
+            raise CannotRewriteError("is given an argument that the device's own does not take")
+        self._edits += removals(self._scopes, self._call, gone)
+
+    def _told(self, key: str, text: str) -> None:
+        if not _is_shown(self._scopes, self._call):
+            raise CannotRewriteError
+
+    def _whole(self, key: str, text: str) -> None:
+        if any(map(does_something, in_order(self._call, self._scopes))):
+            raise CannotRewriteError("its arguments are computed by calls")
+        alone = isinstance(self._scopes.parents[self._call], ast.Expr)
+        new = "pass" if alone and text == "None" else self._fill(text)
+        self._edits.append(Edit(self._scopes.span(self._call), new))
+
     def _dropped_items(self) -> list[ast.keyword]:
         return [item for item in self._call.keywords if item.arg in self._dropped]
 
@@ -279,4 +346,8 @@ _STEPS: dict[str, Callable[[ArgumentEdits, str, str], None]] = {
     "drop": ArgumentEdits._drop,
     "only": ArgumentEdits._only,
     "wrap": ArgumentEdits._wrap,
+    "most": ArgumentEdits._most,
+    "cut": ArgumentEdits._cut,
+    "told": ArgumentEdits._told,
+    "call": ArgumentEdits._whole,
 }

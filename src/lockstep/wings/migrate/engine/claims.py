@@ -32,7 +32,7 @@ class Claims:
 
     def is_rewritten(self, node: ast.AST) -> bool:
         """Whether a rule changes what stands at a node."""
-        return node in self._claimed and self._claimed[node].outcome is Outcome.REWRITTEN
+        return node in self._claimed and self._claimed[node].outcome.is_change
 
     def mention_of(self, node: ast.AST) -> Mention | None:
         """What was claimed at a node."""
@@ -80,9 +80,11 @@ class Claims:
         edits: Iterable[Edit],
         *,
         span: Span | None = None,
+        differs: bool = False,
     ) -> None:
-        """Claim a node with edits."""
-        self.claim(node, rule, Outcome.REWRITTEN, reason, span=span, edits=edits)
+        """Claim a node with edits; `differs` where what they leave does not mean the same."""
+        outcome = Outcome.DIFFERS if differs else Outcome.REWRITTEN
+        self.claim(node, rule, outcome, reason, span=span, edits=edits)
 
     def list(
         self,

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from lockstep.wings.migrate.engine.tree import parts_of
 
 _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
-_WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda"})
+_WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda", "double", "record_stream"})
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
 _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 _NOWHERE = PurePosixPath("module.py")
@@ -35,6 +35,12 @@ class OwnNames:
         Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
     looks_up
         Whether the project looks something up by the key `"cuda"`.
+    modules
+        The files and folders of the project that can be imported, by their last names.
+    configured
+        Settings that a file of the project gives the old device, each with that file: `{"device": "train.yaml"}`.
+    fields
+        Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
     requested
         What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
     """
@@ -46,6 +52,14 @@ class OwnNames:
     falls_back: bool = False
     looks_up: bool = False
     requested: frozenset[str] = frozenset()
+    fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    configured: Mapping[str, str] = field(default_factory=dict)
+    modules: frozenset[str] = frozenset()
+
+    def has_module(self, dotted: str) -> bool:
+        """Whether a module's dotted name is of the project: both its first and its last name are."""
+        parts = dotted.split(".")
+        return {parts[0], parts[-1]} <= self.modules
 
 
 def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
@@ -79,6 +93,7 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         gathered.falls_back,
         gathered.looks_up,
         frozenset(gathered.requested),
+        gathered.fields() if attributes else {},
     )
 
 
@@ -94,6 +109,22 @@ class _Gathered:
     falls_back: bool = False
     looks_up: bool = False
     requested: set[str] = field(default_factory=set)
+    classes: list[ast.ClassDef] = field(default_factory=list)
+
+    def fields(self) -> dict[str, frozenset[str]]:
+        """The watched attributes that classes give themselves."""
+        found: dict[str, set[str]] = {}
+        for owner in self.classes:
+            for node in ast.walk(owner):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    names = [node.attr] if getattr(node.value, "id", "") in ("self", "cls") else []
+                elif node in owner.body:
+                    names = _declared(node)
+                else:
+                    names = []
+                for name in _WATCHED.intersection(names):
+                    found.setdefault(name, set()).add(owner.name)
+        return {name: frozenset(owners) for name, owners in found.items()}
 
     def take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
@@ -131,16 +162,11 @@ class _Gathered:
 
     def _class(self, node: ast.ClassDef) -> None:
         self.bound.add(node.name)
+        self.classes.append(node)
         for item in node.body:
-            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
-                if is_property(item):
-                    self.attributes.add(item.name)
-                else:
-                    self.methods.setdefault(item.name, set()).add(node.name)
-            elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                self.attributes.add(item.target.id)
-            elif isinstance(item, ast.Assign):
-                self.attributes.update(t.id for t in item.targets if isinstance(t, ast.Name))
+            self.attributes.update(_declared(item))
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(item):
+                self.methods.setdefault(item.name, set()).add(node.name)
 
     def exports(self, path: PurePosixPath) -> dict[str, str]:
         """What other modules can import from this one although it only imports it, under every name of this module.
@@ -157,9 +183,18 @@ class _Gathered:
         }
 
 
+def _declared(item: ast.AST) -> list[str]:
+    """The attributes that a statement of a class declares: its properties and what it assigns."""
+    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [item.name] if is_property(item) else []
+    targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
 def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
     """What several modules define together."""
     methods: dict[str, frozenset[str]] = {}
+    fields: dict[str, frozenset[str]] = {}
     attributes: frozenset[str] = frozenset()
     exports: dict[str, str] = {}
     requested: frozenset[str] = frozenset()
@@ -167,13 +202,17 @@ def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
     for part in parts:
         for name, classes in part.methods.items():
             methods[name] = methods.get(name, frozenset()) | classes
+        for name, classes in part.fields.items():
+            fields[name] = fields.get(name, frozenset()) | classes
         attributes |= part.attributes
         exports.update(part.exports)
         requested |= part.requested
         chooses_cards |= part.chooses_cards
         falls_back |= part.falls_back
         looks_up |= part.looks_up
-    return OwnNames(methods, attributes, exports, chooses_cards, falls_back, looks_up, requested)
+    return OwnNames(
+        methods, attributes, exports, chooses_cards, falls_back, looks_up, requested, fields
+    )
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

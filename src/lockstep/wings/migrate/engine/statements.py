@@ -60,6 +60,24 @@ def deletion(scopes: ModuleScopes, statement: ast.stmt, *, empties: bool) -> Edi
     return Edit(span, "pass")
 
 
+def may_be_missing(scopes: ModuleScopes, statement: ast.AST) -> bool:
+    """Whether a module goes on where an import of its own fails or is left out: one inside `try`, or behind an `if`."""
+    for above in scopes.ancestors(statement):
+        if isinstance(above, ast.Try) and statement in above.body:
+            inner = [node for handler in above.handlers for node in ast.walk(handler)]
+            leaves = any(
+                isinstance(node, ast.Raise)
+                or (isinstance(node, ast.Call) and "exit" in scopes.text(node.func))
+                for node in inner
+            )
+            return bool(above.handlers) and not leaves
+        if isinstance(above, ast.If):
+            return not isinstance(above.test, ast.Constant)
+        if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+    return False
+
+
 def main_guard(scopes: ModuleScopes) -> ast.If | None:
     """The `if __name__ == "__main__":` of a module."""
     for statement in scopes.tree.body:

@@ -22,15 +22,16 @@ from lockstep.wings.migrate.files.shell import (
     DEVICE_OPTION,
     LONGEST_LINE,
     PROJECT,
-    backend_for,
 )
 from lockstep.wings.migrate.files.surroundings import (
-    Surroundings,
+    backend_on,
+    device_on,
     names_old_device,
     old_names,
-    per_device,
+    said_of,
     surroundings,
 )
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
 
 
@@ -77,6 +78,9 @@ _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
 _LAUNCHER = re.compile(r"nproc[-_]per[-_]node[= ](?P<value>gpu)\b")
+_DEVICE_SETTING = re.compile(
+    rf"(?P<key>[\w.-]+)[\"']?[ \t]*[:=][ \t]*[\"']?(?:{DEVICE.pattern}|nccl)[\"']?[ \t]*(?=[,}}#;\r\n]|\Z)"
+)
 _UNKNOWN = "names the old device: what the program makes of it cannot be told from the file"
 
 
@@ -93,9 +97,7 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
     return ConfigKind.SETTINGS if settings else ConfigKind.INI
 
 
-def config_mentions(
-    text: str, kind: ConfigKind, target: str, tables: Surroundings | None = None
-) -> tuple[Mention, ...]:
+def config_mentions(text: str, kind: ConfigKind, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
     Parameters
@@ -105,16 +107,14 @@ def config_mentions(
     kind
         What it is; `config_kind` tells by its name.
     target
-        `neutral`, `npu`, `xpu`, `hpu`, `mps`, or one that `tables` know.
-    tables
-        What takes whose place; see `surroundings_of`. The built-in ones by default.
+        The device that the project is written for.
 
     Returns
     -------
     tuple[Mention, ...]
         In the order of the text; none of them is rewritten.
     """
-    reader = _Reader(text, kind, target, tables or surroundings())
+    reader = _Reader(text, kind, target)
     for match in re.finditer(r"[^\r\n]+", text):
         if match.end() - match.start() <= LONGEST_LINE:
             reader.line(match.start(), match[0])
@@ -124,12 +124,17 @@ def config_mentions(
     return tuple(sorted(reader.mentions.values(), key=lambda mention: mention.span))
 
 
+def device_settings(text: str) -> Iterator[str]:
+    """The keys of a settings file whose whole value is the old device or its backend."""
+    for match in _DEVICE_SETTING.finditer(text):
+        yield match["key"].rpartition(".")[2]
+
+
 @dataclass(slots=True)
 class _Reader:
     text: str
     kind: ConfigKind
-    target: str
-    tables: Surroundings
+    target: MigrationTarget
     mentions: dict[Span, Mention] = field(default_factory=dict)
     key: str = ""
     """The key whose value is being read, or in whose list it stands."""
@@ -164,24 +169,21 @@ class _Reader:
     def _value(self, start: int, value: str) -> None:
         """Decide about a value: one thing as a whole, or words."""
         span = Span(start, start + len(value))
-        per = self.tables
         if self._package(span, value) or self._variable(span, value.partition("=")[0]):
             return
         if DEVICE.fullmatch(value):
-            new = {one: device + value[4:] for one, device in per.devices.items()}
-            self.list("config/device", span, "a device", per_device(new, self.target))
+            new = said_of(self.target, lambda one: device_on(one, value))
+            self.list("config/device", span, "a device", new)
         elif BACKEND.fullmatch(value):
-            new = {
-                one: backend_for(value, per.devices.get(one, one), backend)
-                for one, backend in per.backends.items()
-            }
-            self.list("config/backend", span, "a backend", per_device(new, self.target))
+            new = said_of(self.target, lambda one: backend_on(one, value))
+            self.list("config/backend", span, "a backend", new)
         elif _IMAGE.fullmatch(value):
             reason = "a container image for NVIDIA's devices"
-            self.list("config/image", span, reason, per_device(per.images, self.target))
+            self.list("config/image", span, reason, said_of(self.target, lambda one: one.image))
         elif value.lower() == "nvidia" and self.key.lower() in _RUNTIMES:
             reason = "gives NVIDIA's cards to a container"
-            self.list("config/image", span, reason, per_device(per.containers, self.target))
+            new = said_of(self.target, lambda one: one.container_options)
+            self.list("config/image", span, reason, new)
         elif _DOTTED.fullmatch(value):
             reason = "a name that the program looks up: CUDA's or apex's own"
             self.list("config/name", span, reason)
@@ -189,7 +191,7 @@ class _Reader:
             self._words(span, value)
 
     def _variable(self, span: Span, name: str) -> bool:
-        variable = self.tables.variable(name)
+        variable = surroundings().variable(name, self.target)
         if variable:
             reason = f"{variable.about}, and only for the old device"
             self.list("config/variable", span, reason, variable.replacement(self.target))
@@ -200,12 +202,12 @@ class _Reader:
         if not (packages or _PACKAGE_KEYS.search(self.key)):
             return False
         match = PROJECT.search(value) or _REQUIREMENT.fullmatch(value)
-        thing = self.tables.package(match[1].lower().removesuffix(".git")) if match else None
+        thing = surroundings().package(match[1].lower().removesuffix(".git")) if match else None
         if thing:
             reason = f"{thing.about}: is not there for other devices"
             self.list("config/package", span, reason, thing.replacement(self.target))
         elif _PACKAGE_FOR_CUDA.search(value) or PROJECT.search(value):
-            new = per_device(self.tables.indexes, self.target)
+            new = said_of(self.target, lambda one: one.package_index)
             self.list("config/package", span, "is built for CUDA", new)
         elif value == "nvidia":
             self.list("config/package", span, "a channel with packages for CUDA")
@@ -227,13 +229,13 @@ class _Reader:
                     "a word of a command: what it starts is told the old device",
                 )
         for match in BUILT_FOR_CUDA.finditer(value):
-            new = per_device(self.tables.indexes, self.target)
+            new = said_of(self.target, lambda one: one.package_index)
             place = Span(*match.span()).moved(span.start)
             self.list("config/command", place, "packages that are built for CUDA", new)
         for match in re.finditer(r"[\w/-]+", value):
             place = Span(*match.span()).moved(span.start)
-            program = self.tables.programs.get(match[0].rpartition("/")[2])
-            variable = self.tables.variable(match[0])
+            program = surroundings().programs.get(match[0].rpartition("/")[2])
+            variable = surroundings().variable(match[0], self.target)
             if program or variable:
                 found = program or variable
                 reason = f"{found.about}, and only for the old device"  # type: ignore[union-attr]

@@ -8,16 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from lockstep.wings.migrate.files.surroundings import names_old_device, per_device
+from lockstep.wings.migrate.files.surroundings import names_old_device, said_of
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
 
-_TO_DO = {
-    "neutral": "an operator of torch that runs on every device, or one registered for each device",
-    "npu": "an operator of torch or torch_npu, or a kernel in Ascend C registered with torch",
-    "xpu": "an operator of torch, or a SYCL kernel built with torch.utils.cpp_extension.SyclExtension",
-    "hpu": "an operator of torch, or a TPC kernel registered with HpuKernel",
-    "mps": "an operator of torch, or a Metal kernel compiled with torch.mps.compile_shader",
-}
 _HIDDEN = re.compile(
     r"""//[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*(?:"|\\?(?=\n)|\\?\Z)|'(?:[^'\\\n]|\\.)'"""
 )
@@ -60,7 +54,7 @@ _BUILD = re.compile(
 )
 
 
-def native_mentions(text: str, name: str, target: str) -> tuple[Mention, ...]:
+def native_mentions(text: str, name: str, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a CUDA, C++ or CMake file needs of the old device.
 
     Parameters
@@ -70,7 +64,7 @@ def native_mentions(text: str, name: str, target: str) -> tuple[Mention, ...]:
     name
         Its name: says whether it is CMake's.
     target
-        `neutral`, `npu`, `xpu`, `hpu` or `mps`.
+        The device that the project is written for.
 
     Returns
     -------
@@ -85,7 +79,7 @@ def native_mentions(text: str, name: str, target: str) -> tuple[Mention, ...]:
     return tuple(_source_mentions(text, is_cuda, target))
 
 
-def _source_mentions(text: str, is_cuda: bool, target: str) -> Iterator[Mention]:
+def _source_mentions(text: str, is_cuda: bool, target: MigrationTarget) -> Iterator[Mention]:
     code = _code(text)
     kernels = list(_kernels(code))
     includes = list(_INCLUDE.finditer(text))
@@ -98,7 +92,7 @@ def _source_mentions(text: str, is_cuda: bool, target: str) -> Iterator[Mention]
         yield from _prose(text)
         return
     first = min(places, default=0)
-    new = per_device(_TO_DO, target)
+    new = said_of(target, lambda one: one.native)
     shown = Span(first, _line_end(text, first))
     reason = _summary(kernels, [match[1] for match in includes], uses)
     yield Mention("native/file", Outcome.LISTED, shown, reason, new)

@@ -9,17 +9,22 @@ listed or kept. For the neutral target a script stays as it is: a shell has no w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from lockstep.wings.migrate.engine.spans import Cover
 from lockstep.wings.migrate.files.surroundings import (
-    Surroundings,
+    COMPUTED,
+    FOREIGN,
     Variable,
+    backend_on,
+    device_on,
     old_names,
-    per_device,
+    said_of,
     surroundings,
 )
+from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
 
 LONGEST_LINE = 4096
@@ -35,6 +40,7 @@ DEVICE_OPTION = re.compile(
 BACKEND_OPTION = re.compile(
     rf"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|[ \t]+)(?P<quote>\\?[\"']?)(?P<value>{BACKEND.pattern})(?P=quote)(?![\w:./-])"
 )
+_SET_VALUE = re.compile(r"[ \t]+(?P<value>[^\n]*)")
 _VALUE = re.compile(r"=(?P<value>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')])*)")
 _FREE_WORD = re.compile(r"(?:(?<![\w./-])|(?<=:-))(?:cuda|nccl)(?![\w./-])")
 _LOGICAL_LINE = re.compile(r"[ \t]*#[^\n]*|(?:\\\r?\n|[^\n])+")
@@ -63,12 +69,12 @@ BUILT_FOR_CUDA = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """What means the same wherever it stands: the rule, why it is listed, and the table of what to use instead."""
+    """What means the same wherever it stands: the rule, why it is listed, and what of the target to use instead."""
 
     rule: str
     found: re.Pattern[str]
     reason: str
-    table: str = ""
+    asks: str = ""
 
 
 _EVERYWHERE = (
@@ -79,7 +85,7 @@ _EVERYWHERE = (
             r"|(?<=\bload )[ \t]*(?:cuda|cudnn|nccl|nvhpc)[\w./-]*"
         ),
         "a folder, device file or module of CUDA's",
-        "paths",
+        "folder",
     ),
     _Pattern(
         "shell/image",
@@ -88,13 +94,13 @@ _EVERYWHERE = (
             r"|pytorch/pytorch:[\w.${}-]*cuda[\w.${}-]*)"
         ),
         "a container image for NVIDIA's devices",
-        "images",
+        "image",
     ),
     _Pattern(
         "shell/package",
         BUILT_FOR_CUDA,
         "packages that are built for CUDA",
-        "indexes",
+        "package_index",
     ),
     _Pattern(
         "shell/package",
@@ -105,7 +111,7 @@ _EVERYWHERE = (
         "shell/launcher",
         re.compile(r"(?<=nproc_per_node[= ])gpu\b|(?<=nproc-per-node[= ])gpu\b"),
         "the launcher counts the cards of the old device",
-        "launcher_devices",
+        "launcher_device",
     ),
     _Pattern(
         "shell/python",
@@ -118,9 +124,7 @@ PROJECT = re.compile(
 )
 
 
-def shell_mentions(
-    text: str, target: str, tables: Surroundings | None = None
-) -> tuple[Mention, ...]:
+def shell_mentions(text: str, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a shell script, Dockerfile or Makefile says about the old device.
 
     Parameters
@@ -128,9 +132,7 @@ def shell_mentions(
     text
         The script.
     target
-        `neutral`, `npu`, `xpu`, `hpu`, `mps`, or one that `tables` know.
-    tables
-        What takes whose place; see `surroundings_of`. The built-in ones by default.
+        The device that the project is written for.
 
     Returns
     -------
@@ -139,7 +141,7 @@ def shell_mentions(
     """
     if not _WORTH_READING.search(text):
         return ()
-    reader = _Reader(text, target, tables or surroundings())
+    reader = _Reader(text, target)
     for match in _LOGICAL_LINE.finditer(text):
         line = Span(*match.span())
         if line.end - line.start <= LONGEST_LINE and _WORTH_READING.search(match[0]):
@@ -152,8 +154,7 @@ def shell_mentions(
 @dataclass(slots=True)
 class _Reader:
     text: str
-    target: str
-    tables: Surroundings
+    target: MigrationTarget
     mentions: dict[tuple[str, Span], Mention] = field(default_factory=dict)
     claimed: list[Span] = field(default_factory=list)
     prose: dict[Span, str] = field(default_factory=dict)
@@ -169,25 +170,24 @@ class _Reader:
         if comment is not None and _DIRECTIVE.match(line, comment):
             self._each(_CLUSTER.finditer(line, comment), span, "shell/scheduler", _CLUSTER_REASON)
         for match in _IDENTIFIER.finditer(code):
-            variable = self.tables.variable(match[0])
+            variable = surroundings().variable(match[0], self.target)
             if variable:
                 self._variable(variable, Span(*match.span()).moved(span.start))
         self._commands(span, _SAYING.sub(lambda said: " " * len(said[0]), code))
 
     def _commands(self, span: Span, code: str) -> None:
         for pattern in _EVERYWHERE:
-            table = getattr(self.tables, pattern.table) if pattern.table else {}
-            new = per_device(table, self.target)
+            new = said_of(self.target, partial(_word, pattern.asks))
             self._each(pattern.found.finditer(code), span, pattern.rule, pattern.reason, new)
         for match in PROJECT.finditer(code):
-            thing = self.tables.package(match[1].lower().removesuffix(".git"))
+            thing = surroundings().package(match[1].lower().removesuffix(".git"))
             new = thing.replacement(self.target) if thing else ""
             self._each([match], span, "shell/package", "a project for NVIDIA's devices", new)
         installing, container = _INSTALL.search(code), _CONTAINER.search(code)
         for match in _WORD.finditer(code):
-            program = self.tables.programs.get(match[0].lstrip("@").rpartition("/")[2])
+            program = surroundings().programs.get(match[0].lstrip("@").rpartition("/")[2])
             package = _REQUIREMENT.fullmatch(match[0]) if installing else None
-            thing = self.tables.package(package[1]) if package else None
+            thing = surroundings().package(package[1]) if package else None
             if installing and match.start() >= installing.end() and thing:
                 reason = f"{thing.about}: is not there for other devices"
                 self._each([match], span, "shell/package", reason, thing.replacement(self.target))
@@ -196,7 +196,7 @@ class _Reader:
                 self._each([match], span, "shell/program", reason, new)
             elif container and re.match(r"--(?:gpus|nv|runtime=nvidia)\b", match[0]):
                 new, reason = (
-                    per_device(self.tables.containers, self.target),
+                    said_of(self.target, lambda one: one.container_options),
                     "gives NVIDIA's cards to the container",
                 )
                 option = re.compile(r"--gpus|\S+").match(code, match.start())
@@ -221,27 +221,24 @@ class _Reader:
         plain = Cover(Span(*match.span("value")) for match in found)
         free = (match.start() for match in _FREE_WORD.finditer(self.text))
         only = all(plain.holds(at) or prose.holds(at) or taken.holds(at) for at in free)
-        devices, backends = self.tables.devices, self.tables.backends
         for match in found:
             place, value = Span(*match.span("value")), match["value"]
-            rule, names = (
-                "shell/device",
-                {one: device + value[4:] for one, device in devices.items()},
+            backend = "nccl" in value
+            rule, words = (
+                "shell/backend" if backend else "shell/device",
+                backend_on if backend else device_on,
             )
-            if "nccl" in value:
-                rule = "shell/backend"
-                names = {
-                    one: backend_for(value, devices.get(one, one), backend)
-                    for one, backend in backends.items()
-                }
-            if only and self.target in names:
-                edit, reason = Edit(place, names[self.target]), "renamed for the target"
+            new = words(self.target, value)
+            other_number = self.target.single and new == self.target.device != "" and ":" in value
+            if only and new and not other_number:
+                edit, reason = Edit(place, new), "renamed for the target"
                 self._add(rule, Outcome.REWRITTEN, place, reason, edit=edit)
             else:
                 reason = (
                     "the program takes what it is given here, and the script may name it elsewhere"
                 )
-                self._add(rule, Outcome.LISTED, place, reason, per_device(names, self.target))
+                instead = said_of(self.target, partial(_called, words, value))
+                self._add(rule, Outcome.LISTED, place, reason, instead)
 
     def remaining(self) -> None:
         """Every name that no rule has taken."""
@@ -268,25 +265,29 @@ class _Reader:
                 self._add("shell/unknown", Outcome.LISTED, span, reason)
 
     def _variable(self, variable: Variable, name: Span) -> None:
-        value = _VALUE.match(self.text, name.end)
+        """One use of a variable: renamed where the target's own reads the same value."""
+        value = self._value_of(name)
         shown = Span(name.start, value.end()) if value else name
-        new = variable.rename.get(self.target)
+        text = value["value"].strip("'\"") if value else None
+        new = self.target.environment.get(variable.name)
         if new is None:
             reason = f"{variable.about}, and only for the old device"
-            self._add(
-                "shell/variable", Outcome.LISTED, shown, reason, variable.replacement(self.target)
-            )
+            instead = variable.replacement(self.target)
+            self._add("shell/variable", Outcome.LISTED, shown, reason, instead)
+        elif text is not None and variable.is_foreign(text):
+            self._add("shell/value", Outcome.LISTED, shown, FOREIGN.format(new=new))
         else:
-            reason = f"the target's own name: {new}"
-            self._add("shell/variable", Outcome.REWRITTEN, shown, reason, edit=Edit(name, new))
-            text = value["value"].strip("'\"") if value else "$"
-            if (
-                variable.values
-                and not re.search(r"[$`]", text)
-                and not re.fullmatch(variable.values, text)
-            ):
-                reason = f"{new} may read this value differently: check it"
-                self._add("shell/value", Outcome.LISTED, shown, reason)
+            computed = bool(text) and bool(variable.values) and bool(re.search(r"[$`]", text or ""))
+            outcome = Outcome.DIFFERS if computed else Outcome.REWRITTEN
+            reason = COMPUTED.format(new=new) if computed else f"the target's own name: {new}"
+            self._add("shell/variable", outcome, shown, reason, edit=Edit(name, new))
+
+    def _value_of(self, name: Span) -> re.Match[str] | None:
+        """What a variable is given behind its name: by `=`, or by a blank behind `ENV` and `setenv`."""
+        line = self.text.rfind("\n", 0, name.start) + 1
+        setting = self.text[line : name.start].strip().lower() in ("env", "setenv")
+        match = _VALUE.match(self.text, name.end)
+        return match or (_SET_VALUE.match(self.text, name.end) if setting else None)
 
     def _each(
         self,
@@ -324,6 +325,12 @@ def _comment(line: str) -> int | None:
     return None
 
 
-def backend_for(value: str, device: str, backend: str) -> str:
-    """A backend string for another device: `cpu:gloo,cuda:nccl` has a device in it, too."""
-    return re.sub(r"\bnccl\b", backend, re.sub(r"\bcuda:", f"{device}:", value))
+def _word(name: str, target: MigrationTarget) -> str:
+    """What a target says under a name; nothing where none is asked for."""
+    return getattr(target, name) if name else ""
+
+
+def _called(
+    words: Callable[[MigrationTarget, str], str], value: str, target: MigrationTarget
+) -> str:
+    return words(target, value)

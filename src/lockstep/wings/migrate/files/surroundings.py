@@ -1,7 +1,7 @@
 """What surrounds a script names the old device too: variables, programs, packages, and what takes their place.
 
-The tables are data, in `surroundings.json`. Where a variable holds the same values on a target under another name it is
-renamed there; otherwise the table says in words what to use instead, and nothing is said where nobody knows.
+What they are stands in `surroundings.json`; what takes their place each target says (`MigrationTarget`), and nothing
+is said where nobody knows.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 from lockstep.wings.migrate.engine.spans import Cover
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Span
 
-DEVICES = ("npu", "xpu", "hpu", "mps")
-NEUTRAL = "neutral"
-
-NOTHING: Mapping[str, str] = {}
+FOREIGN = "{new} reads this value otherwise than the old variable does"
+COMPUTED = "is given a computed value: {new} reads numbers as the old variable does, and other values otherwise"
 
 _OLD_DEVICE = re.compile(
     r"cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupy|nccl|nvcc|nvidia|nvml|nvtx|nvprof|tensorrt|tf32"
@@ -70,61 +67,79 @@ class Variable:
         The variable; empty for the entry of a prefix.
     about
         What it is for, to follow "the variable".
-    rename
-        Its name on each target where its values mean the same.
-    instead
-        What to do on the other targets.
     values
-        A regular expression of the values that keep their meaning; empty where all do.
+        A regular expression of the values that mean the same to other devices; empty where all do.
     """
 
     name: str
     about: str
-    rename: Mapping[str, str] = field(default_factory=dict)
-    instead: Mapping[str, str] = field(default_factory=dict)
     values: str = ""
 
-    def replacement(self, target: str) -> str:
-        """What to write on `target`; for the neutral form one entry a device."""
-        return per_device({**self.instead, **self.rename}, target)
+    def is_foreign(self, value: str) -> bool:
+        """Whether a value that stands there whole is one that other devices read otherwise."""
+        computed = re.search(r"[$`]", value)
+        return bool(self.values) and not computed and not re.fullmatch(self.values, value)
+
+    def replacement(self, target: MigrationTarget) -> str:
+        """What to write on a target; for the neutral form one entry a device."""
+        return instead_of(target, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A program or a package: what it is, and what takes its place on each target."""
+    """A program or a package: by which name targets say what takes its place, and what it is."""
 
+    name: str
     about: str
-    instead: Mapping[str, str]
 
-    def replacement(self, target: str) -> str:
-        """What to use on `target`; for the neutral form one entry a device."""
-        return per_device(self.instead, target)
+    def replacement(self, target: MigrationTarget) -> str:
+        """What to use on a target; for the neutral form one entry a device."""
+        return instead_of(target, self.name)
+
+
+def instead_of(target: MigrationTarget, name: str) -> str:
+    """What a target says takes the place of a variable, a program or a package."""
+    return said_of(target, lambda one: one.environment.get(name) or one.instead.get(name, ""))
+
+
+def said_of(target: MigrationTarget, ask: Callable[[MigrationTarget], str]) -> str:
+    """What a target says; for the neutral form, where it says nothing itself, what each device says side by side."""
+    each = (f"{one.name}: {words}" for one in target.among if (words := ask(one)))
+    return ask(target) or "; ".join(each)
+
+
+def device_on(target: MigrationTarget, value: str) -> str:
+    """A device such as `cuda:1` in a target's words; the only one of a machine has no number."""
+    number = value.partition(":")[2]
+    if target.single and number not in ("", "0"):
+        return target.device
+    return target.device and target.device + value[len("cuda") :]
+
+
+def backend_on(target: MigrationTarget, value: str) -> str:
+    """A backend in a target's words: `cpu:gloo,cuda:nccl` has a device in it, too."""
+    named = re.sub(r"\bcuda:", f"{target.device}:", value)
+    return target.backend and re.sub(r"\bnccl\b", target.backend, named)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The tables of `surroundings.json`; `devices` is what each target calls its device."""
+    """The tables of `surroundings.json`."""
 
-    devices: Mapping[str, str]
-    backends: Mapping[str, str]
-    launcher_devices: Mapping[str, str]
-    containers: Mapping[str, str]
-    images: Mapping[str, str]
-    paths: Mapping[str, str]
-    indexes: Mapping[str, str]
     variables: Mapping[str, Variable]
     prefixes: Mapping[str, str]
     programs: Mapping[str, Thing]
     packages: tuple[tuple[re.Pattern[str], Thing], ...]
 
-    def variable(self, name: str) -> Variable | None:
+    def variable(self, name: str, target: MigrationTarget) -> Variable | None:
         """The entry of a variable that is not the user's own."""
         if name in self.variables:
             return self.variables[name]
         for prefix, about in self.prefixes.items():
             if name.startswith(prefix) and name != prefix:
                 return Variable(name, about)
-        return None
+        known = name in target.environment
+        return Variable(name, "is of the old device's software") if known else None
 
     def package(self, name: str) -> Thing | None:
         """The entry of a package that needs the old device."""
@@ -134,53 +149,20 @@ class Surroundings:
         return None
 
 
-def per_device(table: Mapping[str, str], target: str) -> str:
-    """The entry for `target`; for the neutral form its own entry, or those of all devices side by side."""
-    if target in table or target != NEUTRAL:
-        return table.get(target, "")
-    return "; ".join(f"{device}: {table[device]}" for device in DEVICES if device in table)
-
-
 @functools.cache
 def surroundings() -> Surroundings:
     """The tables, read once."""
     text = resources.files(__package__).joinpath("surroundings.json").read_text("utf-8")
     data = json.loads(text)
+    things = {
+        name: Thing(e["names"][0], e["about"]) for e in data["programs"] for name in e["names"]
+    }
+    packages = [
+        (re.compile(e["pattern"]), Thing(e["pattern"], e["about"])) for e in data["packages"]
+    ]
     return Surroundings(
-        devices={device: device for device in DEVICES},
-        **{key: data[key] for key in ("backends", "launcher_devices", "containers", "images")},
-        paths=data["paths"],
-        indexes=data["indexes"],
         variables={entry["name"]: Variable(**entry) for entry in data["variables"]},
         prefixes={entry["prefix"]: entry["about"] for entry in data["prefixes"]},
-        programs={name: _thing(entry) for entry in data["programs"] for name in entry["names"]},
-        packages=tuple((re.compile(entry["pattern"]), _thing(entry)) for entry in data["packages"]),
+        programs=things,
+        packages=tuple(packages),
     )
-
-
-def surroundings_of(target: MigrationTarget) -> Surroundings:
-    """The tables with a target in them that is none of the built-in ones, by what it says of itself."""
-    known, name = surroundings(), target.name
-    if name == NEUTRAL or name in known.devices:
-        return known
-    variables = dict(known.variables)
-    for old, new in target.environment.items():
-        entry = known.variable(old) or Variable(old, "is of the old device's software")
-        variables[old] = replace(entry, rename={**entry.rename, name: new})
-    own = {
-        "devices": target.device,
-        "launcher_devices": target.device,
-        "backends": target.backend,
-        "images": target.image,
-        "containers": target.container_options,
-        "indexes": target.package_index,
-        "paths": target.folder,
-    }
-    tables: dict[str, Any] = {
-        table: {**getattr(known, table), name: said} for table, said in own.items() if said
-    }
-    return replace(known, variables=variables, **tables)
-
-
-def _thing(entry: dict[str, Any]) -> Thing:
-    return Thing(entry["about"], entry.get("instead", NOTHING))

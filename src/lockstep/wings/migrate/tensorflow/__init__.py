@@ -11,7 +11,7 @@ from lockstep.wings.migrate.plan import Edit, Mention
 from lockstep.wings.migrate.tensorflow.datasets import find_batches
 from lockstep.wings.migrate.tensorflow.devices import find_devices
 from lockstep.wings.migrate.tensorflow.estimators import find_estimators
-from lockstep.wings.migrate.tensorflow.generation import generation_of
+from lockstep.wings.migrate.tensorflow.generation import generation_of, required_generation
 from lockstep.wings.migrate.tensorflow.horovod import find_horovod
 from lockstep.wings.migrate.tensorflow.imports import find_imports
 from lockstep.wings.migrate.tensorflow.listed import find_listed
@@ -33,6 +33,7 @@ __all__ = [
     "generation_of",
     "is_program",
     "project_of",
+    "required_generation",
     "takes_from_tensorflow",
     "tensorflow_mentions",
 ]

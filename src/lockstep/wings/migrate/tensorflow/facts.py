@@ -31,6 +31,9 @@ ENVIRONMENT = names("environment")
 LISTED = names("listed")
 """Names with no equal on the NPU, or with one that a person must fit in; what they begin with counts too."""
 
+LISTED_FOR_TF2 = names("listed for 2.x")
+"""What those of them need that are of TensorFlow 2."""
+
 LISTED_FOR_TF1_ONLY = frozenset(names("listed for 1.15"))
 
 KEPT = {name: reason for name, (reason, _) in names("kept").items()}

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.tensorflow.facts import CONTRIB, KEPT, LISTED, LISTED_FOR_TF1_ONLY
+from lockstep.wings.migrate.tensorflow.facts import (
+    CONTRIB,
+    KEPT,
+    LISTED,
+    LISTED_FOR_TF1_ONLY,
+    LISTED_FOR_TF2,
+)
 from lockstep.wings.migrate.tensorflow.script import Generation, Script, canonical, prefixes
 
 _CONTRIB = "tensorflow.contrib"
@@ -42,7 +48,8 @@ def _entry(script: Script, name: str) -> tuple[str, str, str]:
         if prefix in LISTED:
             if prefix in LISTED_FOR_TF1_ONLY and script.generation is Generation.TF2:
                 return "", "", ""
-            return "unsupported", *LISTED[prefix]
+            newer = LISTED_FOR_TF2 if script.generation is Generation.TF2 else {}
+            return "unsupported", *newer.get(prefix, LISTED[prefix])
     if name == _CONTRIB or name.startswith(f"{_CONTRIB}."):
         return "contrib", *CONTRIB
     return "", "", ""

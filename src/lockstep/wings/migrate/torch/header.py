@@ -6,34 +6,40 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
-from lockstep.wings.migrate.engine.statements import documented_function, imported_names, start_of
+from lockstep.wings.migrate.engine.statements import (
+    documented_function,
+    imported_names,
+    may_be_missing,
+    separator,
+    start_of,
+)
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Edit, Span
 
 _TYPE_NAMES = ("ACCELERATOR", "ACCELERATOR_TYPE", "MIGRATED_ACCELERATOR")
 _DEVICE_NAMES = ("accelerator", "accelerator_device", "migrated_accelerator")
-_TYPE_TEXT = 'getattr({torch}.accelerator.current_accelerator(), "type", "cuda")'
-_TYPE_LINES = (
-    "# What torch was built for, such as npu; where that is no accelerator, the name used so far.",
-    "{type_name} = " + _TYPE_TEXT + "{unless_absent}",
+SHARED = "accelerator"
+"""What the module is called that holds the head for several files."""
+
+DEVICE_DOC = "Name this machine's accelerator as a device, or the CPU where there is none."
+_TYPE_LINE = (
+    '{type_name} = getattr({torch}.accelerator.current_accelerator(), "type", "cuda"){or_absent}'
 )
-_UNLESS_ABSENT = ' if {torch} else "cuda"'
-_DEVICE_DOC = "Name this machine's accelerator as a device, or the CPU where there is none."
 _DEVICE_LINES = (
     "",
     "",
     "def {device_name}(index=None):",
-    f'    """{_DEVICE_DOC}"""',
-    "    if index is not None and not str(index).isdigit():",
-    "        return index",
-    "    if not {torch}.accelerator.is_available():",
-    '        return "cpu"',
-    '    return {type_name} if index is None else f"{{{type_name}}}:{{index}}"',
+    f'    """{DEVICE_DOC}"""',
+    '    device = f"{{{type_name}}}:{{index}}" if str(index).isdigit() else index or {type_name}',
+    '    return device if device is index or {and_there}{torch}.accelerator.is_available() else "cpu"',
 )
 _PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch)\}")
+_ADDS = "imported for what it adds to torch"
 _LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
 _DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
+_PLAIN = {"torch": "torch", "type_name": _TYPE_NAMES[0], "device_name": _DEVICE_NAMES[0]}
 _BACKEND = "{torch}.distributed.get_default_backend_for_device"
 
 
@@ -52,13 +58,16 @@ class Header:
         self._scopes = scopes
         self._target = target
         self._hidden = "_" if _reads_globals(scopes) else ""
+        self._names_type = False
+        """Whether the module's own code names the type; the function alone does so by itself."""
         self._needs_torch = self._needs_type = self._needs_device = self._needs_import = False
-        existing_type = self._existing_type()
-        existing_device = documented_function(scopes, _DEVICE_DOC)
-        self._has_type = existing_type is not None
+        written = documented_function(scopes, DEVICE_DOC)
+        existing_type = self._existing_type() or self._shared_name(_TYPE_NAMES[0])
+        existing_device = written.name if written else self._shared_name(_DEVICE_NAMES[0])
+        self._has_type = bool(existing_type)
         self._type_name = existing_type or self.free(_TYPE_NAMES)
-        self._has_device = existing_device is not None
-        self._device_name = existing_device.name if existing_device else self.free(_DEVICE_NAMES)
+        self._has_device = bool(existing_device)
+        self._device_name = existing_device or self.free(_DEVICE_NAMES)
         self._torch_binding = self._find_torch()
         self._own_lines: list[str] = []
         self._own_imports: list[str] = []
@@ -108,7 +117,8 @@ class Header:
         return self._neutral_word(word)
 
     def _neutral_word(self, word: str) -> str:
-        self._needs_torch = self._needs_type = True
+        self._needs_type = True
+        self._names_type |= word != "device"
         if word == "type":
             return self._type_name
         if word == "module":
@@ -129,55 +139,100 @@ class Header:
         self._neutral_word("device")
         return self._device_name
 
-    def additions(self, edits: Collection[Edit]) -> list[Edit]:
-        """The edit that adds what is missing at the head of the module; none if nothing is.
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether the names that ask for the device could come from a module that other files import too."""
+        missing = (self._needs_type and not self._has_type) or (
+            self._needs_device and not self._has_device
+        )
+        return missing and not self._own_lines and not self._is_optional
+
+    def additions(self, edits: Collection[Edit], shared: str = "") -> list[Edit]:
+        """The edits that add what is missing at the head of the module; none if nothing is.
 
         Parameters
         ----------
         edits
             All other edits of the module: the head goes before the first.
+        shared
+            The module to import the names from that ask for the device; empty where they stand here.
         """
         first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
         lines = [f"import {name}" for name in self._own_imports if not self._imports_plainly(name)]
         place = self._place(self._scopes.tree.body, first_use)
-        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use)
+        defines = not shared and self._needs_type and not self._has_type
+        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use, defines)
         local = self._torch_binding is None and self._has_local_torch()
-        if self._needs_torch and not there and not local:
+        if (self._needs_torch or defines) and not there and not local:
             lines.append("import torch")
-        lines += self._import_lines(edits)
-        body: list[str] = []
+        beside, needed = self._import_lines(edits)
+        lines += needed
+        body = [] if shared else self._definitions()
+        if shared:
+            lines.append(self._shared_import(shared))
+        lines += body
+        if self._own_lines:
+            lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
+            body += self._own_lines
+        return [*beside, *([self._insertion(lines, place, spaced=bool(body))] if lines else [])]
+
+    def _definitions(self) -> list[str]:
+        """The lines that define what asks for the device."""
         words = {
             "torch": self._torch_name(),
             "type_name": self._type_name,
             "device_name": self._device_name,
-            "unless_absent": self._unless_absent(),
+            "or_absent": "",
+            "and_there": "",
         }
-        if self._needs_type and not self._has_type:
-            body += ["", *_TYPE_LINES]
-        if self._needs_device and not self._has_device:
-            body += _DEVICE_LINES
-        if body:
-            lines += [line.format(**words) for line in body]
-        if self._own_lines:
-            lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
-            body += self._own_lines
-        return [self._insertion(lines, place, spaced=bool(body))] if lines else []
+        if self._is_optional:
+            there = f'globals().get("{words["torch"]}")'
+            words |= {"or_absent": f' if {there} else "cuda"', "and_there": f"{there} and "}
+        lines = ["", _TYPE_LINE] if self._needs_type and not self._has_type else []
+        lines += _DEVICE_LINES if self._needs_device and not self._has_device else ()
+        return [line.format(**words) for line in lines]
 
-    def _needs_no_torch_at_head(self, first_use: int) -> bool:
+    def _shared_import(self, shared: str) -> str:
+        wanted = (
+            (self._names_type and not self._has_type, _TYPE_NAMES[0], self._type_name),
+            (self._needs_device and not self._has_device, _DEVICE_NAMES[0], self._device_name),
+        )
+        names = [
+            name if name == own else f"{name} as {own}" for needed, name, own in wanted if needed
+        ]
+        return f"from {shared} import {', '.join(names)}"
+
+    def _shared_name(self, name: str) -> str:
+        """What an import of an earlier run calls something of the shared head; empty where there is none."""
+        for statement in self._scopes.tree.body:
+            if isinstance(statement, ast.ImportFrom) and statement.module:
+                found = [alias for alias in statement.names if alias.name == name]
+                if found and statement.module.split(".")[-1] == SHARED:
+                    return found[0].asname or name
+        return ""
+
+    def _needs_no_torch_at_head(self, first_use: int, defines: bool) -> bool:
         """Whether the module's own import of torch comes before all that uses it."""
-        if self._torch_binding is None or (self._needs_type and not self._has_type):
+        if self._torch_binding is None or defines:
             return False
         return self._scopes.span(self._torch_binding.node).start < first_use
 
-    def _import_lines(self, edits: Collection[Edit]) -> list[str]:
-        """The import of the target's own module; used once, so that no checker calls it unused."""
+    def _import_lines(self, edits: Collection[Edit]) -> tuple[list[Edit], list[str]]:
+        """The import of the target's own module, at the head, or inside the `if` that torch's own is in."""
         module = self._target.imports
         if not self._needs_import or self._imports(module):
-            return []
+            return [], []
         root = module.split(".")[0]
         is_used = any(f"{root}." in edit.text and not self._imports_here(edit) for edit in edits)
-        use = ["", f"assert {root}  # imported for what it adds to torch"]
-        return [f"import {module}", *([] if is_used else use)]
+        line = f"import {module}" + ("" if is_used else f"  # noqa: F401 ({_ADDS})")
+        if not self._is_optional or self._torch_binding is None:
+            return [], [line]
+        statement = self._scopes.statement(self._torch_binding.node)
+        if isinstance(self._scopes.parents[statement], ast.Try):
+            return [], [f'if globals().get("{self._torch_name()}"):', f"    {line}"]
+        between = separator(self._scopes, statement)
+        line = line if "\n" in between else f"import {module}"
+        return [insertion(self._scopes.span(statement).end, between + line)], []
 
     def _imports_here(self, edit: Edit) -> bool:
         """Whether an edit is of an import statement, which needs no name itself."""
@@ -209,12 +264,11 @@ class Header:
     def _torch_name(self) -> str:
         return self._torch_binding.name if self._torch_binding else "torch"
 
-    def _unless_absent(self) -> str:
-        """What the module needs that goes on where torch cannot be imported, its name then being None."""
-        name = self._torch_name()
-        bindings = self._scopes.module.bindings.get(name, [])
-        may_be_none = any(binding.kind is Bound.ASSIGNMENT for binding in bindings)
-        return _UNLESS_ABSENT.format(torch=name) if may_be_none else ""
+    @property
+    def _is_optional(self) -> bool:
+        """Whether the module goes on where torch cannot be imported."""
+        binding = self._torch_binding
+        return binding is not None and may_be_missing(self._scopes, binding.node)
 
     def _find_torch(self) -> Binding | None:
         for bindings in self._scopes.module.bindings.values():
@@ -313,6 +367,13 @@ class Header:
         """Whether no other statement follows on the same line."""
         end = self._scopes.span(statement).end
         return bool(_LINE_REST.match(self._scopes.source.text, end))
+
+
+def shared_module() -> bytes:
+    """The module that holds the head for several files."""
+    words = {**_PLAIN, "or_absent": "", "and_there": ""}
+    lines = ('"""The accelerator of this machine."""', "", "import torch", "", _TYPE_LINE)
+    return "".join(f"{line.format(**words)}\n" for line in (*lines, *_DEVICE_LINES)).encode()
 
 
 def is_type_expression(scopes: ModuleScopes, node: ast.AST) -> bool:

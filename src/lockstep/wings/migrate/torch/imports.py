@@ -13,6 +13,7 @@ from lockstep.wings.migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep.wings.migrate.engine.statements import (
     deletion,
     is_exported,
+    may_be_missing,
     separator,
     siblings,
     without_names,
@@ -49,7 +50,7 @@ class _Brought:
 
     @property
     def is_renamed(self) -> bool:
-        return self.entry is not None and self.entry.action is Action.RENAME
+        return self.entry is not None and self.entry.action.writes
 
 
 class Imports:
@@ -72,6 +73,13 @@ class Imports:
         """The new dotted name that a binding will stand for; empty where it stays what it is."""
         brought = self._brought.get(binding) if binding else None
         return brought.new_name if brought else ""
+
+    def stay(self, use: ast.AST) -> None:
+        """Say that a use is listed, so that the import it comes by keeps what it brings; others are spelled out."""
+        for meaning in self._unit.scopes.meanings(use) if isinstance(use, ast.Name) else ():
+            brought = self._brought.get(meaning.binding) if meaning.binding else None
+            if brought is not None and not meaning.assigned:
+                brought.new_name = ""
 
     def move(self, binding: Binding | None, name: ast.AST) -> None:
         """Say that a use, by its first name, was rewritten to something that does not need this import."""
@@ -108,7 +116,7 @@ class Imports:
         entry = self._unit.settings.table.lookup(qualified)
         entry = entry and as_optional(self._unit.scopes, binding, entry)
         new_name = ""
-        if entry and entry.action is Action.RENAME and not _binds_root(binding):
+        if entry and entry.action.writes and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
             new_name = filled if _DOTTED.match(filled) else ""
         self._brought[binding] = _Brought(binding, node, entry, new_name)
@@ -167,13 +175,8 @@ def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> 
     """The row for a use of apex; a listing where the script has a way of its own to go on without apex."""
     if binding is None or not binding.qualified.startswith("apex") or entry.action is Action.KEEP:
         return entry
-    parent = scopes.parents.get(binding.node)
-    if not isinstance(parent, ast.Try) or binding.node not in parent.body:
-        return entry
-    raises = any(
-        isinstance(inner, ast.Raise) for handler in parent.handlers for inner in ast.walk(handler)
-    )
-    if raises:
+    in_try = isinstance(scopes.parents.get(binding.node), ast.Try)
+    if not in_try or not may_be_missing(scopes, binding.node):
         return entry
     reason = "apex is optional here: the script goes on without it as its except says"
     return replace(entry, action=Action.LIST, reason=reason)

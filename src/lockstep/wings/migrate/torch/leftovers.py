@@ -19,6 +19,18 @@ _CODE = re.compile(
     r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
     re.I,
 )
+_ADDRESS = re.compile(
+    r"[\w.+-]+@[\w-]+\.[\w.]+\Z|(?:https?|git|ssh|s3|gs|file)://(?!\S*(?:/whl/|\+cu)\S*)\S*\Z"
+)
+"""An e-mail address, or one that is opened; not that of packages which are built for CUDA."""
+_DATA = re.compile(
+    r"(?!/usr/|/opt/)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
+)
+"""A path, a file, or the name of a model or data set on a hub."""
+_DEVICE_ITSELF = re.compile(
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    re.IGNORECASE,
+)
 _NAMING: tuple[type[ast.AST], ...] = (
     ast.arg,
     ast.keyword,
@@ -97,10 +109,21 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(
             node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
         )
+    elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
+        unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
     elif isinstance(node, ast.alias | ast.ImportFrom):
         unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
     else:
         unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
+
+
+def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
+    """Whether something is imported from a file of the project."""
+    statement = unit.scopes.parents[node] if isinstance(node, ast.alias) else node
+    if isinstance(statement, ast.ImportFrom):
+        module = statement.module or ""
+        return bool(statement.level) or unit.own.has_module(module)
+    return isinstance(node, ast.alias) and unit.own.has_module(node.name)
 
 
 def _starts_in_torch(unit: Unit, node: ast.AST) -> bool:
@@ -127,6 +150,12 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/text", "text for people")
     elif _FLAG.match(text):
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
+    elif _ADDRESS.match(text):
+        unit.keep(node, "leftovers/text", "an address")
+    elif _DATA.match(text):
+        unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
+    elif not _DEVICE_ITSELF.search(text):
+        unit.keep(node, "leftovers/own-name", "a name that has no device in it")
     else:
         unit.list(
             node,

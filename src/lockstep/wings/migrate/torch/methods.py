@@ -11,13 +11,14 @@ from lockstep.wings.migrate.engine.arguments import (
     first_edit,
     has_stars,
     insertion,
+    is_constant,
     wrapped,
 )
 from lockstep.wings.migrate.engine.own_names import is_property
 from lockstep.wings.migrate.engine.scopes import Bound
-from lockstep.wings.migrate.engine.tree import is_own_attribute
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.indices import given_device
+from lockstep.wings.migrate.torch.receivers import is_own
 from lockstep.wings.migrate.torch.table import Action
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -36,8 +37,6 @@ _DTYPES = {
 }
 _TYPE_PREFIX = "torch.cuda."
 _ATTRIBUTES = frozenset({"cuda", "cuda_stream", "is_cuda", "type"})
-_STREAMS = {"npu": ".npu_stream", "xpu": ".sycl_queue"}
-"""What streams of a device call the handle of its own runtime, where they have one."""
 _DEFAULT_TYPE = "set_default_tensor_type"
 
 
@@ -109,7 +108,7 @@ class _Move:
     def _claim_uncalled(self) -> None:
         if not isinstance(self._node.ctx, ast.Load):
             self._keep("an attribute of this project's own")
-        elif "cuda" in self._unit.own.attributes or self._is_truth_value():
+        elif is_own(self._unit, self._node) or self._is_truth_value():
             self._keep("a flag or attribute of this project's own")
         else:
             self._unit.list(
@@ -125,72 +124,14 @@ class _Move:
             return parent.test is self._node
         return isinstance(parent, ast.BoolOp | ast.UnaryOp | ast.Compare)
 
-    # -- whose method
-
-    def _owners(self) -> frozenset[str]:
-        return self._unit.own.methods.get("cuda", frozenset())
-
-    def _is_own(self) -> bool | None:
-        """Whether the receiver is of a class of the project's own that defines the method; `None` if unknown."""
-        if not self._owners():
-            return False
-        value = self._node.value
-        if isinstance(value, ast.Name) and value.id in ("self", "cls"):
-            around = self._scopes.class_of(value)
-            return around is not None and around.name in self._owners()
-        if _is_super(value):
-            return bool(self._base_names() & self._owners())
-        if is_own_attribute(value):
-            return self._attribute_owner(value)
-        if isinstance(value, ast.Call):
-            return self._calls_owner(value)
-        if isinstance(value, ast.Name):
-            return self._assigned_owner(value)
-        return None
-
-    def _base_names(self) -> frozenset[str]:
-        """The classes that the class around inherits from, by their last names."""
-        around = self._scopes.class_of(self._node)
-        bases = around.bases if around else []
-        return frozenset(self._scopes.text(base).rpartition(".")[2] for base in bases)
-
-    def _attribute_owner(self, value: ast.expr) -> bool | None:
-        """Whether `self.x` was given an instance of an owner; what never was is a tensor or module of torch."""
-        name = self._scopes.text(value)
-        known = [
-            self._calls_owner(assignment.value)
-            for assignment in self._scopes.of(ast.Assign)
-            if isinstance(assignment.value, ast.Call)
-            and any(self._scopes.text(target) == name for target in assignment.targets)
-        ]
-        return True in known
-
-    def _calls_owner(self, call: ast.Call) -> bool | None:
-        name = self._scopes.name(call.func)
-        if name.startswith("torch."):
-            return False
-        last = self._scopes.text(call.func).rpartition(".")[2]
-        if last in self._owners():
-            return True
-        is_class = last[:1].isupper() and isinstance(call.func, ast.Name)
-        return False if is_class else None
-
-    def _assigned_owner(self, name: ast.Name) -> bool | None:
-        bindings = self._scopes.bindings(name.id, self._scopes.scope(name))
-        known = {
-            self._calls_owner(binding.value) if isinstance(binding.value, ast.Call) else None
-            for binding in bindings
-        }
-        return known.pop() if len(known) == 1 else None
-
     # -- called
 
     def _claim_call(self) -> None:
-        own = self._is_own()
+        own = is_own(self._unit, self._node, called=True)
         if own:
             self._keep("this project's own method")
         elif own is None:
-            names = ", ".join(sorted(self._owners()))
+            names = ", ".join(sorted(self._unit.own.methods["cuda"]))
             self._list(
                 "methods/cuda-ambiguous",
                 f"{names} defines a cuda method, and what this is cannot be told from the source",
@@ -209,7 +150,12 @@ class _Move:
                 f'.to("{self._unit.target.device}")',
             )
         else:
-            self._rewrite(self._to_device(), "moves to the device there is")
+            other = self._device() if self._unit.target.single else None
+            elsewhere = other is not None and not is_constant(other, None) and not _is_first(other)
+            reason = (
+                "there is one device, number 0" if elsewhere else "moves to the device there is"
+            )
+            self._rewrite(self._to_device(), reason, differs=elsewhere)
 
     def _called(self) -> ast.Call:
         assert self._call is not None
@@ -301,8 +247,9 @@ class _Move:
         end = self._scopes.span(self._call or self._node).end
         return Span(attribute_span(self._scopes, self._node).start, end)
 
-    def _rewrite(self, edits: list[Edit], reason: str) -> None:
-        self._unit.rewrite(self._node, "methods/cuda", reason, edits, span=self._place())
+    def _rewrite(self, edits: list[Edit], reason: str, *, differs: bool = False) -> None:
+        place, rule = self._place(), "methods/cuda"
+        self._unit.rewrite(self._node, rule, reason, edits, span=place, differs=differs)
 
     def _list(self, rule: str, reason: str, replacement: str) -> None:
         self._unit.list(self._node, rule, reason, replacement, span=self._place())
@@ -323,17 +270,25 @@ def _claim_definition(unit: Unit, node: ast.FunctionDef) -> None:
     unit.rewrite(node, "methods/definition", "renamed with every call of it", edits, span=span)
 
 
-def _is_super(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-    )
+def _is_first(device: ast.expr) -> bool:
+    """Whether a device is the first: 0, or a text, which is decided where it stands."""
+    return isinstance(device, ast.Constant) and (device.value == 0 or isinstance(device.value, str))
+
+
+def _is_kept_or_listed(unit: Unit, node: ast.Attribute) -> bool:
+    """Claim an attribute that is the project's own, or may be; whether it is claimed."""
+    own = is_own(unit, node)
+    if own or not isinstance(node.ctx, ast.Load):
+        unit.keep(node, "methods/own", "an attribute of this project's own")
+    elif own is None:
+        reason = "the project defines such an attribute too, and whose this is cannot be told"
+        span = attribute_span(unit.scopes, node)
+        unit.list(node, "methods/ambiguous", reason, span=span)
+    return unit.is_claimed(node)
 
 
 def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
-    if not isinstance(node.ctx, ast.Load) or (
-        "is_cuda" in unit.own.attributes or "is_cuda" in unit.own.methods
-    ):
-        unit.keep(node, "methods/own", "an attribute of this project's own")
+    if _is_kept_or_listed(unit, node):
         return
     span = attribute_span(unit.scopes, node)
     rule, target = "methods/is-cuda", unit.target
@@ -353,16 +308,12 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
 
 def _claim_stream(unit: Unit, node: ast.Attribute) -> None:
     """`torch.cuda.current_stream().cuda_stream`, which libraries for CUDA are given."""
-    if not isinstance(node.ctx, ast.Load) or (
-        "cuda_stream" in unit.own.attributes or "cuda_stream" in unit.own.methods
-    ):
-        unit.keep(node, "methods/own", "an attribute of this project's own")
+    if _is_kept_or_listed(unit, node):
         return
     reason = "is a handle of CUDA's runtime: streams of another device do not have it, and code for CUDA takes no other"
-    unit.list(
-        node, "methods/stream", reason, replacement=_STREAMS.get(unit.target.name, ""),
-        span=attribute_span(unit.scopes, node),
-    )  # fmt: skip
+    row = unit.settings.table.result("torch.cuda.Stream().cuda_stream")
+    span = attribute_span(unit.scopes, node)
+    unit.list(node, "methods/stream", reason, replacement=row.becomes if row else "", span=span)
 
 
 def _brackets(unit: Unit, node: ast.AST) -> tuple[str, str]:
@@ -386,7 +337,7 @@ def _claim_type(unit: Unit, node: ast.Attribute) -> None:
         return
     kind = call.args[0]
     dtype = _dtype(unit, kind)
-    if not dtype or _has_tensor_types(unit, dtype):
+    if not dtype or _has_tensor_types(unit, dtype) or (dtype == "float64" and unit.target.single):
         return
     edits = [
         Edit(attribute_span(unit.scopes, node), "to"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, insertion
-from lockstep.wings.migrate.engine.scopes import Meaning
+from lockstep.wings.migrate.engine.scopes import Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
+from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -21,11 +22,18 @@ _TYPE_TESTS = frozenset({"isinstance", "issubclass"})
 def find_names(unit: Unit) -> None:
     """Claim every chain of names that the tables know, and the imports that bring such names."""
     imports = Imports(unit)
+    found = []
     for node in unit.scopes.references():
         if not isinstance(unit.scopes.parents[node], ast.Attribute):
-            use = None if unit.is_claimed(node) else _known(unit, node)
-            if use is not None:
-                _Rewriting(unit, imports, use).claim()
+            if unit.is_claimed(node):
+                imports.stay(node)
+            elif (use := _known(unit, node)) is not None:
+                found.append(_Rewriting(unit, imports, use))
+    for rewriting in found:
+        if rewriting.is_refused():
+            imports.stay(rewriting.node)
+    for rewriting in found:
+        rewriting.claim()
     imports.finish()
 
 
@@ -57,11 +65,17 @@ class _Use:
 def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
     for meaning in unit.scopes.meanings(node):
         name = unit.own.exports.get(meaning.name.lstrip("."), meaning.name)
-        if meaning.assigned or name.startswith("."):
+        if name.startswith("."):
             continue
         found = unit.settings.table.longest(name)
         if found is None:
             continue
+        if meaning.assigned and not isinstance(node, ast.Attribute):
+            continue  # what is assigned to it was decided there
+        if meaning.assigned:
+            found = found[0], _through_variable(unit, node, found[1], found[0])
+            if found[1].action is not Action.LIST:
+                continue
         found = found[0], as_optional(unit.scopes, meaning.binding, found[1])
         inner: ast.AST = node
         for _ in range(name.count(".") - found[0].count(".")):
@@ -75,8 +89,46 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
             return None  # the kernel is one mention
         if isinstance(inner, ast.Name) and found[0] == "torch":
             return None
+        if found[0] == "torch.cuda" == name:
+            found = found[0], _asked_by_name(unit, node, found[1])
         return _Use(inner, first, meaning, *found)
     return None
+
+
+def _through_variable(unit: Unit, node: ast.AST, entry: Entry, name: str) -> Entry:
+    """The row for a name that a variable leads to; a listing where the module behind the variable does not serve it."""
+    same = f"{{module}}.{name.removeprefix('torch.cuda.')}"
+    call = unit.scopes.call_of(node)
+    bare = call is not None and not call.args and not call.keywords
+    fits = all(step.startswith(("cut=", "most=")) for step in entry.arguments)
+    becomes = entry.becomes.replace("torch.get_device_module({device})", "{module}")
+    plain = not name.startswith("torch.cuda.") or (
+        becomes == same and (not entry.arguments or (bare and fits))
+    )
+    if plain or not (entry.action.writes or entry.action is Action.LIST):
+        return replace(entry, action=Action.KEEP)
+    reason = f"reached through a variable: {entry.reason}"
+    return replace(entry, action=Action.LIST, reason=reason)
+
+
+def _device_texts(scopes: ModuleScopes, argument: ast.expr) -> list[ast.AST]:
+    """The texts of a device in an argument: its own, or that of a `torch.device` made in it."""
+    if isinstance(argument, ast.Constant | ast.JoinedStr):
+        return [argument, *ast.walk(argument)]
+    if isinstance(argument, ast.Call) and scopes.name(argument.func) == "torch.device":
+        return [text for inner in argument.args for text in ast.walk(inner)]
+    return []
+
+
+def _asked_by_name(unit: Unit, node: ast.AST, entry: Entry) -> Entry:
+    """The row for `torch.cuda` itself; a listing in `getattr(torch.cuda, "name")` of what its module does not serve."""
+    call = unit.scopes.parents[node]
+    if not isinstance(call, ast.Call) or node not in call.args[:1] or len(call.args) < 2:
+        return entry
+    name = f"torch.cuda.{getattr(call.args[1], 'value', '')}"
+    row = unit.settings.table.lookup(name)
+    found = row and _through_variable(unit, call, row, name)
+    return found if found and found.action is Action.LIST else entry
 
 
 class _Rewriting:
@@ -89,12 +141,37 @@ class _Rewriting:
         self._use = use
         self._call = self._scopes.call_of(use.node)
 
+    @property
+    def node(self) -> ast.AST:
+        """The part of the chain that the table names."""
+        return self._use.node
+
+    def is_refused(self) -> bool:
+        """Whether the arguments are such that no row of the name can be carried out."""
+        loads = isinstance(self._use.node.ctx, ast.Load)
+        entry: Entry | None = self._use.entry if loads else None
+        while entry is not None and entry.action.writes and entry.arguments:
+            try:
+                self._arguments(entry)
+            except CannotRewriteError:
+                entry = entry.otherwise
+                if entry is None:
+                    return True
+            else:
+                return False
+        return False
+
     def claim(self) -> None:
         """Claim the use as its row says."""
         entry = self._use.entry
         if isinstance(self._use.node.ctx, ast.Store | ast.Del):
             if entry.action is not Action.KEEP:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
+            return
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
+            return
+        if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
+            self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
             return
         pattern = isinstance(self._scopes.parents[self._use.node], ast.MatchValue | ast.MatchClass)
         if pattern and entry.action is not Action.KEEP and not self._unit.target.device:
@@ -106,26 +183,52 @@ class _Rewriting:
         ):
             self._list(entry.reason)
         else:
-            self._rewrite()
+            self._rewrite(entry)
 
-    def _list(self, reason: str) -> None:
+    def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry
         wrap = next((step[5:] for step in entry.arguments if step.startswith("wrap=")), "")
-        replacement = self._readable(f"{entry.becomes}(...){wrap}" if wrap else entry.becomes)
+        whole = next((step[5:] for step in entry.arguments if step.startswith("call=")), "")
+        words = f"{entry.becomes}(...){wrap}" if wrap else whole or entry.becomes
+        replacement = self._readable(words)
+        if entry.table != "common" and self._guard_turns_true():
+            reason += "; the guard around it is true there"
+        replacement = replacement if instead else ""
         self._unit.list(self._use.node, entry.rule, reason, replacement=replacement)
+        if self._call is not None and self._use.name.startswith("torch.cuda"):
+            # Its arguments stay with it: the old function takes no new device.
+            held = [*self._call.args, *(item.value for item in self._call.keywords)]
+            texts = [text for argument in held for text in _device_texts(self._scopes, argument)]
+            self._unit.settle(texts, self._use.node)
+
+    def _guard_turns_true(self) -> bool:
+        """Whether the use stands behind a question that other devices answer as CUDA does."""
+        return any(
+            isinstance(above, ast.If | ast.IfExp)
+            and any(
+                self._scopes.name(inner) == "torch.cuda.is_available"
+                for inner in ast.walk(above.test)
+                if isinstance(inner, ast.Attribute | ast.Name)
+            )
+            for above in self._scopes.ancestors(self._use.node)
+        )
 
     def _readable(self, becomes: str) -> str:
         return self._unit.settings.readable(becomes)
 
-    def _rewrite(self) -> None:
-        entry = self._use.entry
+    def _rewrite(self, entry: Entry) -> None:
         if "#" in self._unit.text(self._use.node):
             self._list("has a comment inside its name")
             return
         try:
-            edits = self._arguments()
+            edits = self._arguments(entry)
         except CannotRewriteError as error:
-            self._list(f"{error}; {entry.reason}" if entry.reason else str(error))
+            if entry.otherwise is not None:
+                self._use = replace(self._use, entry=entry.otherwise)
+                self.claim()
+            else:
+                reasons = "; ".join(filter(None, (str(error), entry.reason)))
+                self._list(reasons, instead=bool(str(error)))
             return
         if self._unit.builds_extensions and self._use.name.startswith("torch.cuda"):
             self._list("decides in a build script whether CUDA sources are compiled")
@@ -133,23 +236,24 @@ class _Rewriting:
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
             self._list(SCRIPTED)
             return
-        edits += self._name_edits()
+        whole = any(step.startswith("call=") for step in entry.arguments)
+        if not whole:
+            edits += self._name_edits(entry.becomes)
         span = self._scopes.span(self._use.node)
         if self._call is not None and not all(span.contains(edit.span) for edit in edits):
             span = self._scopes.span(self._call)
         similar = entry.action is Action.SIMILAR
         reason = f"risk: similar, not equal; {entry.reason}" if similar else entry.reason
-        self._unit.rewrite(
-            self._use.node, entry.rule, reason or self._default_reason(), edits, span=span
-        )
-
-    def _default_reason(self) -> str:
-        return f"{self._use.name} is {self._readable(self._use.entry.becomes)} here"
+        reason = reason or f"{self._use.name} is {self._readable(entry.becomes)} here"
+        differs = similar or entry.action is Action.DIFFERS
+        self._unit.rewrite(self._use.node, entry.rule, reason, edits, span=span, differs=differs)
+        if whole and self._call is not None:
+            self._unit.settle(ast.walk(self._call), self._use.node)
 
     # -- the arguments
 
-    def _arguments(self) -> list[Edit]:
-        steps = self._use.entry.arguments
+    def _arguments(self, entry: Entry) -> list[Edit]:
+        steps = entry.arguments
         if not steps:
             return []
         if self._call is not None:
@@ -161,7 +265,28 @@ class _Rewriting:
             if any(step.startswith("wrap=") for step in steps):
                 raise CannotRewriteError("tests for a tensor type, which the device may not have")
             return []
+        if all(step.startswith("most=") for step in steps):
+            return []  # the fewest arguments suit every device
+        if self._is_held_by_partial(parent):
+            return ArgumentEdits(self._scopes, parent, self._unit.fill).behind_first(steps)  # type: ignore[arg-type]
         raise CannotRewriteError("is passed on as a value, so the arguments it will get are unseen")
+
+    def _is_held_by_partial(self, parent: ast.AST) -> bool:
+        """Whether `functools.partial` holds the function, and every later call gives keywords alone."""
+        if (
+            not isinstance(parent, ast.Call)
+            or self._scopes.name(parent.func) != "functools.partial"
+        ):
+            return False
+        above = self._scopes.parents[parent]
+        target = above.targets[0] if isinstance(above, ast.Assign) else None
+        if parent.args != [self._use.node] or not isinstance(target, ast.Name):
+            return False
+        bindings = self._scopes.bindings(target.id, self._scopes.scope(target))
+        uses = [use for binding in bindings for use in self._scopes.uses(binding)]
+        calls = [self._scopes.call_of(use) for use in uses]
+        exported = self._unit.is_requested(target.id)
+        return not exported and all(call is not None and not call.args for call in calls)
 
     def _decorator_call(self, steps: tuple[str, ...]) -> Edit:
         added = []
@@ -187,9 +312,8 @@ class _Rewriting:
 
     # -- the name
 
-    def _name_edits(self) -> list[Edit]:
+    def _name_edits(self, becomes: str) -> list[Edit]:
         """Spell the new name: through the import that brings it where that moves along, else from torch."""
-        becomes = self._use.entry.becomes
         dotted = becomes.replace("{module}", self._unit.target.module or "{module}")
         binding = self._use.meaning.binding
         if self._is_exported() and _DOTTED.match(dotted):

@@ -12,15 +12,20 @@ from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import Edit, Mention
+from lockstep.wings.migrate.torch.integers import find_integers
 from lockstep.wings.migrate.torch.kernels import find_kernels
 from lockstep.wings.migrate.torch.keywords import find_keywords
+from lockstep.wings.migrate.torch.ladders import find_ladders
 from lockstep.wings.migrate.torch.leftovers import find_leftovers
+from lockstep.wings.migrate.torch.libraries import find_libraries
 from lockstep.wings.migrate.torch.methods import find_methods
 from lockstep.wings.migrate.torch.names import find_names
 from lockstep.wings.migrate.torch.profiler import find_profiler_arguments
+from lockstep.wings.migrate.torch.results import find_method_rows, find_results
 from lockstep.wings.migrate.torch.strings import find_strings
 from lockstep.wings.migrate.torch.unit import Settings, Unit
 from lockstep.wings.migrate.torch.user_matching import find_user_rules
+from lockstep.wings.migrate.torch.variables import find_variables
 from lockstep.wings.migrate.torch.vocabulary import names_a_device
 
 Rule = Callable[[Unit], None]
@@ -28,10 +33,16 @@ Rule = Callable[[Unit], None]
 
 _RULES = (
     find_user_rules,
+    find_results,
+    find_ladders,
+    find_integers,
     find_names,
     find_kernels,
     find_methods,
+    find_method_rows,
     find_profiler_arguments,
+    find_libraries,
+    find_variables,
     find_strings,
     find_keywords,
     find_leftovers,
@@ -49,10 +60,13 @@ class PythonResult:
         In no particular order.
     additions
         What the head of the module needs.
+    shared
+        The same with the names that ask for the device imported; empty where they cannot be.
     """
 
     mentions: tuple[Mention, ...] = ()
     additions: tuple[Edit, ...] = ()
+    shared: tuple[Edit, ...] = ()
 
 
 def parse(text: str) -> ast.Module:
@@ -80,6 +94,7 @@ def migrate_python(
     first: Sequence[Rule] = (),
     tree: ast.Module | None = None,
     module: str = "",
+    shared: str = "",
 ) -> PythonResult:
     """Find every mention of the old device in a module and decide it.
 
@@ -97,6 +112,8 @@ def migrate_python(
         The module, where it has been parsed already; it is used up.
     module
         The last part of the name that others import it by; empty where it has none.
+    shared
+        The module that it can import the names from that ask for the device; empty where there is none.
 
     Raises
     ------
@@ -105,11 +122,14 @@ def migrate_python(
     """
     tree = tree or parse(source.text)
     has_rules = bool(first) or bool(settings.user_rules)
-    if not (has_rules or names_a_device(source.text) or may_need_advice(source.text)):
+    text = source.text
+    named = names_a_device(text) or any(word in text for word in settings.table.words)
+    if not (has_rules or named or may_need_advice(text)):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module)
     for rule in (*first, *_RULES):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]
-    additions = unit.header.additions(edits)
-    return PythonResult(tuple(unit.mentions), tuple(additions))
+    header = unit.header
+    imported = header.additions(edits, shared) if shared and header.can_be_shared else ()
+    return PythonResult(tuple(unit.mentions), tuple(header.additions(edits)), tuple(imported))

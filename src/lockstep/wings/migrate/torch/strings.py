@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import insertion
 from lockstep.wings.migrate.engine.literals import Piece
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
-from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.header import is_type_expression
@@ -20,11 +20,10 @@ _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
-_VARIABLE = re.compile(
-    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
-)
+_ONE_DEVICE = "there is one device, number 0"
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
+_SEQUENCES = (ast.Tuple, ast.List, ast.Set)
 
 
 def find_strings(unit: Unit) -> None:
@@ -55,8 +54,6 @@ def _claim_plain(unit: Unit, node: ast.Constant, value: str) -> None:
         _Text(unit, node, "strings/backend").claim_backend(value)
     elif _TENSOR_TYPE.match(value):
         _Text(unit, node, "strings/tensor-type").claim_inside("cuda")
-    elif _VARIABLE.match(value):
-        _claim_variable(unit, node, value)
     elif _TEMPLATE.match(value):
         _Text(unit, node, "strings/device-template").claim_template(value)
 
@@ -81,7 +78,14 @@ class _Text:
             return
         if self._is_left_to_the_project(use):
             use = Use.TEST
-        if self._unit.target.device:
+        if self._unit.target.single and index not in ("", "0"):
+            self._list(_ONE_DEVICE, f'"{self._unit.target.device}"')
+        elif self._has_target_beside():
+            reason = "stands beside the target's own name"
+            self._unit.keep(self._node, self._rule, reason)
+        elif self._unit.target.single and self._first_of_device_call(other=True):
+            self._list(_ONE_DEVICE, f'torch.device("{self._unit.target.device}")')
+        elif self._unit.target.device:
             self._replace_inside("cuda", self._unit.target.device)
         elif self._first_of_device_call():
             self._merge_into_device_call()
@@ -137,6 +141,9 @@ class _Text:
         """`"cuda:%d" % rank`, `"cuda:{}".format(rank)`, `"cuda:" + str(rank)`."""
         if not self._is_rewritable(self._use):
             return
+        if self._unit.target.single and ":" in value:
+            self._list(_ONE_DEVICE, f'"{self._unit.target.device}"')
+            return
         if self._unit.target.device:
             self._replace_inside("cuda", self._unit.target.device)
             return
@@ -158,6 +165,14 @@ class _Text:
         text = f'f"{{{self._unit.fill("{type}")}}}{rest}"'
         self._replace(text, "the accelerator there is")
 
+    def _has_target_beside(self) -> bool:
+        """Whether the target's own device is another of several that are offered or compared."""
+        parent = self._scopes.parents[self._node]
+        return isinstance(parent, ast.Tuple | ast.List | ast.Set) and any(
+            isinstance(other, ast.Constant) and other.value == self._unit.target.device != ""
+            for other in parent.elts
+        )
+
     # -- decisions
 
     def _is_rewritable(self, use: Use) -> bool:
@@ -178,14 +193,52 @@ class _Text:
             self._list("a key that may be a device type: rename it together with its look-ups")
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
             self._list(SCRIPTED)
+        elif use is Use.TEST and (setting := self._compared_setting()):
+            file = self._unit.own.configured[setting]
+            self._list(f"is compared with a setting that {file} gives: change both together")
         else:
             return True
         return False
+
+    def _compared_setting(self) -> str:
+        """The setting of one of the project's files that the string is compared with; empty where it is none."""
+        parent = self._scopes.parents[self._node]
+        above = self._scopes.parents.get(parent) if isinstance(parent, _SEQUENCES) else parent
+        sides: list[ast.expr] = []
+        if isinstance(above, ast.Compare):
+            sides = [above.left, *above.comparators]
+        elif isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute):
+            sides = [above.func.value]  # cfg.device.startswith("cuda")
+        found = (name for side in sides for name in self._setting_names(side))
+        return next((name for name in found if name in self._unit.own.configured), "")
+
+    def _setting_names(self, node: ast.expr, depth: int = 3) -> Iterator[str]:
+        """What an expression is called: `device` of `cfg.device`, `cfg["device"]`, `cfg.get("device").type`."""
+        if isinstance(node, ast.Call):
+            yield from (str(given.value) for given in node.args if isinstance(given, ast.Constant))
+            inner = node.args if self._scopes.name(node.func) == "torch.device" else [node.func]
+            for part in inner if depth else ():
+                yield from self._setting_names(part, depth - 1)
+        elif isinstance(node, ast.Subscript):
+            yield str(getattr(node.slice, "value", ""))
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+            if node.attr == "type" and depth:
+                yield from self._setting_names(node.value, depth - 1)
+        elif isinstance(node, ast.Name):
+            yield node.id
+            for binding in self._scopes.bindings(node.id, self._scopes.scope(node)):
+                if binding.value is not None and depth:
+                    yield from self._setting_names(binding.value, depth - 1)
 
     def _claim_key(self) -> None:
         """A key; one that is looked up on torch itself is no key of the project's own."""
         parent = self._scopes.parents[self._node]
         looked_up = parent.args[0] if isinstance(parent, ast.Call) and parent.args else self._node
+        if isinstance(parent, ast.Subscript):
+            looked_up = parent.value
+            if isinstance(looked_up, ast.Call) and looked_up.args:  # vars(torch)["cuda"]
+                looked_up = looked_up.args[0]
         if self._scopes.name(looked_up).split(".")[0] == "torch":
             module = self._unit.settings.readable("{module}")
             self._list("is looked up on torch by name", module)
@@ -243,8 +296,8 @@ class _Text:
             for node in self._scopes.nodes
         )
 
-    def _first_of_device_call(self) -> bool:
-        """Whether this is the type in `torch.device("cuda", index)`."""
+    def _first_of_device_call(self, *, other: bool = False) -> bool:
+        """Whether this is the type in `torch.device("cuda", index)`; with `other` of an index that is not 0."""
         parent = self._scopes.parents[self._node]
         return (
             isinstance(parent, ast.Call)
@@ -252,7 +305,12 @@ class _Text:
             and len(parent.args) == 2
             and parent.args[0] is self._node
             and not isinstance(parent.args[1], ast.Starred)
+            and not (other and self._is_first_device(parent.args[1]))
         )
+
+    def _is_first_device(self, index: ast.expr) -> bool:
+        """Whether an index is 0, or becomes so."""
+        return getattr(index, "value", None) == 0 or self._unit.is_rewritten(index)
 
     def _merge_into_device_call(self) -> None:
         parent = self._scopes.parents[self._node]
@@ -321,10 +379,10 @@ class _Text:
 
     def _replace(self, text: str, reason: str) -> None:
         """Put an expression in the place of the whole literal."""
-        if len(self._pieces) > 1:
+        span = self._scopes.span(self._node)
+        if len(self._pieces) > 1 and "#" in self._scopes.text(self._node):
             self._list("is written in several pieces", text)
             return
-        span = self._scopes.span(self._node)
         source = self._scopes.source.text
         before = source[span.start - 1 : span.start] if span.start else ""
         after = source[span.end : span.end + 1]
@@ -336,7 +394,8 @@ class _Text:
         if any(word in self._body(piece) for piece in self._pieces):
             self._replace_words({word: new})
         else:
-            self._list("is written in several pieces")
+            whole = str(self._node.value).replace(word, new)
+            self._replace(f'"{whole}"', "the target's own name")
 
     def _replace_words(self, words: dict[str, str]) -> None:
         edits = [
@@ -362,29 +421,16 @@ class _Text:
         self._unit.rewrite(self._node, self._rule, reason, edits, span=span)
 
 
-def _claim_variable(unit: Unit, node: ast.Constant, name: str) -> None:
-    """The name of an environment variable."""
-    use = use_of(unit.scopes, node)
-    new = unit.target.environment.get(name, "")
-    if use is Use.TEXT:
-        unit.keep(node, "strings/text", use.value)
-    elif new:
-        _Text(unit, node, "strings/environment")._replace_words({name: new})
-    else:
-        known = surroundings().variable(name)
-        about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
-        replacement = known.replacement(unit.target.name) if known else ""
-        unit.list(node, "strings/environment", about, replacement=replacement)
-
-
 def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     """An f-string that makes a device, or holds the name of one in its text."""
     if is_docstring(unit.scopes, node):
         return
     pieces = unit.scopes.pieces(node)
-    parts = [part for piece in pieces for part in piece.parts]
-    if not parts or parts[0].field is not None:
+    pairs = [(piece, part) for piece in pieces for part in piece.parts]
+    pairs = [pair for pair in pairs if pair[1].span.start < pair[1].span.end]
+    if not pairs or pairs[0][1].field is not None:
         return
+    first, parts = pairs[0][0], [part for _, part in pairs]
     text = unit.scopes.source.text
     head = text[parts[0].span.start : parts[0].span.end]
     if not re.match(r"cuda:?\Z", head):
@@ -398,7 +444,9 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
         return
     head_span = Span(parts[0].span.start, parts[0].span.start + 4)
     rule = "strings/device-format"
-    if unit.target.device:
+    if unit.target.single and len(parts) > 1:
+        unit.list(node, rule, _ONE_DEVICE, f'"{unit.target.device}"')
+    elif unit.target.device:
         unit.header.need_import_for([unit.target.module])
         unit.rewrite(node, rule, "the target's own name", [Edit(head_span, unit.target.device)])
     elif unit.is_scripted(node):
@@ -417,10 +465,10 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
             Edit(Span(field.end, span.end), ")"),
         ]
         unit.rewrite(node, rule, "the device there is", edits)
-    elif pieces[0].formatted or not pieces[0].prefix:
+    elif first.formatted or first.prefix.lower() in ("", "r"):
         edits = [Edit(head_span, f"{{{unit.fill('{device}')}}}")]
-        if not pieces[0].formatted:  # "cuda:" f"{rank:d}"
-            edits.insert(0, insertion(pieces[0].span.start, "f"))
+        if not first.formatted:  # "cuda:" f"{rank:d}"
+            edits.insert(0, insertion(first.span.start, "f"))
         unit.rewrite(node, rule, "the device there is", edits)
     else:
         unit.list(node, rule, "is written in several pieces, the first as raw text")

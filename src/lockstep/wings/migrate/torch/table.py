@@ -4,15 +4,22 @@ A table is CSV with the columns `name,action,becomes,arguments,reason`:
 
 name
     A dotted name, or a prefix with `.*`, or the start of a last name with `*`; the longest match counts,
-    a target's own table before the common one.
+    a target's own table before the common one. `torch.cuda.current_stream().cuda_stream` is what a call's result is
+    asked for (`[]` stands for an index or for unpacking), `.double()` a method of whatever it is.
+    Of several rows of one name the first counts whose arguments can be carried out.
 action
-    `rename` writes `becomes` in its place, `similar` does so only with `--similar` and is a risk, `list` asks a person
-    (`becomes` says what to use instead), `keep` leaves it, `alias` looks `becomes` up instead.
+    `rename` writes `becomes` in its place, `differs` does so too where it does not mean the same (the reason says how),
+    `similar` does so only with `--similar` and is a risk, `list` asks a person (`becomes` says what to use instead),
+    `keep` leaves it, `alias` looks `becomes` up instead.
 becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    What happens to a call's arguments, steps separated by blanks; see `lockstep.wings.migrate.engine.arguments`.
+    Of a `list` row: `placed`, it holds only where the value may reach the device; `numpy`, where it is made of NumPy's
+    numbers in double precision; `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
+    for whatever has the field, in a module that calls the function.
+    Of others: what happens to a call's arguments, steps as the words of a shell;
+    see `lockstep.wings.migrate.engine.arguments`.
 reason
     Why, in words.
 """
@@ -21,6 +28,7 @@ from __future__ import annotations
 
 import csv
 import enum
+import shlex
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -29,16 +37,24 @@ from lockstep.wings.migrate.hookspecs import MigrationTarget
 
 COLUMNS = ("name", "action", "becomes", "arguments", "reason")
 _ALIASES = 4
+_GUARDS = ("getattr", "")
+"""What an expression begins with that writes no name which a device may lack: it asks first."""
 
 
 class Action(enum.Enum):
     """What a row does."""
 
     RENAME = "rename"
+    DIFFERS = "differs"
     SIMILAR = "similar"
     LIST = "list"
     KEEP = "keep"
     ALIAS = "alias"
+
+    @property
+    def writes(self) -> bool:
+        """Whether a row of this kind changes the text without being asked to."""
+        return self in (Action.RENAME, Action.DIFFERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,8 @@ class Entry:
     arguments: tuple[str, ...]
     reason: str
     table: str
+    otherwise: Entry | None = None
+    """The next row of this name in its table, for calls whose arguments this one cannot take."""
 
     @property
     def rule(self) -> str:
@@ -79,6 +97,25 @@ class Table:
                 self._starts.setdefault(entry.name[:-1], entry)
             else:
                 self._exact.setdefault(entry.name, entry)
+        self.methods = frozenset(name[1:] for name in self._exact if name.startswith("."))
+        """What rows say of methods, whatever has them: `double()`."""
+        self.results = frozenset(
+            name.partition("()")[0] for name in (*self._exact, *self._prefixes) if ")." in name
+        )
+        """The functions of whose results rows speak."""
+        self.words = frozenset(
+            name.rpartition(".")[2].removesuffix("()")
+            for name, entry in self._exact.items()
+            if name.startswith(".")
+            or ("placed" in entry.arguments and "numpy" not in entry.arguments)
+        )
+        """Names that a file is read for although they name no device, such as `float64`."""
+        self.anywhere = {
+            name.rpartition(".")[2]: (name.partition("()")[0], entry)
+            for name, entry in self._exact.items()
+            if "anywhere" in entry.arguments
+        }
+        """What a result has that nothing else is likely to have: the function that gives it, and the row."""
 
     def lookup(self, name: str) -> Entry | None:
         """The row for exactly this dotted name, aliases followed and prefixes filled in."""
@@ -88,6 +125,10 @@ class Table:
                 return entry and self._existing(entry, name)
             name = entry.becomes
         raise TableError(f"{name}: aliases lead in a circle")
+
+    def result(self, name: str) -> Entry | None:
+        """The row for what a result is asked for: `torch.cuda.get_device_properties().major`."""
+        return self._exact.get(name) or self._prefixes.get(name.rpartition(".")[0])
 
     def longest(self, name: str) -> tuple[str, Entry] | None:
         """The longest prefix of a dotted name that has a row, and that row.
@@ -144,10 +185,15 @@ class Table:
 
     def _existing(self, entry: Entry, name: str) -> Entry:
         """The row as it is, or a listing where the target has no such name."""
-        if entry.action not in (Action.RENAME, Action.SIMILAR) or self._has(entry.becomes):
+        writes = entry.action.writes or entry.action is Action.SIMILAR
+        if not writes or self._has(entry.becomes):
             return entry
-        reason = f"{self._target.name} has no counterpart of {name}"
+        lacking = [one.name for one in self._target.among if not self._gives(one, entry.becomes)]
+        reason = f"{' and '.join(lacking) or self._target.name} has no counterpart of {name}"
         return replace(entry, action=Action.LIST, becomes="", reason=reason)
+
+    def _gives(self, device: MigrationTarget, becomes: str) -> bool:
+        return device.has_name("{module}" + becomes.rpartition(")")[2].removeprefix("{module}"))
 
     def _has(self, becomes: str) -> bool:
         bare = becomes.split("(")[0]
@@ -155,7 +201,7 @@ class Table:
             return self._target.has_name(becomes)
         if becomes.startswith("torch.get_device_module("):
             return self._target.has_name("{module}" + becomes.rpartition(")")[2])
-        return bare.startswith("{") or self._target.has_name(bare)
+        return bare in _GUARDS or bare.startswith("{") or self._target.has_name(bare)
 
 
 def _is_class(name: str) -> bool:
@@ -177,12 +223,12 @@ def table_of(target: MigrationTarget) -> Table:
         for name, reason in target.lacks.items()
     )
     own = read_table(target.rules, target.name)
-    return Table(target, lacks + own + read_table(built_in("common"), "common"))
+    return Table(target, lacks + own + read_table(built_in("common.csv"), "common"))
 
 
 def built_in(name: str) -> str:
-    """The text of a table that Lockstep ships."""
-    return (resources.files(__package__) / "tables" / f"{name}.csv").read_text(encoding="utf-8")
+    """The text of a file of tables that Lockstep ships, such as `npu.csv`."""
+    return (resources.files(__package__) / "tables" / name).read_text(encoding="utf-8")
 
 
 def read_table(text: str, table: str) -> tuple[Entry, ...]:
@@ -202,6 +248,14 @@ def read_table(text: str, table: str) -> tuple[Entry, ...]:
             action = Action(row["action"])
         except ValueError as error:
             raise TableError(f"table {table}: {row['name']}: {error}") from error
-        arguments = tuple(row["arguments"].split())
+        arguments = tuple(shlex.split(row["arguments"]))
         entries.append(Entry(row["name"], action, row["becomes"], arguments, row["reason"], table))
-    return tuple(entries)
+    return tuple(_chained(entries))
+
+
+def _chained(entries: list[Entry]) -> list[Entry]:
+    """Rows of one name as one row with the others behind it."""
+    found: dict[str, Entry] = {}
+    for entry in reversed(entries):
+        found[entry.name] = replace(entry, otherwise=found.get(entry.name))
+    return [found[name] for name in dict.fromkeys(entry.name for entry in entries)]

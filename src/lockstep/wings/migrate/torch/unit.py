@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.wings.migrate.engine.claims import Claims
@@ -11,6 +11,7 @@ from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import Definition, decorator_names
 from lockstep.wings.migrate.hookspecs import MigrationTarget
+from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.header import Header
 from lockstep.wings.migrate.torch.table import Table
 from lockstep.wings.migrate.torch.user_rules import UserRules
@@ -35,6 +36,7 @@ class Settings:
         """An expression of the tables in words for a person, without a module's own names."""
         target = self.target
         words = {
+            "{torch}": "torch",
             "{module}": target.module or "torch.get_device_module(ACCELERATOR)",
             "{type}": f'"{target.device}"' if target.device else "ACCELERATOR",
             "{device}": f'"{target.device}"' if target.device else "accelerator()",
@@ -81,6 +83,33 @@ class Unit(Claims):
         return bool(self._scripted) and any(
             above in self._scripted for above in self.scopes.ancestors(node)
         )
+
+    def claim(
+        self,
+        node: ast.AST,
+        rule: str,
+        outcome: Outcome,
+        reason: str,
+        *,
+        span: Span | None = None,
+        replacement: str = "",
+        edits: Iterable[Edit] = (),
+    ) -> None:
+        """Claim a node; inside an f-string, edits take the other kind of quotes, as Python before 3.12 needs."""
+        quote = self._quote_around(node)
+        if quote in ("'", '"'):
+            other = "'" if quote == '"' else '"'
+            edits = [Edit(edit.span, edit.text.replace(quote, other)) for edit in edits]
+        super().claim(node, rule, outcome, reason, span=span, replacement=replacement, edits=edits)
+
+    def _quote_around(self, node: ast.AST) -> str:
+        """The quote of the f-string in whose expressions a node stands; nothing where it is in none."""
+        for above in self.scopes.ancestors(node):
+            if isinstance(above, ast.JoinedStr):
+                pieces = self.scopes.pieces(above)
+                text = self.scopes.source.text
+                return text[pieces[0].body.start - 1] if pieces else ""
+        return ""
 
     def fill(self, template: str) -> str:
         """An expression of the tables in the words of this module: placeholders and the name of torch filled in."""

@@ -9,10 +9,16 @@ WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|cusparse|nvtx|nvml|nvidia|apex|tf32|triton|cupy|gputil|tensorrt|"
     r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
     r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|"
-    r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml",
+    r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml|fork_rng|torch\.profiler|"
+    r"cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
     re.IGNORECASE,
 )
 """Any mention holds one of these words, or of those below."""
+_BARE_NUMBER = re.compile(
+    r"\b(?:to|device)\s*[(=]\s*(?:device\s*=\s*)?(?:\d|[\w.]*(?:rank|gpu|device_?i|current_device))",
+    re.IGNORECASE,
+)
+"""A device that may be given as a number."""
 
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
@@ -31,4 +37,5 @@ def is_device_word(name: str) -> bool:
 
 def names_a_device(text: str) -> bool:
     """Whether a text can hold a mention at all."""
-    return WORDS.search(text) is not None or DEVICE_WORDS.search(text) is not None
+    patterns = (WORDS, DEVICE_WORDS, _BARE_NUMBER)
+    return any(pattern.search(text) is not None for pattern in patterns)

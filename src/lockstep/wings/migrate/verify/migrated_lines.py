@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from lockstep.core.finding import Origin
 from lockstep.core.records import Frame
-from lockstep.wings.migrate.plan import Outcome, Plan
+from lockstep.wings.migrate.plan import Plan
 from lockstep.wings.migrate.verify.places import Behind, MigratedFile
 from lockstep.wings.migrate.verify.trials import Place, Trial
 
@@ -96,7 +96,7 @@ def _stack(trial: Trial, origin: Origin) -> Iterable[Frame]:
 def _words(path: PurePosixPath, behind: Behind) -> str:
     row = behind.row
     where = f"{path}:{behind.first_line} (line {row.line} of the original)"
-    if row.outcome is Outcome.REWRITTEN:
+    if row.outcome.is_change:
         return f"{where}: {_short(row.before)} -> {_short(row.after)}  [{row.rule}]"
     return f"{where}: {_short(row.before)} was left to a person: {row.reason}  [{row.rule}]"
 

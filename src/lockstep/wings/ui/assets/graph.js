@@ -36,12 +36,12 @@ function answered() { // the comparison may take its time: how far it is stands 
   }));
 }
 
-const COLOUR = { agree: "agree", diverged: "fault", incomparable: "unjudged" };
+const COLOUR = { agree: "agree", diverged: "fault", incomparable: "unjudged", "other-precision": "setup" };
 
 function showAnswer(answer) {
   const place = byId("answer"), first = answer.steps.find((one) => answer.origin && one.rank === answer.origin[0] && one.step === answer.origin[1]);
-  place.dataset.colour = first && kindAt(first.worst) ? kindAt(first.worst).colour : COLOUR[answer.verdict] || "none";
-  place.replaceChildren(); place.append(h("p", null, h("span", { class: "badge" }, answer.verdict.toUpperCase()), " ", name(answer.headline.replace(/^: /, ""))),
+  place.dataset.colour = first && kindAt(first.worst) ? kindAt(first.worst).colour : COLOUR[answer.outcome] || "none";
+  place.replaceChildren(); place.append(h("p", null, h("span", { class: "badge" }, answer.word), " ", name(answer.rest)),
     answer.not_compared.length ? h("details", null, h("summary", null, `${answer.not_compared.length} things were not compared`), h("ul", { class: "list" }, answer.not_compared.slice(0, 50).map((one) => h("li", null, name(one))))) : "");
 }
 

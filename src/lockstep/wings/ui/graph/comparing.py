@@ -24,8 +24,7 @@ from lockstep.measure.passes import prepare
 from lockstep.reading.paired_steps import Pairing, pair_recordings
 from lockstep.report.comparison.kinds import KINDS, NO_PARTNER, NOT_JUDGED, kind_of, margin_of
 from lockstep.report.comparison.pairs import identity
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import headline_words
+from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.ui.graph.building import Key, built_graph, key_of
 from lockstep.wings.ui.graph.union_graph import write_graph
@@ -63,11 +62,12 @@ class Compared:
     def answer(self) -> dict[str, Any]:
         """The verdict in words, every step with the kind that matters most in it, and where the first origin lies."""
         comparison = self._comparison
-        words, source = headline_words(comparison, tally_of(comparison.findings))
+        answer = answer_of(comparison)
         first = self._place(comparison.origins[0].finding) if comparison.origins else None
         return {
-            "verdict": comparison.verdict.value,
-            "headline": f"{words}, {source}" if source else words,
+            "outcome": comparison.outcome,
+            "word": answer.word,
+            "rest": answer.rest,
             "not_compared": list(comparison.not_compared),
             "steps": [self._step(step) for step in self._steps()],
             "origin": first,

@@ -21,6 +21,7 @@ from lockstep.wings.watch.rules.gradient_norm_spike import gradient_norm_spike
 from lockstep.wings.watch.rules.gradient_not_zeroed import gradient_not_zeroed
 from lockstep.wings.watch.rules.labels_constant import labels_constant
 from lockstep.wings.watch.rules.learning_rate_zero import learning_rate_zero
+from lockstep.wings.watch.rules.loss_maximised import loss_maximised
 from lockstep.wings.watch.rules.loss_not_falling import loss_not_falling
 from lockstep.wings.watch.rules.loss_not_finite import loss_not_finite
 from lockstep.wings.watch.rules.loss_scale_falling import loss_scale_falling
@@ -35,6 +36,7 @@ from lockstep.wings.watch.rules.replicas_differ import replicas_differ
 from lockstep.wings.watch.rules.saturated_dtype import saturated_dtype
 from lockstep.wings.watch.rules.saturated_sigmoid import saturated_sigmoid
 from lockstep.wings.watch.rules.saturated_tanh import saturated_tanh
+from lockstep.wings.watch.rules.squashed_twice import squashed_twice
 from lockstep.wings.watch.rules.tensor_too_large import tensor_too_large
 from lockstep.wings.watch.rules.tensor_too_small import tensor_too_small
 from lockstep.wings.watch.rules.update_too_large import update_too_large
@@ -57,6 +59,8 @@ BUILT_IN: tuple[Rule, ...] = (
     loss_scale_falling,
     loss_spike,
     loss_not_falling,
+    loss_maximised,
+    squashed_twice,
     gradient_norm_spike,
     exploding_gradient,
     vanishing_gradient,

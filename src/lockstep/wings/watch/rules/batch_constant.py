@@ -10,16 +10,16 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
 def batch_constant(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
-    """What the model is given holds the same number everywhere.
+    """The model's input holds the same number everywhere.
 
     Formula: minimum = maximum of the first tensor that each outermost module is given, where it comes from outside and
-    has two elements or more, in so many watched steps in a row, while nothing else from outside differs but what goes
-    into a loss alone. So masks, a first state of zeros and tokens to start with may be constant.
+    has two elements or more, in `steps` watched steps in a row, while nothing else from outside differs except targets
+    of a loss. So masks, a first state of zeros and tokens to start with may be constant.
 
     Usual cause: a reader that gives zeros for files that it cannot read, pixels that are scaled twice and rounded, a
     buffer that is never filled.
 
-    Cure: look at a sample as the loader gives it; `lockstep record` and `lockstep report` show the batch.
+    Cure: look at a sample as your loader gives it; `lockstep record` and `lockstep report` show the batch.
 
     Source: MindInsight's method for accuracy problems ("look at the input data").
     """

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.wings.watch.first_cause import Part, sources_of
+from lockstep.reading.first_non_finite import Part, sources_of
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
 def batch_not_finite(step: ObservedStep) -> Iterator[Hit]:
     """A tensor that enters the step from outside holds NaN, and it gets into the loss, a gradient or an update.
 
-    Formula: as `not-finite`, where it was there before anything was computed. NaN that stands for what is missing, and
-    is left out by a mask, does no harm; an inf is told by `not-finite`, of the operator that makes NaN of it.
+    Formula: as `not-finite`, where it was there before anything was computed. NaN for a missing value, left out by a
+    mask, does no harm; an inf is told by `not-finite`, of the operator that makes NaN of it.
 
     Usual cause: missing values in the data, a division by a spread of zero while it is normalised, a broken file.
 
-    Cure: look for it in the data set; `torch.nan_to_num` or a mask where it stands for what is missing.
+    Cure: look for it in your data set; use `torch.nan_to_num` or a mask if it stands for a missing value.
 
     Source: MindInsight's method for accuracy problems ("missing values in the data").
     """

@@ -10,24 +10,32 @@ from lockstep.wings.watch.observed import Hit, Memory, ObservedStep
 _LAST = ("batch-repeated", "last batch")
 _RUN = ("batch-repeated", "steps with it")
 _LONGEST = ("batch-repeated", "most steps with one before")
+_LOADERS = ("batch-repeated", "samples and batch size of loaders")
 _CHANGES = ("batch-repeated", "changes")
 
 
-def batch_repeated(step: ObservedStep, *, steps: int = 3, others: int = 5) -> Iterator[Hit]:
+def batch_repeated(
+    step: ObservedStep, *, steps: int = 3, others: int = 5, from_start: int = 20
+) -> Iterator[Hit]:
     """The same batch comes several times in a row, where batches differed before.
 
     Formula: all tensors of two elements or more that enter the step are to the last bit those of the watched step
     before, in so many steps with the same ones, after `others` changes of the batch and more than twice as long as any
     batch stayed before. Training on all data at once repeats from the start, and several passes over a batch (as in
-    PPO) repeat all along: neither is told.
+    PPO) repeat all along: neither is told. It is a note where one batch alone came in the first `from_start` watched
+    steps, and every data loader that was iterated has more samples than it puts into a batch: a model may be meant to
+    learn one batch by heart.
 
     Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs
     and hands out its last batch.
 
-    Cure: make the iterator once an epoch; look at the sampler and its seed.
+    Cure: make the iterator once in each epoch; look at your sampler and its seed.
 
     Source: MindInsight's method for accuracy problems ("look at the input data"); the numbers are Lockstep's.
     """
+    loaders = step.memory.facts.setdefault(_LOADERS, {})
+    for one in step.manifest.loaders:  # each is told where it is met first
+        loaders[one.index] = one.settings.get("samples"), one.settings.get("batch_size")
     batch = _batch(step)
     if batch is None:
         return
@@ -37,6 +45,17 @@ def batch_repeated(step: ObservedStep, *, steps: int = 3, others: int = 5) -> It
     if run >= steps and run > 2 * longest and changes >= others:
         words = f"the same batch has come in {run} watched steps in a row"
         yield step.hit("batch", words, value=float(run), limit=float(steps))
+    elif not changes and run >= from_start and (more := _more_samples(step)):
+        words = f"the same batch has come in every step so far, and the data loader has {more}"
+        yield step.hit("one batch", words, is_note=True)
+
+
+def _more_samples(step: ObservedStep) -> str:
+    """What the loaders have more than a batch, in words; nothing where one has not, or it is not known of one."""
+    sizes = list(step.memory.facts[_LOADERS].values())
+    if not sizes or not all(samples and batch and samples > batch for samples, batch in sizes):
+        return ""
+    return f"{sizes[0][0]} samples, of which a batch is {sizes[0][1]}"
 
 
 def _batch(step: ObservedStep) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ def constant_weights(step: ObservedStep) -> Iterator[Hit]:
     Usual cause: `constant_` or `ones_` on a weight, an initialisation that was replaced by a placeholder, a checkpoint
     that was not loaded.
 
-    Cure: draw it at random (Glorot, He), load the checkpoint before the optimizer is made.
+    Cure: draw it at random (Glorot, He), load your checkpoint before you make the optimizer.
 
     Source: MindInsight's debugger, watchpoint "initial weight" (too large, too small, all zero, constant).
     """

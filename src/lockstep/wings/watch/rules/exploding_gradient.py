@@ -20,7 +20,7 @@ def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hi
     Usual cause: a recurrent net over long sequences, weights that start too large, a learning rate that has thrown
     the weights off, a loss that is summed rather than averaged.
 
-    Cure: clip gradients by norm, a smaller learning rate or a warm-up, another initialisation.
+    Cure: clip your gradients by norm, use a smaller learning rate, a warm-up or a different initialisation.
 
     Source: MindInsight's debugger, watchpoint "gradient exploding"; the limit is Lockstep's: sound trainings of its
     tests stay below 100.

@@ -19,9 +19,9 @@ def flushed_to_zero(
 ) -> Iterator[Hit]:
     """A visible conversion to float16, bfloat16 or float8 turns most of a tensor into zero, forward or backward.
 
-    Formula: (zeros behind - zeros before) / non-zeros before >= share, and what is lost may weigh: sqrt(lost) * half of
-    the smallest positive number >= weight * norm before. So the tail of a softmax is none. The backward of a conversion
-    to a wider dtype is one to a narrower. What autocast converts inside of operators is not seen.
+    Formula: (zeros after - zeros before) / non-zeros before >= share, and the lost part counts: sqrt(lost) * half of
+    the smallest positive number >= weight * norm before. So the tail of a softmax is none. The backward of a
+    conversion to a wider dtype is one to a narrower. Conversions by autocast inside of operators are not seen.
 
     Usual cause: gradients in float16 without a loss scale, or with one that has fallen; float8 without a scale.
 

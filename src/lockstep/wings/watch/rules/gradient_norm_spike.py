@@ -22,7 +22,7 @@ def gradient_norm_spike(
 
     Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
 
-    Cure: look at that step's batch; clip gradients by norm.
+    Cure: look at that step's batch; clip your gradients by norm.
 
     Source: the factor is Lockstep's: within sound trainings of its tests a norm stays below 6 times that median.
     """

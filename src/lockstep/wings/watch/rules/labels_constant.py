@@ -9,41 +9,29 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.records import ARRIVED_IN, Call, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep
+from lockstep.wings.watch.rules.scores import origin_of
 
 _LAST = ("labels-constant", "labels and batch before")
 _MOVED = ("labels-constant", "how far batches moved")
 _ANOTHER = 0.4
 """Half of the mean of |z| of a normal number, 0.798; noise of a fifth on one batch gives 0.16."""
 _SEEN = 3000
-_KEEPS = {
-    "view",
-    "reshape",
-    "flatten",
-    "squeeze",
-    "unsqueeze",
-    "contiguous",
-    "transpose",
-    "permute",
-    "float",
-    "to",
-}
 
 
 def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
-    """What a loss is taken against is the same in every step, while the batch is not.
+    """The targets of a loss are the same in every step, while the batch is not.
 
-    Formula: all labels of a step hold one number everywhere, the same one in so many watched steps in a row, and the
+    Formula: all labels of a step hold one number everywhere, the same one in `steps` watched steps in a row, and the
     scores come out of weights of the model; or they are, to the last bit, those of the watched step before, in so many
-    in a row, while what the model is given is another batch: its mean moves, on average over these steps, by more than
-    0.4 of the standard error by which the means of two independent batches are apart. Labels are
-    what comes from outside and goes into a loss as its target, with an extent of two or more along the batch. Of a loss
-    with two classes the other one may be rare: until 3000 labels were seen, one number everywhere is a note. Not
-    counted are 0, 1, 2 ... n - 1 and, for one number, scores that are put together from others: so it is in
-    contrastive losses.
+    in a row, while the model gets a different batch: its mean moves, on average over these steps, by more than 0.4 of
+    the standard error by which the means of two independent batches are apart. Labels come from outside and go into a
+    loss as its target, with an extent of two or more along the batch. Of a loss with two classes the other one may be
+    rare: until 3000 labels were seen, one number everywhere is a note. Not counted are 0, 1, 2 ... n - 1 and, for one
+    number, scores that are put together from others: so it is in contrastive losses.
 
     Usual cause: a reader that gives one column for all, labels that are read once before the loop, a wrong index.
 
-    Cure: look at a batch as the loader gives it; `lockstep report` shows it.
+    Cure: look at a batch as your loader gives it; `lockstep report` shows it.
 
     Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is Lockstep's.
     After 3000 labels without it a class is rarer than one in a thousand, with 95 % confidence: the rule of three,
@@ -86,7 +74,7 @@ def _labels(step: ObservedStep) -> Iterator[tuple[Call, TensorRecord]]:
         target = _target_of(call)
         if target is None or not target.shape or target.shape[0] < 2:
             continue
-        origin = outside.get(_origin(step, target.content.id))
+        origin = outside.get(origin_of(step, target.content.id))
         if origin is not None and origin.content.id not in model | seen and not _counts_up(origin):
             seen.add(origin.content.id)
             yield call, origin
@@ -106,22 +94,6 @@ def _has_two_classes(loss: Call) -> bool:
     return "binary" in name or "bce" in name
 
 
-def _origin(step: ObservedStep, content: int) -> int:
-    """Back through what only gives a tensor another shape or dtype."""
-    made = {
-        record.content.id: call
-        for call in step.operators
-        for record in call.with_role(Role.OUTPUT)
-        if call.site.op.rpartition(".")[2].strip("_") in _KEEPS
-    }
-    for _ in range(len(made)):
-        call = made.get(content)
-        if call is None or not call.with_role(Role.INPUT):
-            break
-        content = call.with_role(Role.INPUT)[0].content.id
-    return content
-
-
 def _only_value(record: TensorRecord) -> float | None:
     numbers = record.statistics
     if numbers is None or numbers.nan_count or numbers.minimum != numbers.maximum:
@@ -138,7 +110,7 @@ def _counts_up(record: TensorRecord) -> bool:
 
 def _is_scored_by_weights(step: ObservedStep, loss: Call) -> bool:
     """Whether the scores of a loss come out of a product with a parameter, but for their shape."""
-    scores = _origin(step, loss.with_role(Role.INPUT)[0].content.id)
+    scores = origin_of(step, loss.with_role(Role.INPUT)[0].content.id)
     owners = {one.name.rpartition(".")[0] for one in step.updates}
     for call in step.calls:
         if not any(one.content.id == scores for one in call.with_role(Role.OUTPUT)):

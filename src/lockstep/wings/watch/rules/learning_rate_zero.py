@@ -10,13 +10,13 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def learning_rate_zero(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The learning rate of every group is zero.
 
-    Formula: all learning rates 0 in so many watched steps in a row. The first step of a warm-up and the last of a decay
-    are single ones.
+    Formula: all learning rates 0 in `steps` watched steps in a row. The first step of a warm-up and the last of a
+    decay are single ones.
 
-    Usual cause: a scheduler that is stepped before its optimizer or by the wrong count, a training that goes on behind
+    Usual cause: a scheduler that is stepped before its optimizer or by the wrong count, a training that goes on after
     the end of its schedule, a division of whole numbers.
 
-    Cure: look at the scheduler's length, in optimizer steps or in batches, and at what is restored with a checkpoint.
+    Cure: look at your scheduler's length, in optimizer steps or in batches, and at its state in your checkpoint.
 
     Source: Lockstep's.
     """

@@ -21,7 +21,7 @@ def loss_not_falling(step: ObservedStep, *, window: int = 500, share: float = 0.
     Usual cause: a learning rate that is far too small or too large, a layer that gets no gradient, labels that do not
     belong to their samples, a loss that is computed from the wrong tensors.
 
-    Cure: `lockstep guide converges-slowly`; let the model learn a single batch by heart first.
+    Cure: `lockstep guide converges-slowly`; let your model learn a single batch by heart first.
 
     Source: MindInsight's method for accuracy problems ("loss does not converge"); the window is Lockstep's.
     """

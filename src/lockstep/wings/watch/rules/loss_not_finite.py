@@ -13,7 +13,7 @@ def loss_not_finite(step: ObservedStep) -> Iterator[Hit]:
 
     Formula: not finite, in a step that no gradient scaler skips.
 
-    Usual cause: what `not-finite` names: it was made earlier, by another operator.
+    Usual cause: an earlier operator, which `not-finite` names.
 
     Cure: `lockstep overflow` names the operator.
 

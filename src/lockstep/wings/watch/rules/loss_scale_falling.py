@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.wings.watch.first_cause import first_overflow
+from lockstep.reading.first_non_finite import first_overflow
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
@@ -21,7 +21,7 @@ def loss_scale_falling(
     Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, a learning rate
     that has thrown the weights off.
 
-    Cure: compute the operator that is named in float32, clip gradients, use bfloat16.
+    Cure: compute the named operator in float32, clip your gradients, or use bfloat16.
 
     Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2; the limits are Lockstep's.
     """

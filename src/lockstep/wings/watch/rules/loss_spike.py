@@ -23,15 +23,15 @@ def loss_spike(
     """The loss is far above that of the steps before.
 
     Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s', l > l0 / 2 and l - m > 2 * (l' - m),
-    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians of
-    deviations, times 1.4826), once there are as many, l' their largest and l0 the largest of the first ten. The loss of
-    what has been learned is small and jumps by factors from batch to batch: that is what s' and l0 are for; and where
-    it jumps now and then, one more jump is none, which is what l' is for.
+    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians
+    of deviations, times 1.4826), once there are as many, l' their largest and l0 the largest of the first ten. A small
+    loss late in training jumps by factors from batch to batch; s' and l0 allow for that. If it jumps now and then, one
+    more jump is none; l' allows for that.
 
     Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
     lost at a restart.
 
-    Cure: look at that step's batch (`--save-on loss-spike`), clip gradients, warm up longer.
+    Cure: look at that step's batch (`--save-on loss-spike`), clip your gradients, warm up longer.
 
     Source: Rousseeuw and Croux, JASA 1993, for the spread; the factors are Lockstep's.
     """

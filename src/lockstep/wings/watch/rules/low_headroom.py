@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from lockstep.core.dtypes import largest_finite
 from lockstep.core.records import Call
 from lockstep.core.site import Role
+from lockstep.reading.first_non_finite import is_finite, numbers_in
 from lockstep.wings.watch.observed import (
     Hit,
     ObservedStep,
-    is_finite,
     largest_magnitude,
-    numbers_in,
 )
 
 
@@ -23,13 +22,13 @@ def low_headroom(
     """A result of forward in float16 comes within a factor of two of overflowing.
 
     Formula: log2(largest finite number / max |y|) < binades, where no input and no number among the arguments is as
-    large. What a script masks with is none, nor the loss times a gradient scaler's factor, which is to come close.
-    Float8 is held against `float8_binades`, if that is set: a scale is chosen so that it is filled.
+    large. A mask of your script does not count, nor the loss times a gradient scaler's factor, which is meant to come
+    close. Float8 is held against `float8_binades`, if that is set: a scale is chosen so that it is filled.
 
     Usual cause: attention scores that are not divided by the root of their width, residuals that add up, activations
     that grow with a learning rate that is too large.
 
-    Cure: compute that operator in float32 or bfloat16, divide before the product rather than behind it.
+    Cure: compute that operator in float32 or bfloat16, divide before the product, not after it.
 
     Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), for the range that activations need; the limit is
     Lockstep's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.wings.watch.first_cause import Part, sources_of
+from lockstep.reading.first_non_finite import Part, sources_of
 from lockstep.wings.watch.observed import Hit, ObservedStep
 
 
@@ -12,13 +12,13 @@ def not_finite(step: ObservedStep) -> Iterator[Hit]:
     """A NaN or an inf comes out of an operator that none went into, and gets into the loss, a gradient or an update.
 
     Formula: an output holds NaN or inf, all inputs are finite; an inf written on purpose (a mask) does not count, nor
-    what a gradient scaler skips. A batch that brings it is told by `batch-not-finite`.
+    does a step that a gradient scaler skips. For a batch that brings it there is `batch-not-finite`.
 
     Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole, a
     learning rate that is too large.
 
     Cure: compute that operator in float32, add an epsilon inside of the root, the logarithm or the quotient, or clip
-    gradients. `lockstep overflow` says more of each.
+    your gradients. `lockstep overflow` says more of each.
 
     Source: MindInsight's debugger, watchpoint "tensor overflow".
     """

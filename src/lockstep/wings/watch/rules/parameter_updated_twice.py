@@ -11,12 +11,12 @@ from lockstep.wings.watch.observed import Hit, ObservedStep, Update
 def parameter_updated_twice(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A parameter is updated twice in a step, both times from the same gradient.
 
-    Formula: two updates of one parameter in a step took a gradient that is not zero and the same to the last bit, in so
-    many watched steps in a row. Where backward comes between two updates the gradients differ.
+    Formula: two updates of one parameter in a step took a gradient that is not zero and the same to the last bit, in
+    `steps` watched steps in a row. Where backward comes between two updates the gradients differ.
 
     Usual cause: a layer that is in two optimizers, a tied weight under two names, `optimizer.step()` written twice.
 
-    Cure: give each parameter to one optimizer; take the second call out.
+    Cure: give each parameter to one optimizer; remove your second call.
 
     Source: PyTorch's documentation of torch.optim, which refuses a parameter in two groups of one optimizer.
     """

@@ -11,13 +11,14 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """An optimizer holds a parameter that wants a gradient and gets none.
 
-    Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in so many watched steps
-    in a row. What is frozen by `requires_grad_(False)` is frozen on purpose and is not told, though an optimizer may
-    hold it. One of several like it (names that differ in a number), of which some got a gradient in some of the steps
-    and not in others, is a note: a router may pass it by.
+    Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in `steps` watched steps
+    in a row. A parameter that you freeze by `requires_grad_(False)` does not count, even if an optimizer holds it. One
+    of several like it (names that differ in a number), of which some got a gradient in some of the steps and not in
+    others, is a note: a router may pass it by. So are parameters without a known name: they may be frozen, as no module
+    that holds them was called where gradients are taken.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
-    replaced behind the optimizer's back.
+    replaced after the optimizer was made.
 
     Cure: take the detour out, leave the layer out of the optimizer, or freeze it by `requires_grad_(False)`.
 
@@ -33,9 +34,17 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
         if step.memory.in_a_row("no gradient", name, lacks) >= steps:
             words = f"{name} is held by the optimizer and gets no gradient"
             yield step.hit(name, words, is_note=_is_routed(step, name, changing))
+    nameless = [one for one in step.held_parameters - reached if _NAMELESS.search(one)]
+    if step.memory.in_a_row("no gradient, no name", "", bool(nameless)) >= steps:
+        words = (
+            f"{len(nameless)} of the {len(step.held_parameters)} parameters that the optimizer holds get no gradient,"
+            " and no module that holds them is called where gradients are taken"
+        )
+        yield step.hit("parameters without a name", words, is_note=True)
 
 
 _SEEN = ("parameter-without-gradient", "names by whether they got a gradient")
+_NAMELESS = re.compile(r"param_groups\[\d+\]\.params\[\d+\]$")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 

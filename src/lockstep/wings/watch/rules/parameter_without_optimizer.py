@@ -15,14 +15,15 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
     """A parameter gets a gradient and belongs to no optimizer, so that it stays as it starts.
 
     Formula: backward leaves a gradient that is not zero, and no optimizer that has stepped so far holds the parameter
-    or has updated it, in so many watched steps in a row. It is a note where it may be meant: where more than half of
+    or has updated it, in `steps` watched steps in a row. It is a note where it may be meant: where more than half of
     all elements that get a gradient are not held while all that is held gets one (a head that is trained alone), or
     where nothing of the outermost module is held (a network that a loss looks through).
 
     Usual cause: a layer that was made or replaced after the optimizer, a list of modules that is no `ModuleList`, a
     group of parameters that was left out.
 
-    Cure: make the optimizer after the model is complete; freeze by `requires_grad_(False)` what is not to learn.
+    Cure: make the optimizer after your model is complete; freeze parameters that must not learn by
+    `requires_grad_(False)`.
 
     Source: PyTorch's documentation of torch.optim ("Constructing it"); the number of steps is Lockstep's.
     """

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from lockstep.core.dtypes import largest_finite, unit_roundoff
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.reading.first_non_finite import is_finite, numbers_in
 from lockstep.wings.watch.observed import (
     Hit,
     ObservedStep,
-    is_finite,
     largest_magnitude,
-    numbers_in,
 )
 
 

@@ -16,13 +16,13 @@ def tensor_too_large(
     mean: float | None = None,
     rms: float | None = None,
 ) -> Iterator[Hit]:
-    """A result of forward has a maximum, minimum, mean or root mean square above a limit that was set.
+    """A result of forward has a maximum, minimum, mean or root mean square above a limit that you set.
 
     Formula: number > limit, for each that is given a limit, as by `--set tensor-too-large.rms=1e3`; silent without.
 
     Usual cause: activations that grow from layer to layer, missing normalisation, an outlier in the batch.
 
-    Cure: look at the first module that it fires on; what follows inherits.
+    Cure: look at the first module that it fires on; later ones follow from it.
 
     Source: MindInsight's debugger, watchpoint "tensor too large".
     """

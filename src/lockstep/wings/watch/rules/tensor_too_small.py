@@ -16,13 +16,13 @@ def tensor_too_small(
     mean: float | None = None,
     rms: float | None = None,
 ) -> Iterator[Hit]:
-    """A result of forward has a maximum, minimum, mean or root mean square below a limit that was set.
+    """A result of forward has a maximum, minimum, mean or root mean square below a limit that you set.
 
     Formula: number < limit, for each that is given a limit, as by `--set tensor-too-small.rms=1e-6`; silent without.
 
     Usual cause: weights that start too small, activations that shrink from layer to layer.
 
-    Cure: look at the first module that it fires on; what follows inherits.
+    Cure: look at the first module that it fires on; later ones follow from it.
 
     Source: MindInsight's debugger, watchpoint "tensor too small".
     """

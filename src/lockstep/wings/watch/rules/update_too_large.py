@@ -11,15 +11,15 @@ from lockstep.wings.watch.rules.update_ratio import has_fallen, ratio_of
 def update_too_large(step: ObservedStep, *, limit: float = 0.1, steps: int = 10) -> Iterator[Hit]:
     """A weight is changed by a tenth of itself, step after step, and the loss has not fallen.
 
-    Formula: |w' - w| / (|w| + 1e-9 sqrt(n)) > limit in Euclidean norms, in so many watched steps in a row, for
-    parameters of two axes or more, while the median loss of the last five watched steps is not below the first loss and
-    the median of the first five. Weights that start at zero (LoRA's B) grow by more than a tenth for a while, and learn
-    by it.
+    Formula: |w' - w| / (|w| + 1e-9 sqrt(n)) > limit in Euclidean norms, in `steps` watched steps in a row, for
+    parameters of two axes or more, while the median loss of the last five watched steps is not below the first loss
+    and the median of the first five. Weights that start at zero (LoRA's B) grow by more than a tenth for a while, and
+    learn by it.
 
     Usual cause: a learning rate that is too large for this weight, a warm-up that is missing, a scaler's factor that
     was not taken out of the gradients.
 
-    Cure: a smaller learning rate, for this group at least; a warm-up; look at how the weight starts.
+    Cure: use a smaller learning rate, for this group at least; a warm-up; look at how the weight starts.
 
     Source: MindInsight's debugger, watchpoint "weight change too large" (0.1).
     """

@@ -19,12 +19,12 @@ def weight_unchanged(
     steps: int = 3,
     steps_if_any: int = 10,
 ) -> Iterator[Hit]:
-    """A parameter is held by an optimizer, gets a gradient, and stays what it was.
+    """A parameter is held by an optimizer, gets a gradient, and stays the same.
 
     Formula: w' = w to the last bit in `steps` watched steps in a row, or |w' - w| <= absolute * sqrt(n) + relative *
     |w| in Euclidean norms - which holds wherever it holds of each element - in `steps_if_any`, with a gradient that is
     not zero. Not counted are steps that a scaler skips, learning rates of zero, gradients of less than a thousandth of
-    what they were, as where the training has converged, or of less than 1e-5 of the largest of the step (root mean
+    their earlier size, as where the training has converged, or of less than 1e-5 of the largest of the step (root mean
     squares), as of the bias of an attention's keys, which is but rounding. Small changes count of two axes or more and
     at the full learning rate only, neither while it rises nor while it falls. Scales and biases (one axis) in half
     precision do not count: a scale of 1 stands still in bfloat16 under most learning rates, in sound trainings too.
@@ -32,7 +32,7 @@ def weight_unchanged(
     Usual cause: a learning rate that the dtype swallows (bf16 weights), one that is zero for this group, an optimizer
     that holds a copy of the parameter.
 
-    Cure: keep weights in float32, look at the group's options, build the optimizer behind `.to()`.
+    Cure: keep weights in float32, look at the group's options, build your optimizer after `.to()`.
 
     Source: MindInsight's debugger, watchpoint "weight not changed" (1e-8, 1e-5).
     """

@@ -1,4 +1,4 @@
-"""Where the first NaN or inf is made: in forward, backward, behind it and in the update; and what is none."""
+"""Where the first NaN or inf is made, for `overflow`, the shell and older tools alike; and what is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 import torch
 
 import lockstep
-from lockstep.wings.watch.first_cause import Part, Source, sources_of
+from lockstep.cli.main import main
+from lockstep.reading.first_non_finite import Part, Source, sources_of
+from lockstep.wings.interop.faces.api_calls import ApiNumbers, passes_of
+from lockstep.wings.interop.faces.overflows import overflows_in
 from lockstep.wings.watch.observed import Memory, ObservedStep
 
 INF = float("inf")
@@ -134,3 +137,25 @@ def test_modules_are_told_without_operators(tmp_path: Path) -> None:
     # Then the module stands first that hands it on
     assert found
     assert found[0].call.site.module in ("", "last")
+
+
+@pytest.mark.parametrize("what", ["log of zero", "sqrt in backward", "a mask"])
+def test_the_shell_and_the_faces_of_older_tools_name_the_same(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a recorded step in which an operator makes NaN or inf, or (the twin) a mask of inf is made on purpose
+    settings, operator, part = FAULTS.get(what, (SOUND.get(what), "", None))
+    found = found_in(tmp_path / "rec", **settings)
+    calls = lockstep.open(tmp_path / "rec").ranks["rank0"].calls(0)
+    # When the checks of older tools look at it, and the shell
+    overflowing = [one.call.site.op for one in overflows_in(passes_of(calls, ApiNumbers()), calls)]
+    assert main(["shell", str(tmp_path / "rec"), "-c", "overflow"]) == 0
+    printed = capsys.readouterr().out
+    # Then they name what `overflow` names, first, or nothing
+    assert (
+        overflowing[:1] == [one.call.site.op for one in found[:1]] == ([operator] if part else [])
+    )
+    told = [line for line in printed.splitlines() if line.startswith("made first at step 0, rank0")]
+    assert len(told) == len(found[:1])
+    assert all(operator in line and line.endswith(f", {found[0].part.value}") for line in told)
+    assert "results of" in printed.splitlines()[0]

@@ -15,12 +15,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import MEMORY_AS_FOUND, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.wings.watch.observed import ObservedStep, is_finite, numbers_in
 
+_NOT_FINITE = {"inf", "nan", "infinity"}
 _FORWARD_OUT = (Role.OUTPUT, Role.BUFFER)
 _BACKWARD_OUT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
@@ -67,6 +67,35 @@ class Source:
         return f"{found} of {elements} ({content.dtype})"
 
 
+class Step(Protocol):
+    """A step as this looks at it.
+
+    Attributes
+    ----------
+    calls
+        All of it, in order of time.
+    losses
+        What backward began from.
+    loss_scale
+        The factor of a gradient scaler, None where there is none.
+    is_skipped
+        Whether a scaler left the update out.
+    thrown_away
+        The time up to which the script threw away what the step computed, -1 where it did not.
+    """
+
+    @property
+    def calls(self) -> Sequence[Call]: ...
+    @property
+    def losses(self) -> Sequence[TensorRecord]: ...
+    @property
+    def loss_scale(self) -> float | None: ...
+    @property
+    def is_skipped(self) -> bool: ...
+    @property
+    def thrown_away(self) -> int: ...
+
+
 @dataclass(slots=True)
 class _Unit:
     call: Call
@@ -88,7 +117,7 @@ class _Unit:
         return min(one.sequence for one in self.made)
 
 
-def sources_of(step: ObservedStep) -> list[Source]:
+def sources_of(step: Step) -> list[Source]:
     """All parts of a step that a NaN or an inf came out of first and that do harm, in order of time.
 
     In a step that a gradient scaler skipped, nothing behind the unscaled loss is at fault: to try a factor that is
@@ -101,16 +130,22 @@ def sources_of(step: ObservedStep) -> list[Source]:
             for unit in found
             if unit.part in (Part.BATCH, Part.FORWARD) and not _scales_the_loss(step, unit)
         ]
-    return _sources(step, units, found)
+    return _sources(step.calls, units, found)
 
 
-def first_overflow(step: ObservedStep) -> Source | None:
+def first_overflow(step: Step) -> Source | None:
     """Return the first part that a NaN or an inf came out of in a skipped step, behind the scaled loss too."""
     units, found = _found(step)
-    return next(iter(_sources(step, units, found)), None)
+    return next(iter(_sources(step.calls, units, found)), None)
 
 
-def _found(step: ObservedStep) -> tuple[list[_Unit], list[_Unit]]:
+def first_made(calls: Sequence[Call]) -> list[Source]:
+    """All parts of a step that a NaN or an inf came out of first, in order of time, whether they do harm or not."""
+    units = sorted(_units(calls), key=lambda unit: unit.time)
+    return _sources(calls, units, list(_first_of(units)))
+
+
+def _found(step: Step) -> tuple[list[_Unit], list[_Unit]]:
     """All parts in order of time, and those that a NaN or an inf came out of first and that do harm."""
     units = sorted(_units(step.calls), key=lambda unit: unit.time)
     units = [unit for unit in units if unit.time > step.thrown_away]
@@ -120,10 +155,10 @@ def _found(step: ObservedStep) -> tuple[list[_Unit], list[_Unit]]:
     return units, [unit for unit in _first_of(units) if _matters(unit, reaching)]
 
 
-def _sources(step: ObservedStep, units: list[_Unit], found: list[_Unit]) -> list[Source]:
+def _sources(calls: Sequence[Call], units: list[_Unit], found: list[_Unit]) -> list[Source]:
     return [
         Source(unit.call, unit.part, unit.bad_outputs[0], unit.taken, unit.reads)
-        for unit in _innermost(found, units, step.calls)
+        for unit in _innermost(found, units, calls)
     ]
 
 
@@ -217,7 +252,7 @@ def _first_of(units: Iterable[_Unit]) -> Iterator[_Unit]:
             yield unit
 
 
-def _reaching(step: ObservedStep, units: Sequence[_Unit]) -> set[int]:
+def _reaching(step: Step, units: Sequence[_Unit]) -> set[int]:
     """Contents that are not finite and get into a loss, a gradient, a buffer or an update."""
     found = {one.content.id for one in step.losses if not is_finite(one)}
     for unit in units:
@@ -234,7 +269,7 @@ def _matters(unit: _Unit, reaching: set[int]) -> bool:
     return any(one.content.id in reaching for one in unit.bad_outputs)
 
 
-def _scales_the_loss(step: ObservedStep, unit: _Unit) -> bool:
+def _scales_the_loss(step: Step, unit: _Unit) -> bool:
     """Whether what comes out is a loss times a scaler's factor."""
     losses = {one.content.id for one in step.losses}
     scale = step.loss_scale
@@ -264,3 +299,23 @@ def _nan_count(record: TensorRecord) -> int:
 
 def _has_infinite(arguments: dict[str, Any]) -> bool:
     return any(not math.isfinite(one) for one in numbers_in(arguments))
+
+
+def is_finite(record: TensorRecord) -> bool:
+    """Whether a tensor has neither NaN nor inf, as far as is known; memory as `torch.empty` finds it says nothing."""
+    numbers = record.statistics
+    if numbers is None or record.content.note == MEMORY_AS_FOUND:
+        return True
+    return not (numbers.nan_count or numbers.inf_count)
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """The numbers that a script wrote as arguments of a call, nested as they may be; NaN and inf by their names."""
+    if isinstance(value, str):
+        if value.lower().lstrip("-") in _NOT_FINITE:
+            yield float(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value) if abs(value) < 1e308 else math.copysign(math.inf, value)
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from numbers_in(one)

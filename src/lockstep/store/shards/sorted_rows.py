@@ -1,0 +1,137 @@
+"""Where rows stand that a module sorts, as mixtures of experts sort tokens by their expert, on ranks and on one rank.
+
+Every rank sorts the rows of its part of the batch, and one rank sorts all of them. The indices that both sorts gave say
+which row went where, so nothing has to be guessed: row `j` of what rank `r` sorted is row `first_r + indices_r[j]` of
+the batch, and the same row is at place `p` of what one rank sorted where `indices[p]` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.core.operators import operator_of
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind, Role
+from lockstep.store.shards.batch_forms import Form, Order, Pointing
+from lockstep.store.shards.joining import Array, UnlikeDimsError
+from lockstep.store.shards.put_together import Key
+from lockstep.store.shards.rank_parts import elements_of
+
+Numbers = npt.NDArray[np.int64]
+
+_MOST_A_TOKEN = 16
+"""Experts that a token goes to, at most: of so many rows of a sort one token is made, or fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The rows of one module on all ranks.
+
+    Parameters
+    ----------
+    counts
+        How many rows each rank sorts.
+    batch
+        In which order the batch has the samples of the ranks.
+    sorted
+        In which order one rank has the rows that the ranks sorted, one rank after the other.
+    """
+
+    counts: tuple[int, ...]
+    batch: Order
+    sorted: Order
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], one: Call, batch: Order) -> SortedRows | None:
+        """By the sorts of all ranks and of one; None where their indices do not say it."""
+        parts, whole = [_indices(call) for call in calls], _indices(one)
+        known = [each for each in parts if each is not None]
+        if whole is None or len(known) < len(parts):
+            return None
+        counts = tuple(each.size for each in known)
+        if sum(counts) != whole.size or not all(map(_is_permutation, (*known, whole))):
+            return None
+        firsts = np.cumsum((0, *counts[:-1]))
+        try:
+            rows = batch.of(np.arange(whole.size), 0)
+        except UnlikeDimsError:
+            return None
+        taken = np.concatenate([first + each for first, each in zip(firsts, known, strict=True)])
+        return cls(counts, batch, Order(tuple(np.argsort(taken)[rows[whole]].tolist())))
+
+    def forms(
+        self, form: Form, shapes: Sequence[tuple[int, ...]], *, whole_numbers: bool
+    ) -> Iterator[Form]:
+        """How a tensor with rows along one axis may become one: its rows sorted or not, and what they may point at."""
+        yield form
+        if tuple(shape[form.axis] for shape in shapes) != self.counts:
+            return
+        orders = (self.batch, self.sorted)
+        yield from (Form(form.spread, form.axis, order=order) for order in orders)
+        if not whole_numbers:
+            return
+        for pointing in self._pointings():
+            yield from (
+                Form(form.spread, form.axis, order=order, pointing=pointing) for order in orders
+            )
+
+    def _pointings(self) -> Iterator[Pointing]:
+        """At sorted rows, at rows of the batch, and at what several of them are of."""
+        yield Pointing(self.counts, self.sorted)
+        for times in range(1, _MOST_A_TOKEN + 1):
+            if not any(count % times for count in self.counts):
+                yield Pointing(tuple(count // times for count in self.counts), self.batch)
+
+
+def sorted_in(
+    by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call], batch: Order
+) -> dict[str, SortedRows | None]:
+    """The modules of a step that sort rows; None for those of which it cannot be said where rows stand."""
+    found: dict[str, SortedRows | None] = {}
+    for key, call in by_rank[0].items():
+        if not _sorts_rows(call):
+            continue
+        module, everywhere = call.site.module, key in whole and all(key in one for one in by_rank)
+        if (
+            module in found or not everywhere
+        ):  # of several sorts nothing tells which one a tensor comes behind
+            found[module] = None
+            continue
+        found[module] = SortedRows.of([one[key] for one in by_rank], whole[key], batch)
+    return found
+
+
+def module_around(call: Call, modules: Mapping[str, SortedRows | None]) -> str | None:
+    """The module that sorts rows and within which a call is made; None where there is none."""
+    module, is_operator = call.site.module, call.kind is CallKind.OPERATOR
+    return next(
+        (one for one in modules if module.startswith(f"{one}.") or (is_operator and module == one)),
+        None,
+    )
+
+
+def _sorts_rows(call: Call) -> bool:
+    """Whether an operator sorts the rows of a batch: ranks have other orders then."""
+    given = [one for one in call.with_role(Role.INPUT) if not one.argument]
+    named = operator_of(call.site.op).name in ("sort", "argsort")
+    return named and bool(given) and len(given[0].shape) == 1
+
+
+def _indices(call: Call) -> Numbers | None:
+    """The row that stands at each place of what was sorted; None where that was not kept."""
+    made = call.with_role(Role.OUTPUT)
+    if not made or made[-1].dtype != "int64" or made[-1].content.loader is None:
+        return None
+    elements: Array = elements_of(made[-1].content)
+    return elements.reshape(-1).astype(np.int64)
+
+
+def _is_permutation(indices: Numbers) -> bool:
+    return bool((np.sort(indices) == np.arange(indices.size)).all())
+
+
+__all__ = ["SortedRows", "module_around", "sorted_in"]

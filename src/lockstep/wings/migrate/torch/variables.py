@@ -1,0 +1,106 @@
+"""Environment variables of CUDA and NCCL in Python: `os.environ["CUDA_VISIBLE_DEVICES"] = "0"`.
+
+A variable is renamed where the target has one that reads the same values. What is given or compared decides: `-1`, an
+empty text and names of cards (`GPU-...`, `MIG-...`) are CUDA's own, and another device reads them otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from lockstep.wings.migrate.engine.arguments import argument, called
+from lockstep.wings.migrate.files.surroundings import (
+    COMPUTED,
+    FOREIGN,
+    Variable,
+    surroundings,
+)
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.integers import is_number
+from lockstep.wings.migrate.torch.unit import Unit
+
+VARIABLE = re.compile(
+    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
+)
+_RULE = "strings/environment"
+_SETTING = frozenset({"setdefault", "putenv", "setenv", "pop", "get", "getenv"})
+
+
+def find_variables(unit: Unit) -> None:
+    """Claim every environment variable that is named as a text or as a keyword."""
+    for text in unit.scopes.of(ast.Constant):
+        if isinstance(text.value, str) and VARIABLE.match(text.value) and not unit.is_claimed(text):
+            pieces = unit.scopes.pieces(text)
+            place = pieces[0].body if len(pieces) == 1 else unit.scopes.span(text)
+            _claim(unit, text, text.value, place, _values(unit, text))
+    for item in unit.scopes.of(ast.keyword):
+        if item.arg and VARIABLE.match(item.arg):
+            start = unit.scopes.span(item).start
+            place = Span(start, start + len(item.arg))
+            _claim(unit, item, item.arg, place, [item.value])
+
+
+def _values(unit: Unit, node: ast.Constant) -> list[ast.expr]:
+    """What the variable is given, or its value compared with."""
+    parent = unit.scopes.parents[node]
+    if isinstance(parent, ast.Dict) and node in parent.keys:
+        return [parent.values[parent.keys.index(node)]]
+    if isinstance(parent, ast.Call) and called(parent) in _SETTING:
+        given = argument(parent, "value", 1)
+        return [*([given] if given is not None else []), *_compared(unit, parent)]
+    if isinstance(parent, ast.Subscript):
+        above = unit.scopes.parents[parent]
+        assigned = (
+            [above.value] if isinstance(above, ast.Assign) and parent in above.targets else []
+        )
+        return [*assigned, *_compared(unit, parent)]
+    return []
+
+
+def _compared(unit: Unit, node: ast.AST) -> list[ast.expr]:
+    parent = unit.scopes.parents[node]
+    if not isinstance(parent, ast.Compare):
+        return []
+    return [side for side in (parent.left, *parent.comparators) if side is not node]
+
+
+def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.expr]) -> None:
+    new = unit.target.environment.get(name, "")
+    known = surroundings().variable(name, unit.target)
+    if isinstance(node, ast.Constant) and use_of(unit.scopes, node) is Use.TEXT:
+        unit.keep(node, "strings/text", Use.TEXT.value)
+    elif not new:
+        about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
+        replacement = known.replacement(unit.target) if known else ""
+        unit.list(node, _RULE, about, replacement=replacement)
+    elif known and any(_is_foreign(value, known) for value in values):
+        unit.list(node, _RULE, FOREIGN.format(new=new))
+    else:
+        computed = [
+            value
+            for value in values
+            if not isinstance(value, ast.Constant) and not _is_numbers(unit, value)
+        ]
+        differs = bool(computed) and bool(known and known.values)
+        reason = COMPUTED.format(new=new) if differs else "the target's own name"
+        unit.header.need_import_for([unit.target.module])
+        unit.rewrite(node, _RULE, reason, [Edit(place, new)], differs=differs)
+
+
+def _is_foreign(value: ast.expr, variable: Variable) -> bool:
+    """Whether a text, or a negative number, is one that the target's variable reads otherwise."""
+    text = getattr(value, "value", None)
+    negative = isinstance(value, ast.UnaryOp) and bool(variable.values)
+    return negative or (isinstance(text, str) and variable.is_foreign(text))
+
+
+def _is_numbers(unit: Unit, value: ast.expr) -> bool:
+    """Whether a value is made of numbers: `str(rank)`, `f"{rank}"`, `",".join(map(str, ranks))`."""
+    if isinstance(value, ast.Call) and called(value) == "str" and value.args:
+        return is_number(unit.scopes, value.args[0])
+    if isinstance(value, ast.JoinedStr):
+        fields = [part.value for part in value.values if isinstance(part, ast.FormattedValue)]
+        return all(is_number(unit.scopes, one) for one in fields)
+    return False
