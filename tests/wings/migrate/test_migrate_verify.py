@@ -179,11 +179,11 @@ def test_a_wrong_rule_is_named_at_its_line(
     printed = result(capsys.readouterr().out)
     assert printed.startswith("DIFFERS: the original repeats itself bit by bit")
     assert (
-        "DIVERGED at step 0, forward of the model (torch.nn.functional.gelu), net.py:13" in printed
+        "DIVERGED at step 0, forward of the model (torch.nn.functional.gelu), net.py:15" in printed
     )
     lines = printed.splitlines()
     assert lines[lines.index("Migrated there") + 1].startswith(
-        "  net.py:13 (line 14 of the original): F.relu -> F.gelu  [user/"
+        "  net.py:15 (line 14 of the original): F.relu -> F.gelu  [user/"
     )
     # and everything is kept
     (kept,) = scratch_of(project)
@@ -207,7 +207,7 @@ def test_a_migrated_file_that_fails_is_named_with_what_was_done_there(
         "FAILED: the migrated files end with exit code 1, the original with 0"
     )
     assert "has no attribute 'no_such'" in printed
-    assert "net.py:13 (line 14 of the original): F.relu -> F.no_such" in printed
+    assert "net.py:15 (line 14 of the original): F.relu -> F.no_such" in printed
 
 
 # -- nothing can be said
