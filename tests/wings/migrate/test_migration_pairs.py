@@ -2,7 +2,7 @@
 
 One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it,
 `=== TARGET rows` what is listed, and rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`.
-A file that a target leaves as it is has no part. `python tests/wings/migrate/test_pairs.py CASE...` writes the parts of
+A file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes the parts of
 the targets that a case names anew: read them before you commit them.
 """
 
