@@ -27,7 +27,7 @@ function detailTitle(row) {
     cell("source", row) ? h("p", { class: "dim" }, "called at ", h("code", null, name(cell("source", row)))) : null);
 }
 
-const TILES = [["rel_l2", "rel error"], ["cosine", "cosine"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["norm", "norm"], ["mean", "mean"], ["minimum", "min"], ["maximum", "max"], ["nan_count", "NaN"], ["inf_count", "inf"], ["zero_count", "zeros"]];
+const TILES = [["rel_l2", "rel error"], ["cosine", "cosine"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["norm", "norm"], ["mean", "mean"], ["minimum", "min"], ["maximum", "max"], ["nan_count", "NaN"], ["inf_count", "inf"], ["zero_count", "zeros"], ["subnormal_count", "subnormal"]];
 function tilesOf(row) {
   const found = TILES.filter(([column]) => columns.has(column));
   return found.length ? h("dl", { class: "tiles wide" }, found.map(([column, title]) => h("div", null, h("dt", null, title), h("dd", null, figure(cell(column, row)))))) : null;
