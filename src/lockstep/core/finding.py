@@ -9,6 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.not_compared import NotCompared, not_compared_of
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
@@ -417,7 +418,7 @@ class Comparison:
     missing: int
     unaligned_reference: int
     unaligned_candidate: int
-    not_compared: tuple[str, ...]
+    not_compared: tuple[NotCompared, ...]
     notes: tuple[str, ...]
     events: tuple[Event, ...] = ()
     uniform: tuple[UniformChange, ...] = ()
@@ -432,8 +433,8 @@ class Comparison:
     not_run_again: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
-    endings: tuple[str, ...] = ()
-    crashes: tuple[str, ...] = ()
+    endings: tuple[NotCompared, ...] = ()
+    crashes: tuple[NotCompared, ...] = ()
     is_strict: bool = False
 
     @property
@@ -468,7 +469,7 @@ class Comparison:
         """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
         if not why or self.exit_code() != ExitCode.AGREES:
             return self
-        not_compared = (why, *self.not_compared)
+        not_compared = (not_compared_of(why), *self.not_compared)
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 

@@ -12,7 +12,7 @@ import polars as pl
 from lockstep.core.records import HEADINGS
 from lockstep.core.text import shell_line
 from lockstep.reading import record_table
-from lockstep.reading.recorded_series import BEHIND, Series
+from lockstep.reading.recorded_series import Series
 from lockstep.report.page import (
     Card,
     Chart,
@@ -224,7 +224,7 @@ def _over_steps(data: RecordingData) -> Card:
     """Loss, learning rates, and the norms of all gradients and parameters: a chart each, a curve per rank."""
     series: dict[str, list[Series]] = {}
     for one in (*data.losses, *data.scalars):
-        series.setdefault(one.name.removesuffix(BEHIND), []).append(one)
+        series.setdefault(one.quantity, []).append(one)
     charts: list[Block] = [_chart(name, found) for name, found in series.items()]
     empty = Sentences((), empty="No loss, gradient or parameter was recorded.")
     return Card("Over steps", charts or [empty])
@@ -237,8 +237,7 @@ def _chart(name: str, series: Sequence[Series]) -> Chart:
     for one in series:
         values = dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
         known = np.array([values.get(step, np.nan) for step in steps], dtype=np.float64)
-        behind = BEHIND if one.name.endswith(BEHIND) else ""
-        lines.append(Line(f"{one.rank}{behind}", known, dashed=bool(behind)))
+        lines.append(Line(f"{one.rank}{one.when}", known, dashed=one.is_later))
     return Chart(_capital(name), np.array(steps, dtype=np.float64), lines, "step")
 
 
