@@ -319,8 +319,8 @@ forms = option(
 def memory(words: str = "") -> AddOption:
     """Return `--memory` with the default that recording has; `words` say what happens beyond it."""
     return option(
-        "--memory", "memory_bytes", words=words, default=MEMORY_BYTES, show_default="1GiB",
-        old=["--memory-bytes"],
+        "--memory", "memory_bytes", words=f"{words}  [default: 1GiB]", default=MEMORY_BYTES,
+        show_default=False, old=["--memory-bytes"],
     )  # fmt: skip
 
 

@@ -17,16 +17,17 @@ from lockstep.wings.cache.places import Address, address_of, make_private, own_f
 
 _at = click.option(
     "--address", default="", metavar="ADDRESS",
-    help="127.0.0.1:PORT, or a socket's path.  [default: LOCKSTEP_CACHE, or a socket of this user]",
+    help="Find the daemon at 127.0.0.1:PORT, or a socket's path."
+    "  [default: LOCKSTEP_CACHE, or a socket of this user]",
 )  # fmt: skip
 
 
 @click.group()
 def cache() -> None:
-    """Keep samples in memory, for all trainings of this machine.
+    """Keep loaded samples in memory, for all trainings of this machine.
 
-    A daemon keeps what `lockstep.cache.CachedDataset` and `lockstep.cache.cached` have loaded; hits are views of shared
-    memory. It is this user's alone.
+    A daemon keeps the samples that `lockstep.cache.CachedDataset` and `lockstep.cache.cached` have
+    loaded; hits are views of shared memory. It serves only you, the user who started it.
 
     \b
     lockstep cache start --memory 8GB --spill scratch
