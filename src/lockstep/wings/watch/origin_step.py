@@ -10,8 +10,8 @@ from pathlib import Path
 from lockstep.commands.record_again import new_place, pattern_for
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.finding import Origin
-from lockstep.core.last_step import LastStep
 from lockstep.core.manifest import Options
+from lockstep.following.last_step import LastStep
 from lockstep.store.directory import RunDirectory
 from lockstep.store.reader import Recording, open_recording
 
