@@ -41,10 +41,15 @@ def why_incomparable(
         return NotCompared(WhyNot.NO_RANK, reference=both[0], candidate=both[1])
     first, (left, right) = next(iter(ranks.both.items()))
     if not any(shared_steps(*both, steps) for both in ranks.both.values()):
-        return NotCompared(
-            WhyNot.NO_STEP, reference=_listed(left.steps), candidate=_listed(right.steps),
-            reason="" if steps is None else _listed(sorted(steps)),
-        )  # fmt: skip
+        shared = {step for both in ranks.both.values() for step in shared_steps(*both, None)}
+        if steps is not None and shared:
+            asked, has_both = (
+                tuple(map(str, sorted(steps))),
+                f"step{'s' * (len(shared) > 1)} {_listed(sorted(shared))}",
+            )
+            return NotCompared(WhyNot.STEP_NOT_RECORDED, names=asked, reason=has_both)
+        has = _listed(left.steps), _listed(right.steps)
+        return NotCompared(WhyNot.NO_STEP, reference=has[0], candidate=has[1])
     return _why_other_model(left, right, names[first])
 
 

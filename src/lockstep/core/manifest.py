@@ -49,10 +49,10 @@ class Options:
     finite_alone: bool = False
     """With `save` "stats", of a large tensor that is finite nothing is taken but its norm: no digest, no range."""
     ends_when_asked: bool = False
-    """Whoever follows the training may ask it to end, see `core.last_step`."""
+    """Whoever follows the training may ask it to end, see `lockstep.following.last_step`."""
     until_losses_part: bool = False
     """Only losses are heard, until one is further off than it may be: then a step is recorded, see
-    `core.followed_losses`."""
+    `lockstep.following.followed_losses`."""
     places: bool = False
     """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
     before_backward: bool = False

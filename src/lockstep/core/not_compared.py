@@ -15,6 +15,7 @@ class WhyNot(str, Enum):
     NOTHING_RECORDED = "nothing recorded"
     NO_RANK = "no rank in both"
     NO_STEP = "no step in both"
+    STEP_NOT_RECORDED = "step that neither has"
     OTHER_MODEL = "another model"
     CRASHED = "crashed"
     NO_END = "no end"
@@ -176,8 +177,12 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
         or f"no rank occurs in both: the reference has {one.reference}, the candidate {one.candidate}"
     ),
     WhyNot.NO_STEP: lambda one: (
-        f"no step occurs in both: the reference has {one.reference}, the candidate {one.candidate}"
-        f"{f'; asked for {one.reason}' if one.reason else ''}"
+        f"no step occurs in both: the reference has {one.reference}, the candidate {one.candidate}; record both with"
+        " the same --steps"
+    ),
+    WhyNot.STEP_NOT_RECORDED: lambda one: (
+        f"both recordings have {one.reason}, and not --steps {','.join(one.names)}; ask for steps that they have, or"
+        f" record both with --steps {','.join(one.names)}"
     ),
     WhyNot.OTHER_MODEL: lambda one: (
         f"the two runs train different models: of {one.reference} module paths in the reference and"

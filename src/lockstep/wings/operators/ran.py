@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import printable
 from lockstep.devices.support.dispatcher_names import name_of_api
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.record_command import record_again
 
 _DISPATCHED = re.compile(r"(?!torch\.)(\w+)\.(\w+)\.(\w+)")
 _PLUMBING = frozenset({"profiler", "prim", "prims"})
