@@ -404,7 +404,8 @@ class Comparison:
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
-    code 1. `not_run_again` names a framework whose operators Lockstep cannot run.
+    code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
+    mapping file that were not used.
     """
 
     reference: str
@@ -431,6 +432,7 @@ class Comparison:
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
     not_run_again: str = ""
+    unconfirmed: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
     endings: tuple[NotCompared, ...] = ()

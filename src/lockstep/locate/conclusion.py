@@ -192,6 +192,7 @@ def conclusion(
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
         not_run_again=reference.other_framework or candidate.other_framework,
+        unconfirmed=pairing.unconfirmed,
         unrecorded=tuple(
             dict.fromkeys(
                 (
