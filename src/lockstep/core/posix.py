@@ -1,4 +1,4 @@
-"""What is said where the system is none of POSIX (Linux, macOS), as Windows is."""
+"""The message on systems without POSIX, such as Windows."""
 
 from __future__ import annotations
 

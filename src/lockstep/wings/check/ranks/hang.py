@@ -1,4 +1,4 @@
-"""Whether the ranks of a command come to wait for each other for ever: which one waits where, and which never comes."""
+"""Find the rank of a command that the others wait for, and the place where each waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank is, as it noted itself.
+    """The place of one rank, as it noted itself.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What became of a command.
+    """The end of a watched command.
 
     Parameters
     ----------
