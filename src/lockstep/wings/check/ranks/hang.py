@@ -17,6 +17,7 @@ from typing import Any
 from lockstep.capture.rank_places import PLACES
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
+from lockstep.core.posix import check_linux
 from lockstep.core.text import listed, printable
 from lockstep.launch import Event, Started, launch
 from lockstep.launch.descendants import Descendants
@@ -87,8 +88,10 @@ def watch(command: Sequence[str], patience_s: float, **streams: Any) -> Watched:
     Raises
     ------
     UsageError
-        If the command cannot be started, or none of its processes joins a group of ranks.
+        If the command cannot be started, none of its processes joins a group of ranks, or the system is not Linux:
+        elsewhere the processes of the command are not seen, and could not be ended.
     """
+    check_linux("check --hang")
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
         directory = Path(name, "watched")
         watcher = _Watcher(directory, patience_s)
