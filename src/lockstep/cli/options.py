@@ -146,14 +146,14 @@ class Option(click.Option):
 
 
 class Default(enum.Enum):
-    """What stands in the table where each verb has a default of its own, which its help then says."""
+    """Marks an option of the table whose default each verb sets for itself."""
 
     OF_THE_VERB = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one option means wherever it stands.
+    """The meaning of one option, the same in every verb.
 
     Parameters
     ----------

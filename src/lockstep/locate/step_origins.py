@@ -19,7 +19,7 @@ from lockstep.locate.updates import BETWEEN
 
 @dataclass(slots=True)
 class RankOrigins:
-    """What is known of one rank over all its steps.
+    """The origins of one rank over all its steps.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What all ways of putting ranks together share: calls of ranks by what they are, what is said, the recording made."""
+"""The parts that all ways of putting ranks together share: pairing calls, notes, the recording they make."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Calls = Iterator[ReadCall | NotSeen]
 
 @dataclass
 class Told:
-    """What is to be said of putting ranks together.
+    """The notes about ranks that were put together.
 
     Attributes
     ----------

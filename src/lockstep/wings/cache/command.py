@@ -12,6 +12,7 @@ import click
 from lockstep.cli import options
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.posix import check_linux
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.places import Address, address_of, make_private, own_folder
 
@@ -59,6 +60,7 @@ def start(
     address: str, memory: int, spill: Path | None, spill_bytes: int, sessions: int, foreground: bool
 ) -> int:
     """Start the daemon, and go on when it answers."""
+    check_linux("lockstep cache start")
     from lockstep.wings.cache.daemon import Settings, serve
 
     at = address_of(address)

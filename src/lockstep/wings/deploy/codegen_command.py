@@ -1,4 +1,4 @@
-"""`lockstep codegen`: C99 of a model, built here and held against the runtime."""
+"""`lockstep codegen`: generate C99 from a model, build it here and compare it with the runtime."""
 
 from __future__ import annotations
 

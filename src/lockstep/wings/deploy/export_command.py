@@ -1,4 +1,4 @@
-"""`lockstep export`: a model in a file that runs elsewhere, held against the original operator by operator."""
+"""`lockstep export`: write a model to a file, and compare it with the original operator by operator."""
 
 from __future__ import annotations
 

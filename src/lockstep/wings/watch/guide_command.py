@@ -1,4 +1,4 @@
-"""`lockstep guide`: what to check, in order, when a training is not what it should be."""
+"""`lockstep guide`: list what to check, in order, if a training goes wrong."""
 
 from __future__ import annotations
 

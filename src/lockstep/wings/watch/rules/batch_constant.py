@@ -1,4 +1,4 @@
-"""A batch in which nothing differs."""
+"""Rule: a batch in which nothing differs."""
 
 from __future__ import annotations
 
