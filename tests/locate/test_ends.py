@@ -16,8 +16,8 @@ from lockstep.core.records import Content, Statistics
 from lockstep.core.site import Role
 from lockstep.core.sketch import sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
-from lockstep.locate.ends import course_of
-from lockstep.locate.training_sides import Side
+from lockstep.locate.ends.ends import course_of
+from lockstep.locate.ends.training_sides import Side
 
 DRAWN = np.random.default_rng(0)
 LAST = DRAWN.standard_normal(500).astype(np.float32)

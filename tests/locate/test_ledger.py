@@ -13,7 +13,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Kind, Metrics, Outcome, Pair
 from lockstep.core.site import Role
 from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
-from lockstep.locate.ledger import (
+from lockstep.locate.flow.ledger import (
     Ledger,
     State,
     agreeing,

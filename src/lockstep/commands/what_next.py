@@ -12,8 +12,8 @@ from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdic
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.locate.explained_origins import made_by
-from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
+from lockstep.locate.causes.explained_origins import made_by
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
 
 

@@ -15,7 +15,7 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Site
-from lockstep.replay.chained import inside_of
+from lockstep.replay.chains.chained import inside_of
 from lockstep.replay.standalone import written_text
 from lockstep.replay.standalone.folder import Background, write_folder
 from lockstep.replay.standalone.module_proof import module_proof

@@ -11,7 +11,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import SetupDifference, WhatNext
 from lockstep.core.garbage import rare_collections
 from lockstep.core.site import CallKind
-from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.locate.setups.model_setup import ModelSetup, model_setup
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.store.reader import RankRecording
 from lockstep.wings.check.setups.answers import Answers
