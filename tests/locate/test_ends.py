@@ -101,7 +101,7 @@ def test_a_rounding_that_grows_over_many_steps_is_no_certain_difference() -> Non
 def test_an_end_that_differs_behind_equal_losses_parts_them() -> None:
     found = course_of(side(), side(moved(1e-2)), equal=True)
     assert (found.course, found.certain) == (Course.APART, True)
-    assert found.words == "weight differs at the end, behind equal losses"
+    assert found.words == "weight differs at the end, after equal losses"
 
 
 def test_an_end_that_roundings_explain_is_noise() -> None:

@@ -250,7 +250,7 @@ def _ended(
     pairing = gathered.pairing
     if _ends_before(pairing, steps):
         last = max(gathered.steps, default=0)
-        return Ends(Course.UNKNOWN, f"what came after step {last} was not looked at"), []
+        return Ends(Course.UNKNOWN, f"nothing after step {last} was compared"), []
     equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
     sides = training_sides(pairing.ranks.both, pairing.names)
     sides = with_exit_codes(sides, pairing.reference, pairing.candidate)

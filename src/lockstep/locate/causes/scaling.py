@@ -179,7 +179,7 @@ def scaling_words(
         or abs(reference - candidate) <= FACTORS_ALIKE * abs(reference)
     ):
         return ""
-    words = "clipping differs" if clips else "gradients are scaled otherwise"
+    words = "clipping differs" if clips else "gradients are scaled differently"
     scales = [abs(one - 1) > FACTORS_ALIKE for one in (reference, candidate)]
     if both or all(scales):
         return (

@@ -80,7 +80,7 @@ class SetupCauses(StepOrigins):
         said = list(dict.fromkeys(setting_clause(one) for _, some in concerned for one in some))
         modes = self.rank.setup.modes
         if modes:
-            words = f"modules in another mode: {len(modes)}"
+            words = f"modules in a different mode: {len(modes)}"
             said.append(Clause(About.SETTING, words, OTHER_MODE))
         numbers = concerned[0][0].reason.without(About.RANDOM, About.UNTRIED)
         reason = Reason(*said, *(one for one in numbers if one not in said))
@@ -172,7 +172,7 @@ class SetupCauses(StepOrigins):
                 continue
             other = OtherModule(module.module_class, tuple(numbers))
             measured = self.rank.ledger.measure(pair)
-            words = f"what comes out differs by rel {measured.difference:.2g}, inside of its noise"
+            words = f"the result differs by rel {measured.difference:.2g}, within its noise"
             left = Clause(About.LEFT, words, difference=measured.difference)
             reason = Reason(*clauses_for_modules({path: other}), left)
             record = pair.present

@@ -124,7 +124,7 @@ def _not_comparable(sides: tuple[Side, Side]) -> str:
     left, right, _ = _lengths(sides)
     if cut and left != right:
         name, side = cut[0]
-        return f"the ends are of other steps: the {name} was ended by {side.ended_by}"
+        return f"the ends are of different steps: the {name} was ended by {side.ended_by}"
     return ""
 
 
@@ -170,7 +170,7 @@ def _parted(sides: tuple[Side, Side], place: int) -> RankEnds:
     left, right = (side.losses[place] for side in sides)
     if left.step != right.step:
         step = min(left.step, right.step)
-        words = f"behind step {step} the two do not take the same number of backward passes a step"
+        words = f"after step {step} the runs make different numbers of backward passes a step"
         return RankEnds(Course.APART, words, certain=True, parted_at=step)
     words = f"the loss of step {left.step} is the first that differs: {left.value:.9g} / {right.value:.9g}"
     following = [
@@ -235,7 +235,7 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
         others = [*beyond, *(key for key in others if key not in beyond)]
         words = (
             f"{listed(_names(others))} {'differ' if len(others) > 1 else 'differs'} at the end"
-            + ("" if not sides[0].losses else ", behind equal losses")
+            + ("" if not sides[0].losses else ", after equal losses")
         )
         is_beside = all(left[key].standing is Standing.BESIDE for key in others)
         return RankEnds(Course.APART, words, certain=certain, is_beside=is_beside)

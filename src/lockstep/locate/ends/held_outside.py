@@ -311,7 +311,7 @@ def _shortened(words: Iterable[str]) -> list[str]:
 def _unseen(*sides: Side) -> str:
     for name, side in zip(SIDES, sides, strict=True):
         if side.settings is None:
-            return f"what else the script of the {name} holds was not recorded"
+            return f"other variables of the {name}'s script were not recorded"
     found = [
         f"{side.held_cut} in the {name}"
         for name, side in zip(SIDES, sides, strict=True)

@@ -15,9 +15,9 @@ from lockstep.locate.flow.ledger import Ledger, State
 from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import IDENTICAL
 
-EXTENT_OPEN = "its shape differs, and numbers that Python read may have decided it"
-CUT_ELSEWHERE = "its shape differs, and a call that only one run makes takes it further"
-CUT_TO_EQUAL = "its shape differs, and all that is made of it is equal bit by bit"
+EXTENT_OPEN = "its shape differs, which may follow from numbers that Python read"
+CUT_ELSEWHERE = "its shape differs, and only one run makes the call that takes it"
+CUT_TO_EQUAL = "its shape differs, and everything computed from it is equal bit by bit"
 
 
 class Extents:

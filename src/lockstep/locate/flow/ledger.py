@@ -340,9 +340,9 @@ def settled_words(state: State) -> str:
             return f"could not be judged: {judgement.words}"
         words = open_words(state.measured)
     elif state.outcome is Outcome.INCOMPARABLE and state.measured.metrics.max_abs == 0.0:
-        words = "its extremes are equal, which does not make its elements equal"
+        words = "its smallest and largest values are equal, and its elements are not known"
     elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
-        words = "other choices, from inputs that differ"
+        words = "chosen differently, from inputs that differ"
     else:
         words = agreement_words(state.measured)
     if judgement.kind is Kind.AMPLIFIED:
@@ -353,8 +353,8 @@ def settled_words(state: State) -> str:
 def open_words(measured: Measured) -> str:
     """Why a pair whose numbers are known could not be judged."""
     return (
-        f"{word_for_evidence(measured)}rel {measured.difference:.2g}: could not be judged, as what enters differs by"
-        " more than any bound holds for, or was not judged itself"
+        f"{word_for_evidence(measured)}rel {measured.difference:.2g}: could not be judged: its inputs differ too"
+        " much for any bound, or were not judged themselves"
     )
 
 
@@ -366,7 +366,7 @@ def _unknown_words(pair: Pair) -> str:
     if words := dims_that_do_not_fit(left.content, right.content):
         return words
     here, there = (one.content.note or "whole" for one in (left, right))
-    return f"spread over ranks otherwise: {here} in the reference, {there} in the candidate"
+    return f"spread over ranks differently: {here} in the reference, {there} in the candidate"
 
 
 OTHER_CHECKSUM = (
@@ -385,8 +385,8 @@ def agreement_words(measured: Measured) -> str:
     if math.isnan(measured.difference):
         return _unknown_words(measured.pair)
     if measured.shape_differs:
-        return "of another shape: judged by what is computed from it"
+        return "its shape differs: judged by the results computed from it"
     words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
     if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
-        return f"{words}; another layout, of which only statistics were compared"
+        return f"{words}; its layout differs, so only statistics were compared"
     return words

@@ -49,7 +49,7 @@ def measure_noise(
             compared = compared or bool(found.met)
             if compared and len(found.met) < _SHARED * len(found.there):
                 raise UsageError(
-                    f"{run.path}: is another training than {reference.path}; record the same"
+                    f"{run.path}: is not the same training as {reference.path}; record the same"
                     " training again"
                 )
         if not compared:

@@ -201,7 +201,9 @@ class Origins:
             self._known.add(_RANDOM_STREAM)
         for number in self._may_drop:
             origin = self.found[number]
-            reason = Reason(OTHER_STREAM, origin.reason, "dropouts behind it drop other elements")
+            reason = Reason(
+                OTHER_STREAM, origin.reason, "dropouts after it drop different elements"
+            )
             self.found[number] = replace(origin, kind=Kind.RANDOM, reason=reason)
         self._may_drop.clear()
 

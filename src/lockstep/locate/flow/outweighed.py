@@ -21,7 +21,7 @@ OUTWEIGHED = Judgement(
     0.0,
     beyond_floor=False,
     unexplained=False,
-    words="not the same tensor in both runs: the loss and every gradient of the step follow without it",
+    words="not the same tensor in both runs: the loss and every gradient of the step agree without it",
 )
 """What such a difference is judged: this step follows without it, a later one may not."""
 

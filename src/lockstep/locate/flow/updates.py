@@ -499,7 +499,7 @@ def _reason(one: _Wrong) -> Reason:
     if one.place.phase is Phase.DATA:
         return Reason(left_clause(measured, judgement, f"the batch ({one.place.tensor})"))
     if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
-        words = "gradients agree, but the parameters are moved by another amount"
+        words = "gradients agree, but the parameters move by a different amount"
         return Reason(Clause(About.LEFT, words))
     return origin_reason(one.entering, measured, judgement)
 

@@ -17,24 +17,22 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import are_placed_apart
 
 SETTING_UNTESTED = Clause(
-    About.UNTRIED, "the setting alone was not tried: that takes whole tensors"
+    About.UNTRIED, "this setting was not tried alone: that needs recordings with --save tensors"
 )
 """Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
 
 
 def what_enters(entering: Sequence[Measured], *, leads_to_input: bool = False) -> str:
-    """How well the inputs agree; of an input itself, what was seen to lead to it."""
+    """How well the inputs agree; of an input itself, the recorded tensors that lead to it."""
     if not entering:
         return "no recorded call explains it"
-    what, equal, agree = "inputs", "are bitwise equal", "agree"
-    if leads_to_input:
-        what, equal, agree = "what was seen to lead there", "is bitwise equal", "agrees"
+    which = "the tensors that lead to it" if leads_to_input else "inputs"
     if all(item.equal for item in entering):
-        return f"{what} {equal}"
+        return f"{which} are bitwise equal"
     worst = max(entering, key=lambda item: item.relative if item.known else -1.0)
     if not math.isfinite(worst.difference):
-        return f"{what} {agree} as far as can be compared"
-    return f"{what} {agree} ({word_for_evidence(worst)}rel {worst.difference:.1g})"
+        return f"{which} agree as far as can be compared"
+    return f"{which} agree ({word_for_evidence(worst)}rel {worst.difference:.1g})"
 
 
 def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
@@ -55,7 +53,7 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     if not output.difference > 0 and len(set(dtypes)) > 1:
         return f"{name} is {dtypes[0]} in the reference and {dtypes[1]} in the candidate"
     if _is_placed_apart(output):
-        return f"{name} does not agree: NaN or infinite at other places, or of another sign"
+        return f"{name} does not agree: NaN or infinite values at different places or of a different sign"
     if metrics.nan_mismatch or metrics.inf_mismatch:
         counts = f"{metrics.nan_mismatch} NaN and {metrics.inf_mismatch} Inf"
         return f"{name} does not agree: {counts} on one side only"
@@ -87,9 +85,9 @@ def _is_placed_apart(output: Measured) -> bool:
 
 
 OWN_CONSTANT = (
-    "a constant, which each run makes by calls of its own: judged by what is computed from it"
+    "a constant that each run makes by its own calls: judged by the results computed from it"
 )
-FIRST_BY_NAME = "the first by its name: neither side tells which call came first"
+FIRST_BY_NAME = "the first by name: neither recording says which call came first"
 """Why what is named need not be where a difference began."""
 
 

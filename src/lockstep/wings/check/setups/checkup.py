@@ -55,7 +55,7 @@ def _what_next(pairing: Pairing, answers: Answers) -> WhatNext:
         return WhatNext("see whether that changes numbers", line)
     if pairing.reference.is_of_another_tool:
         line = " && ".join(command_line("show", one.path) for one in sides)
-        return WhatNext("see what each of them holds", line)
+        return WhatNext("see what each recording holds", line)
     line = command_again(pairing.reference, "check", "--repeat", "2")
     return WhatNext("see whether the reference is repeatable", line)
 
