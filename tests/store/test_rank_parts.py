@@ -163,7 +163,7 @@ def test_what_no_dims_can_be_for_is_refused(
         ("act: b s", "holds something other than mesh, parameters, sites"),
         ("sites: {a: 'b[tp]', c: 'b[dp]'}", "nothing says which mesh its 2 ranks make"),
         ("sites: &a {b: *a}", "is not a pattern with dims"),
-        ("sites: {", "is no YAML"),
+        ("sites: {", "is not valid YAML"),
     ):
         file.write_text(text)
         assert main(["compare", whole, spread, "--dims", str(file)]) == 2

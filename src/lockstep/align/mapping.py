@@ -125,7 +125,7 @@ class NameMapping:
         Raises
         ------
         UsageError
-            If the file cannot be read, is no YAML, or holds something other than names.
+            If the file cannot be read, is not valid YAML, or holds something other than names.
         """
         try:
             value = yaml.safe_load(_read(Path(path)))

@@ -127,7 +127,7 @@ def read_dims(path: Path) -> DimsFile:
     Raises
     ------
     UsageError
-        If it cannot be read, is no YAML, or holds something other than dims.
+        If it cannot be read, is not valid YAML, or holds something other than dims.
     """
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
