@@ -118,7 +118,10 @@ def test_a_file_that_is_no_mapping_is_said(
     reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidate = made(tmp_path / "candidate", "stem", "score")
-    for text, words in (("modules: [", "is not valid YAML"), ("layers: {a: b}", "unknown key 'layers'")):
+    for text, words in (
+        ("modules: [", "is not valid YAML"),
+        ("layers: {a: b}", "unknown key 'layers'"),
+    ):
         mapping = mapping_file(tmp_path, text)
         assert main(["compare", str(reference), str(candidate), "--mapping", mapping]) == 2
         assert words in capsys.readouterr().err

@@ -168,6 +168,7 @@ WITHOUT_JSON = {
     "serve": "serves models",
     "skill": "prints a page",
     "extract": "writes a file",
+    "map": "writes a file",
     "convert": "writes a recording or files",
     "tfdbg": "writes files",
     "run-tuned": "runs the training, whose output it is",

@@ -1,4 +1,4 @@
-"""What verbs that compare share: the options that say how, and the comparison itself behind a progress bar."""
+"""The options and the comparison that all comparing verbs share, with a progress bar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OPTIONS = (
 
 
 class Compared(NamedTuple):
-    """A comparison, and the two recordings behind it."""
+    """A comparison, with its two recordings."""
 
     comparison: Comparison
     reference: Recording

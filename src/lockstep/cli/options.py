@@ -146,14 +146,14 @@ class Option(click.Option):
 
 
 class Default(enum.Enum):
-    """What stands in the table where each verb has a default of its own, which its help then says."""
+    """Marks an option of the table whose default each verb sets for itself."""
 
     OF_THE_VERB = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one option means wherever it stands.
+    """The meaning of one option, the same in every verb.
 
     Parameters
     ----------
@@ -319,8 +319,8 @@ forms = option(
 def memory(words: str = "") -> AddOption:
     """Return `--memory` with the default that recording has; `words` say what happens beyond it."""
     return option(
-        "--memory", "memory_bytes", words=words, default=MEMORY_BYTES, show_default="1GiB",
-        old=["--memory-bytes"],
+        "--memory", "memory_bytes", words=f"{words}  [default: 1GiB]", default=MEMORY_BYTES,
+        show_default=False, old=["--memory-bytes"],
     )  # fmt: skip
 
 

@@ -112,12 +112,14 @@ def record(
     force: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND and record its training into a directory, without changing a line of it.
+    """Run COMMAND and record its training. You change no line of it.
 
-    Works on whatever starts Python: `python train.py`, `python -m pkg`, `bash train.sh`,
-    `torchrun ...`. By default the first two steps are recorded; then the training runs on at full
-    speed. The command's output and exit code pass through; the code is 2 where the command did not
-    fail and nothing was recorded.
+    COMMAND is whatever starts Python: `python train.py`, `python -m pkg`, `bash train.sh`,
+    `torchrun ...`. Lockstep records the first two steps, or those of --steps; then the training
+    runs on at full speed.
+
+    Output and exit code are those of COMMAND. The exit code is 2 if COMMAND did not fail and
+    nothing was recorded.
 
     \b
     lockstep record -o ref -- python train.py --epochs 1

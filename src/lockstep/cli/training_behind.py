@@ -1,4 +1,4 @@
-"""Verbs that take a training's command behind `--`, instead of what they take otherwise or beside it."""
+"""Verbs that take a training's command after `--`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _META = "lockstep.training"
 
 
 class TrainingBehind(click.Command):
-    """A command line in which what stands behind `--` is a training to run; `usage` is how the verb writes it."""
+    """A command that takes a training to run after `--`; `usage` is how its help writes that."""
 
     usage = "-- COMMAND..."
 

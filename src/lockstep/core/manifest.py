@@ -15,7 +15,7 @@ MEMORY_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class Options:
-    """What the recorder was asked to do; see `lockstep record --help`."""
+    """The options of the recorder; see `lockstep record --help`."""
 
     steps: str = "0:2"
     ranks: str = ""

@@ -264,7 +264,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What was set around a call.
+    """The settings around a call: autocast, autograd's mode and others.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What to record: steps, ranks and patterns, parsed from what the user wrote."""
+"""Parse the steps, ranks and patterns to record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that a running training is held against: what they may be, what was heard, and which step is recorded for it.
+"""The losses that a followed training may have, those it had, and the step that is recorded for one that differs.
 
 Small files in the recording, by which the training's processes and whoever follows them speak.
 """

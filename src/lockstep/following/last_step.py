@@ -1,4 +1,4 @@
-"""The word by which whoever follows a training asks it to end behind a step: a small file in its recording."""
+"""A small file in a recording by which a follower asks the training to end after a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class LastStep:
-    """Behind which step a training is to end, or behind its next one if it is past it.
+    """The step after which a training is to end; if it is past that step, it ends after its next one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Trainings that are followed on this machine now: small files by which they are found, and asked to pause.
+"""Small files by which trainings that are followed on this machine are found, and asked to pause.
 
 Each is announced by whoever follows it, in a folder that is this user's alone. A pause is a file in its recording:
 every process of the training waits at the end of its step while the file is there and somebody follows.

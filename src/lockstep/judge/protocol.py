@@ -1,4 +1,4 @@
-"""What a judge is asked and what it answers.
+"""The question to a judge and its answer.
 
 A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the
 rest of the run, so that another source of knowledge (a calibration, a re-run in double precision)
@@ -121,7 +121,7 @@ class Rounding:
 
 @dataclass(slots=True)
 class Judgement:
-    """What a judge says of one output.
+    """A judge's answer about one output.
 
     Parameters
     ----------

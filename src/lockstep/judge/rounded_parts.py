@@ -1,4 +1,4 @@
-"""What rounding makes of a sum that several ranks hold the summands of."""
+"""Bound the rounding of a sum whose summands several ranks hold."""
 
 from __future__ import annotations
 

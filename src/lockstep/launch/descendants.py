@@ -9,7 +9,7 @@ _PROC = Path("/proc")
 
 
 class Descendants:
-    """What a process has started, and what that has started.
+    """The processes that a process has started, and their children.
 
     A process whose parent ended before anybody looked is missed. One that was seen before is not read again.
 

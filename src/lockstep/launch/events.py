@@ -1,4 +1,4 @@
-"""What is told of a command while it runs, one event after the other; each is a line of JSON where that is wanted."""
+"""The events of a running command, one after the other; each can be a line of JSON."""
 
 from __future__ import annotations
 

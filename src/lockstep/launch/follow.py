@@ -1,4 +1,4 @@
-"""How the steps of a running command are followed: who looks at them, how many may wait, and what that may cost."""
+"""How a running command is followed: who looks at its steps, how many may wait, and the budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOR_RECORDING = 0.25
 
 
 class WhenFull(Enum):
-    """What happens while as many steps wait to be looked at as may."""
+    """The rule for new steps while the queue of steps to look at is full."""
 
     LEAVE_OUT = "leave out"
     """The training runs on; steps that come are not recorded, and counted."""

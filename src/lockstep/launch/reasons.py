@@ -1,4 +1,4 @@
-"""Why a command left no recording, and what of it is in none, in words."""
+"""Say why a command left no recording, or which part of it is in none."""
 
 from __future__ import annotations
 

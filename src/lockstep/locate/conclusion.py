@@ -1,4 +1,4 @@
-"""What gathers over the ranks and steps of a comparison, and what is concluded from it."""
+"""Collect the results of all ranks and steps of a comparison, and draw the verdict from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from lockstep.store.reader import RankRecording, Recording
 
 @dataclass
 class Gathered:
-    """What gathers over the ranks and steps of one comparison."""
+    """The collected results of all ranks and steps of one comparison."""
 
     judge: Judge
     read_tensors: bool
@@ -192,6 +192,7 @@ def conclusion(
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
         not_run_again=reference.other_framework or candidate.other_framework,
+        unconfirmed=pairing.unconfirmed,
         unrecorded=tuple(
             dict.fromkeys(
                 (

@@ -1,4 +1,4 @@
-"""Whether every loss, gradient and parameter of a comparison was judged: what agreement rests on."""
+"""Check that every loss, gradient and parameter of a comparison was judged, before it may agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OP
 
 
 class Quantity(str, Enum):
-    """What has to be judged before two trainings can be said to agree."""
+    """A quantity that must be judged before two trainings may agree."""
 
     LOSS = "loss"
     GRADIENT = "gradient"

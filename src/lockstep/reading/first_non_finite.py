@@ -27,7 +27,7 @@ _BACKWARD_OUT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
 
 class Part(Enum):
-    """What a call was doing."""
+    """The part of a call: forward, backward, update."""
 
     BATCH = "the batch"
     FORWARD = "forward"

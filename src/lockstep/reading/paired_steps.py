@@ -46,6 +46,8 @@ class Pairing:
         What both were asked to look at.
     extents
         Aligns the steps of each rank.
+    unconfirmed
+        How many guesses of the mapping nobody has confirmed, in a clause.
     """
 
     reference: Recording
@@ -54,6 +56,7 @@ class Pairing:
     names: Mapping[str, NameMap]
     view: View
     extents: Mapping[str, Extent]
+    unconfirmed: str = ""
 
     @property
     def is_of_another_tool(self) -> bool:
@@ -104,15 +107,16 @@ def pair_recordings(
         If the mapping cannot be read, or has a name that nothing has.
     """
     ranks = pair_ranks(reference, candidate)
+    if mapping is not None and not isinstance(mapping, NameMapping):
+        mapping = NameMapping.read(path_of("mapping", mapping))
     names = _names(ranks, mapping)
     view = View(reference.manifest.options, candidate.manifest.options)
     extents = {name: Extent(*both, view, names[name]) for name, both in ranks.both.items()}
-    return Pairing(reference, candidate, ranks, names, view, extents)
+    unconfirmed = "" if mapping is None else mapping.unconfirmed()
+    return Pairing(reference, candidate, ranks, names, view, extents, unconfirmed)
 
 
-def _names(ranks: RankPairs, mapping: GivenMapping) -> dict[str, NameMap]:
-    if mapping is not None and not isinstance(mapping, NameMapping):
-        mapping = NameMapping.read(path_of("mapping", mapping))
+def _names(ranks: RankPairs, mapping: NameMapping | None) -> dict[str, NameMap]:
     if mapping is not None and ranks.both:
         known = [
             reduce(Names.__or__, map(names_in, side))

@@ -1,4 +1,4 @@
-"""What a run was set up with, as names and plain values: what several runs are told apart by."""
+"""Return the settings of a run as names and plain values, for telling several runs apart."""
 
 from __future__ import annotations
 

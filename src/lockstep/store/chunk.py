@@ -1,4 +1,4 @@
-"""What is gathered of a rank until it is written: rows, contents and tensors."""
+"""Collect the rows, contents and tensors of a rank until they are written."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class LaterTensor:
-    """What is known of a tensor before anybody has read it.
+    """A tensor that nobody has read yet, with the facts that are known.
 
     Parameters
     ----------

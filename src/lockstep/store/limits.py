@@ -1,4 +1,4 @@
-"""What a reader takes from a recording, which may be anybody's: checked before anything of a file is read.
+"""The limits of sizes and counts that a reader checks first, because a recording may be anybody's.
 
 A file beyond a limit ends in one `CorruptError`, like any other that is damaged. The limits are far above what a
 recording holds: its manifests have some kilobytes a step, its tables 16 384 rows a chunk.
@@ -124,7 +124,7 @@ def check_table(path: Path) -> Claims:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a table says that it holds: its rows, their bytes once decompressed, and its bytes on disk."""
+    """The sizes that a table claims: rows, their bytes once decompressed, bytes on disk."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -139,7 +139,7 @@ class Claims:
 
 
 class Quota:
-    """What the chunks of each table of a rank may hold together."""
+    """The most that all chunks of each table of a rank may hold."""
 
     def __init__(self) -> None:
         self._seen: set[Path] = set()

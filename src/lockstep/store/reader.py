@@ -111,7 +111,7 @@ _IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, INNER_BACKWARD, REWR
 
 
 class Recording:
-    """What one run left: a manifest, and per rank the calls with their tensor records.
+    """A recording: a manifest, and per rank the calls with their tensor records.
 
     Attributes
     ----------

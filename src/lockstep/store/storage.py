@@ -1,4 +1,4 @@
-"""Object storage behind a URL, by fsspec: `s3://`, `gs://`, `az://`, `obs://`, `sftp://`, `memory://`.
+"""Object storage by URL, with fsspec: `s3://`, `gs://`, `az://`, `obs://`, `sftp://`, `memory://`.
 
 Every request is tried again where it may have been lost on the way. Recordings that are read are fetched once into a
 cache of this user's, and their digests are checked as those of any recording.

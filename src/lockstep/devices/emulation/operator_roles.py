@@ -1,4 +1,4 @@
-"""What each aten operator is to an emulated device: a product of matrices, a sum, mere movement, or any computation."""
+"""Classify aten operators for an emulated device: product of matrices, sum, movement, or other computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an emulated device does to the results of its operators."""
+"""Change the results of operators as an emulated device does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lockstep.devices.emulation.rounding import Generators, flushed, randomly_ro
 
 
 class Results:
-    """What an emulated device does to the results of its operators.
+    """Changes results as an emulated device does.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the origins of one step have in common, and what else is known of their places: one cause, said once.
+"""Group the origins of one step by their common cause, so that each cause is reported once.
 
 The walks name every place whose inputs do not explain it. Some causes show at many places at once: parameters that are
 frozen, gradients that were never zeroed, another clipping. Here they become one origin each, in their phase.

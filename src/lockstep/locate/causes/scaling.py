@@ -1,4 +1,4 @@
-"""How the gradients of one step differ as a whole: a factor that all of them share, or what was there before.
+"""Compare all gradients of one step together: a factor that all of them share, or an earlier step's gradients.
 
 Sketches are linear, so the sketch of twice a gradient is twice its sketch, and that of a sum the sum of sketches.
 """

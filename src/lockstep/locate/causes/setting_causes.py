@@ -22,7 +22,7 @@ _OTHER_DATA = Clause(About.CAUSE, "the script makes it of other numbers")
 
 
 class SettingCauses(StepOrigins):
-    """Names the settings behind origins of one step that no other cause has been found for."""
+    """Names the settings that cause origins of one step without any other cause."""
 
     __slots__ = ()
 

@@ -19,7 +19,7 @@ from lockstep.locate.setups.model_setup import ModelSetup
 
 @dataclass(slots=True)
 class RankOrigins:
-    """What is known of one rank over all its steps.
+    """The origins of one rank over all its steps.
 
     Parameters
     ----------

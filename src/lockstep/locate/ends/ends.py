@@ -1,4 +1,4 @@
-"""How two trainings went on behind their recorded steps: their losses, and what they hold at their end."""
+"""Compare two trainings after their recorded steps: their losses, and their state at the end."""
 
 from __future__ import annotations
 

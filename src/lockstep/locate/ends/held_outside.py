@@ -1,4 +1,4 @@
-"""What variables of two scripts lead to at the end: tensors and settings beside those of the training itself.
+"""Compare the tensors and settings that variables of two scripts lead to at the end.
 
 Things are paired by their paths. A script that was written anew may call things otherwise or keep others, so what one
 run alone has by its own name is noted; what both have by one name, and one of them as nothing or without an element,
@@ -24,7 +24,7 @@ from lockstep.locate.ends.training_sides import SIDES, Side, further_apart, is_e
 
 @dataclass(frozen=True, slots=True)
 class HeldOutside:
-    """What was found.
+    """The differences found in variables of the scripts.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the process holds beside the recorded steps, behind the first and the last of them: equal in both runs or not.
+"""Compare other state of the process (means of weights, target networks) after the first and last recorded step.
 
 A mean of weights, a target network, a network whose optimizer has not stepped, a parameter without gradient: no call
 of a recorded step need show them. What may be of no use at all is noted where it differs, and parts nothing.
@@ -36,7 +36,7 @@ _PHASES = {Moment.FIRST: Phase.INIT, Moment.LAST: Phase.OPTIMIZER}
 
 @dataclass(frozen=True, slots=True)
 class HeldStates:
-    """What was found of the states of one rank.
+    """The differences found in the states of one rank.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ States = dict[tuple[Role, str], StateRecord]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One training of one rank behind its recorded steps.
+    """One training of one rank after its recorded steps.
 
     `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `first`,
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
@@ -181,7 +181,7 @@ def root_of(state: StateRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is held beside the training, by its roots.
+    """Other tensors of the process, by the variables that lead to them.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ Event = tuple[int, int, Aligned, Pair]
 
 
 class Accumulations:
-    """What the parameters' gradients of one step are added up from."""
+    """The parts that the parameters' gradients of one step are added up from."""
 
     def __init__(self, step: AlignedStep, operations: Operations, places: Places, judge: Judge):
         self._step, self._operations, self._places, self._judge = step, operations, places, judge

@@ -1,4 +1,4 @@
-"""What arrives in a step from outside and is no batch: it follows from the run by a way that no operator shows.
+"""Judge tensors that enter a step from outside and are no batch, because no recorded operator made them.
 
 Python may take numbers of the step and give others back (NumPy inside of a forward). A model may be at work where no
 step is open: rollouts, a teacher before its student, a target network. A batch is equal on both sides or it is wrong;

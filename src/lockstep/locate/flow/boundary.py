@@ -1,4 +1,4 @@
-"""What a tensor was computed from, as far back as both recordings agree on the calls.
+"""Find the tensors that a tensor was computed from, as far back as both recordings have the same calls.
 
 A call without partner (an operator written out by hand on one side, a custom function that the
 other side lacks) cannot be judged by itself. It is judged together with its neighbours without

@@ -16,7 +16,7 @@ from lockstep.measure.measured_pair import Measured
 
 @dataclass(frozen=True, slots=True)
 class JudgedPair:
-    """What a walk decides by.
+    """A pair with everything that the walk decides by.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class State:
-    """One aligned tensor: measurement, judgement, and whether an origin lies behind it."""
+    """One aligned tensor: measurement, judgement, and whether it inherits from an origin."""
 
     measured: Measured
     judgement: Judgement

@@ -1,4 +1,4 @@
-"""Where in the model something is said to go wrong: at a call, or in the calls without partner before it."""
+"""Name the place of a fault in the model: a call, or the calls without partner before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls without partner do to the training: whether anything trained depends on them, and their name.
+"""Find the effect of calls that only one run makes: does anything trained depend on them?
 
 A call that one run alone makes and that changes numbers is seen where its results arrive, and judged there. Two kinds
 are not: a call that returned just what it was given in the recorded steps (clipping that did not bite, a mask with
@@ -32,7 +32,7 @@ from lockstep.locate.lone_calls.stretches import regions_of
 
 
 class Idiom(str, Enum):
-    """What calls that belong together are known as."""
+    """The common name of calls that belong together."""
 
     NORM_CLIPPING = "gradient clipping by norm"
     VALUE_CLIPPING = "gradient clipping by value"
@@ -49,7 +49,7 @@ class Idiom(str, Enum):
 
 
 class Effect(Enum):
-    """What a call without partner does to what is trained."""
+    """The effect of a call without partner on the training."""
 
     REACHES = "its results flow into what is trained, and are judged there"
     IDLE = "it works on what is trained, and returned what it was given"
@@ -68,7 +68,7 @@ class LoneEffect:
 
 
 class Target(Enum):
-    """What a call works on."""
+    """The tensors that a call works on."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"

@@ -1,4 +1,4 @@
-"""What two runs were started with: versions, threads, precision, devices, environment. Context, never an origin."""
+"""Compare the versions, threads, precision, devices and environment of two runs: context, never an origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two runs set their models and optimizers up otherwise: frozen, tied, in training mode, in which groups.
+"""Compare how two runs set up their models and optimizers: frozen, tied, in training mode, parameter groups.
 
 The facts come from the recordings' manifests and module tables; recordings of earlier builds tell fewer of them.
 """
@@ -33,7 +33,7 @@ OPTIMIZER, GROUPS = "optimizer", "parameter groups"
 
 @dataclass(frozen=True, slots=True)
 class ModelSetup:
-    """What differs between the set-ups of two models, by the reference's names.
+    """The differences between the set-ups of two models, by the reference's names.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Whether something that two runs were set up with otherwise can be what the first origin comes from.
+"""Decide whether a difference of set-up can cause the first origin.
 
 Nothing is run here, and nothing is guessed: it is either what the comparison has found, or follows from what an origin
 is. Its inputs agree, so that what acts elsewhere is no reason for it, and it is beyond its noise floor, so that what
@@ -30,7 +30,7 @@ class Answer(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class SetupAnswer:
-    """Whether one difference in set-up can explain the first origin, and why that is said."""
+    """Whether one difference of set-up can explain the first origin, with the reason."""
 
     difference: SetupDifference
     answer: Answer

@@ -1,4 +1,4 @@
-"""Whether one run alone lets its libraries round the operands of matmuls or convolutions to TF32, as it was set up."""
+"""Find runs of which only one lets its libraries round operands to TF32."""
 
 from __future__ import annotations
 

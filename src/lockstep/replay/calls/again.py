@@ -1,4 +1,4 @@
-"""One recorded call run again, alone, on some machine: it and what was recorded are held against double precision.
+"""Run one recorded call again, alone, on some machine, and compare it with double precision.
 
 For operators, forward and backward, and for optimizer updates. What a result may be off is what the local-error judge
 allows one (`lockstep.replay.calls.alone`), with no other run at hand: the noise is that of a re-run on the host in the

@@ -1,4 +1,4 @@
-"""One recorded result of one call, held against double precision on that call's own inputs."""
+"""Judge one recorded result of one call by double precision on that call's own inputs."""
 
 from __future__ import annotations
 

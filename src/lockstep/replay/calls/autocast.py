@@ -1,4 +1,4 @@
-"""Whether autocast rounded what went into a call, which shows in its dtypes."""
+"""Tell by dtypes whether autocast rounded the inputs of a call."""
 
 from __future__ import annotations
 

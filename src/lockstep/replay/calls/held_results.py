@@ -1,4 +1,4 @@
-"""What a call gave, as it was recorded and as re-runs give it, held against double precision. Knows no torch."""
+"""Compare a call's recorded results and its re-runs with double precision. Knows no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS_AGAIN = (CallKind.OPERATOR, CallKind.OPTIMIZER)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One result as one maker gave it, held against double precision.
+    """One result of one maker, compared with double precision.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where, and in which numbers, a recorded call is run again."""
+"""Choose the device and the dtype in which a recorded call runs again."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Precision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a re-run gave.
+    """The results of a re-run.
 
     Parameters
     ----------

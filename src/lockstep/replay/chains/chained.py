@@ -1,4 +1,4 @@
-"""What came of running a module's calls again one after the other. Knows no torch."""
+"""The result of running a module's calls again one after the other. Knows no torch."""
 
 from __future__ import annotations
 

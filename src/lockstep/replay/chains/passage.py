@@ -1,4 +1,4 @@
-"""The verdict on a tensor behind calls without partner: both regions run again as a whole.
+"""Judge a tensor after calls without partner, by running both regions again as a whole.
 
 Where the calls of both runs can be run again, two questions are asked. Is each run's tensor what its own calls give in
 double precision on its own inputs, up to what arithmetic in its dtype is off (as for a single operator)? And do the two
@@ -43,7 +43,7 @@ _RUNS = 9
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """One run's tensor behind a region; a `lockstep.replay.verdicts.two_runs.Held`.
+    """One run's tensor after a region; a `lockstep.replay.verdicts.two_runs.Held`.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Behind:
 
 
 class Passages:
-    """Judges tensors behind regions; counts the work that this takes.
+    """Judges tensors after regions; counts the work that this takes.
 
     Parameters
     ----------

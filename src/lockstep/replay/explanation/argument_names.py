@@ -1,4 +1,4 @@
-"""What the arguments of an operator are called, and what stands for those that were not given."""
+"""Return the names of an operator's arguments, and their defaults."""
 
 from __future__ import annotations
 

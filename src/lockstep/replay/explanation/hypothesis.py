@@ -1,4 +1,4 @@
-"""What a hypothesis says, and the one scorer that decides whether it explains the results of a call."""
+"""A hypothesis about a wrong result, and the one scorer that decides whether it explains a call's results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_TIES = 3
 
 
 class Target(Protocol):
-    """What is to be explained; see `lockstep.replay.explanation.mismatch.Mismatch`."""
+    """The results to explain; see `lockstep.replay.explanation.mismatch.Mismatch`."""
 
     @property
     def main(self) -> Outcome:
@@ -47,7 +47,7 @@ def _unknown(outcome: Outcome) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a hypothesis says that the candidate's results are.
+    """The candidate's results as a hypothesis predicts them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is to be explained: the results of one call as doubles, and re-runs of that call on request."""
+"""The results of one call to explain, as doubles, with re-runs of that call on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process that runs recorded calls again may not do: write, reach out, start others, take all memory.
+"""Limit a process that runs recorded calls again: no writing, no network, no new processes, bounded memory.
 
 A recording may be anybody's, and native kernels trust their arguments. What the system has of these is taken: Linux's
 Landlock (5.13) against writing, making and running files and TCP (6.7), a network namespace of its own, and resource

@@ -1,4 +1,4 @@
-"""What a comparison and the process that re-runs for it say to each other.
+"""The messages between a comparison and the process that runs calls again for it.
 
 Questions (`lockstep.replay.process.questions`) are pickled: they come from the comparison, which the process may
 trust. Answers are JSON, read without trusting them: what re-runs calls of a stranger's recording may say anything.
@@ -24,7 +24,7 @@ from lockstep.replay.process.questions import Answer
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 _LENGTH_BYTES = 8
 
@@ -41,7 +41,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Files of one rank: what they are to be held against when they are read."""
+    """The digests of one rank's files, to check when they are read."""
 
     directory: Path
     marks: dict[str, str]

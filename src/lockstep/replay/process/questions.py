@@ -1,4 +1,4 @@
-"""What can be asked of whoever runs recorded calls again: a class a question, with how its answer is read.
+"""The questions to the process that runs recorded calls again: a class for each, with the reading of its answer.
 
 `lockstep.replay.verdicts.verdict` answers in this process, `lockstep.replay.process.rerun_process` has one of its own
 do it. A new question is a class here and a line of the table there. Knows no torch.
@@ -96,7 +96,7 @@ class _Verdict(Question[Judgement]):
 
 @dataclass(frozen=True, slots=True)
 class OfOperator(_Verdict):
-    """What one output, gradient or parameter gradient of a pair of calls is."""
+    """Question: judge one output, gradient or parameter gradient of a pair of calls."""
 
     op: str
     pair: CallPair | None
@@ -109,7 +109,7 @@ class OfOperator(_Verdict):
 
 @dataclass(frozen=True, slots=True)
 class OfPassage(_Verdict):
-    """What a tensor behind calls without partner is."""
+    """Question: judge a tensor after calls without partner."""
 
     sources: tuple[Measured, ...]
     region: Region
@@ -122,7 +122,7 @@ class OfPassage(_Verdict):
 
 @dataclass(frozen=True, slots=True)
 class OfUpdate(_Verdict):
-    """What a parameter or a state after an optimizer step is."""
+    """Question: judge a parameter or a state after an optimizer step."""
 
     pair: CallPair
 
@@ -147,7 +147,7 @@ class _OfOne(Question[Asked]):
 
 @dataclass(frozen=True, slots=True)
 class Again(_OfOne[list[Result]]):
-    """What a call gives on this machine's CPU; see `lockstep.replay.calls.again.again`."""
+    """Question: run a call on this machine's CPU; see `lockstep.replay.calls.again.again`."""
 
     dtype: str
     repeat: int
@@ -180,7 +180,7 @@ class OnLess(_OfOne[Shrunk]):
 
 @dataclass(frozen=True, slots=True)
 class OfModule(Question[Chained]):
-    """What a module's calls give in their order; see `lockstep.replay.chains.chain.chained`."""
+    """Question: run a module's calls in order; see `lockstep.replay.chains.chain.chained`."""
 
     module: ModuleCall
     like_its_own: bool
@@ -195,7 +195,7 @@ class OfModule(Question[Chained]):
 
 @dataclass(frozen=True, slots=True)
 class EqualForm(Question[Substitute]):
-    """A form of an operator out of what a device has, held against it on inputs like those of some calls."""
+    """Question: compare a substitute with its operator on inputs like those of some calls."""
 
     name: str
     like: tuple[Call, ...]
@@ -225,7 +225,7 @@ class TimesAlone(Question[Timed]):
 
 @dataclass(frozen=True, slots=True)
 class Instead(Question[Explanation | None]):
-    """What the candidate computes instead; None where nothing explains it to its noise floor."""
+    """Question: explain the candidate's result; None if nothing explains it to its noise floor."""
 
     of: Unexplained
 

@@ -20,7 +20,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is kept of the inputs of a call; everything where there is no range.
+    """The part of a call's inputs that is kept; everything where there is no range.
 
     Parameters
     ----------

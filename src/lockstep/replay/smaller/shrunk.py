@@ -1,4 +1,4 @@
-"""What came of making the inputs of a call smaller. Knows no torch."""
+"""The result of making the inputs of a call smaller. Knows no torch."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What is told of a proof beside its tensors.
+    """The facts about a proof beside its tensors.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the stand-alone test of a module holds: what enters it, its calls as lines, what has to come out."""
+"""The contents of a module's stand-alone test: inputs, calls as lines, expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stand-alone test holds: tensors that go in, lines that run the operator, what has to come out."""
+"""The contents of a call's stand-alone test: inputs, the lines that run the operator, expected results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lockstep.replay.verdicts.roundoff import carrier
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What elements of a result may be off.
+    """The largest error that elements of a result may have.
 
     Parameters
     ----------

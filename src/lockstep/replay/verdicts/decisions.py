@@ -115,7 +115,7 @@ def decision_words(rerun: Rerun, other: Rerun, record: TensorRecord, others: Ten
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What dropout did on one side.
+    """The elements that dropout dropped on one side.
 
     Parameters
     ----------

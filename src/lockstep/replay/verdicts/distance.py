@@ -1,4 +1,4 @@
-"""How far a tensor is from what double precision gives, in the populations that it holds."""
+"""Measure how far a tensor is from double precision, apart for elements of very different magnitude."""
 
 from __future__ import annotations
 

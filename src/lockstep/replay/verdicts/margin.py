@@ -1,4 +1,4 @@
-"""What a result may be off that sound kernels made: one formula, for one call, for calls in a row, and for an update.
+"""Compute the tolerance of a result that was run again: one formula for a call, a chain of calls and an update.
 
 Double precision on the recorded inputs gives the truth. Arithmetic like the result's own, run again, gives the noise:
 how far a sound kernel is off here. Another sound kernel may be off some times that noise, and a few roundings whatever

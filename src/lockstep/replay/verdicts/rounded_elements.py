@@ -36,7 +36,7 @@ Mask = torch.Tensor | None
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What sound kernels round a result to.
+    """The values that correct kernels may round a result to.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How far off a sound kernel may always be, by what a call alone tells: dtypes and extents. Knows no torch."""
+"""Bound the error of a correct kernel by the dtypes and extents of a call alone. Knows no torch."""
 
 from __future__ import annotations
 

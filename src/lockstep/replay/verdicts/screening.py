@@ -1,4 +1,4 @@
-"""What need not be run again: outputs that cannot hold a local error worth finding. Loads no torch.
+"""Skip outputs that cannot hold a local error worth a re-run. Loads no torch.
 
 A re-run of both sides finds a fault where one side is further from double precision than a sound kernel may always be.
 Two things exclude that beforehand:

@@ -1,4 +1,4 @@
-"""Who answers questions about recorded calls by running them again in this process."""
+"""Answer questions about recorded calls by running them again in this process."""
 
 from __future__ import annotations
 

@@ -243,6 +243,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
         found.append(f"compared at the boundary of compiled code: {what}")
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
+    found += [comparison.unconfirmed] if comparison.unconfirmed else []
     found += end_words.in_headline(comparison.ends)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
     found += [one for one in comparison.endings if one not in said_before]

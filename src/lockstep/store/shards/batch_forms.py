@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Pointing:
-    """What whole numbers point at, of which every rank counts its own from 0.
+    """Whole numbers that point at rows, which every rank counts from 0.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Pointing:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is done with the parts of one tensor.
+    """The way to put the parts of one tensor together.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ cannot be put together is listed, and is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.put_together import (
     Calls,
     Key,
+    Numbered,
     Told,
     calls_by_key,
     made_of,
@@ -46,6 +47,7 @@ from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
 
 _BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
+Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 _ROUNDINGS = 4
 """Copies count as equal as far as in `joining`."""
 
@@ -106,7 +108,7 @@ class Joiner:
         self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
         self._between = 0
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Numbered, int] = {}
 
     # --- calls
 
@@ -120,18 +122,23 @@ class Joiner:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
 
-    def by_rank(self, step: int) -> list[dict[Key, Call]]:
-        """The calls of a step by what they are, of each rank."""
-        return [calls_by_key(rank.calls(step)) for rank in self.ranks]
-
     def of_state(self, state: StateRecord) -> Form:
         """How ranks hold a state."""
         return self._forms.of_state(state.name.partition("|")[0])
 
     def _step(self, step: int) -> Iterator[ReadCall]:
-        by_rank = self.by_rank(step)
-        whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
-        self._forms.begin(step, by_rank, whole)
+        for by_rank, whole in self.groups(step):
+            self._forms.begin(step, by_rank, whole)
+            yield from (call for _, call in self._group(by_rank, whole))
+
+    def groups(self, step: int) -> Iterator[Group]:
+        """The calls of a step on each rank, and on one, by what they are; several where batches come in parts."""
+        whole = self._one.calls(step) if step in self._one.steps else []
+        yield [calls_by_key(rank.calls(step)) for rank in self.ranks], calls_by_key(whole)
+
+    def _group(
+        self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+    ) -> Iterator[tuple[Key, ReadCall]]:
         for key, call in by_rank[0].items():
             if call.site.op.startswith(_BETWEEN_RANKS):
                 self._between += 1
@@ -140,11 +147,11 @@ class Joiner:
             if len(others) < len(by_rank) - 1:
                 self._told.apart["not every rank made the call"].append(str(call.site))
                 continue
-            yield self._call([call, *others], whole.get(key))
-        for number, found in enumerate(by_rank[1:], start=1):
+            yield key, self._call([call, *others], whole.get(key))
+        for found in by_rank[1:]:
             for key, call in found.items():
                 if key not in by_rank[0] and not call.site.op.startswith(_BETWEEN_RANKS):
-                    self._told.apart[f"rank{number} alone made them"].append(str(call.site))
+                    self._told.apart[f"{call.rank} alone made them"].append(str(call.site))
 
     def _call(self, calls: Sequence[Call], partner: Call | None) -> ReadCall:
         call = calls[0]

@@ -49,7 +49,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DimsFile:
-    """What a dims file says.
+    """The contents of a dims file.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the ranks of a training hold at its first and last recorded step and at its end, as one rank would hold it.
+"""Put the ranks' states at the first and last recorded step and at the end together, as one rank would have them.
 
 Recordings keep no tensor of these whole: copies are told by their digests and sketches. A part of a tensor is put
 together only where the recorded steps hold the same bits of it.

@@ -19,7 +19,7 @@ from lockstep.store.written_calls import known
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What ranks hold of one tensor.
+    """The parts of one tensor on all ranks.
 
     Parameters
     ----------

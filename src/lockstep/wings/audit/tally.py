@@ -1,4 +1,4 @@
-"""What an audit has found so far: results beyond their floor, and what could not be judged."""
+"""Collect the findings of an audit: results beyond their floor, and results that could not be judged."""
 
 from __future__ import annotations
 

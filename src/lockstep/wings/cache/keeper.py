@@ -1,4 +1,4 @@
-"""What a daemon keeps: sessions, their slabs, and who maps which. Takes messages and gives answers; knows no socket."""
+"""The state of a daemon: sessions, their slabs, and the processes that map them. Knows no socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data set and its transforms are: equal pipelines have equal descriptions, and what differs can be said."""
+"""Describe a data set and its transforms: equal pipelines get equal descriptions, and differences have words."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class CannotLayOutError(LockstepError):
 
 
 class DamagedSampleError(LockstepError):
-    """What lies there is no sample."""
+    """The bytes at this place are no sample."""
 
 
 @dataclass(frozen=True, slots=True)

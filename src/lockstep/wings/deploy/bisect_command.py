@@ -46,12 +46,12 @@ def bisect_fusions(
     seed: int,
     as_json: bool,
 ) -> int:
-    """Find the optimisation of the runtime that changes what an ONNX model computes.
+    """Find the optimisation of the runtime that changes the results of an ONNX model.
 
-    The model is run without any, then with all, and where a value changes by more than rounding makes of it, the
-    optimizers are searched: with half of them, a quarter, and so on. Each one that is found is left out, and the graph
-    that runs then is looked at, for the runtime takes a name that it does not know without a word. Exit code 0 if all
-    changes are rounding, 1 if one is more.
+    Lockstep runs the model without any optimizer, then with all. If a value changes by more than
+    rounding, it searches the optimizers by halves. It leaves out each one it finds and goes on.
+
+    Exit code 0 if all changes are rounding, 1 if one is more.
 
     \b
     lockstep bisect-fusions model.onnx

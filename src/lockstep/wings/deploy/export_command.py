@@ -1,4 +1,4 @@
-"""`lockstep export`: a model in a file that runs elsewhere, held against the original operator by operator."""
+"""`lockstep export`: write a model to a file, and compare it with the original operator by operator."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 @shared.option("--weights")
 @shared.option("--trust")
 @click.option("--dynamic", default="", metavar="NAMES",
-              help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
+              help="Leave these axes free: batch,seq names the first axes of each input; ids:1=seq[2:64] is axis 1 of"
+              " ids, with bounds.")  # fmt: skip
 @click.option(
     "--opset",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="The ONNX opset to write.",
+    help="Write this ONNX opset.",
 )
 @click.option("--half", is_flag=True, help="Export in float16.")
 @click.option("--plain", is_flag=True, help="Write the model without folding and fusing.")
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     help="Export a training step: sgd:lr=0.1,momentum=0.9, adam:lr=0.001 or adamw.",
 )
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
-              help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip
+              help="With --train-step: take this loss of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
               help="Keep this JSON in the file: class_names, preprocessing or other facts.")  # fmt: skip
 @shared.option("--keep", "recordings", old=["--recordings"])
@@ -75,12 +76,15 @@ def export(
     half: bool, plain: bool, train: str | None, loss: str, facts: Path | None, recordings: Path | None,
     entries: tuple[tuple[str, str], ...], seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
-    """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
+    """Export MODEL, and compare the file with the original, operator by operator, on the same inputs.
 
-    MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function, file.py:function); a
-    checkpoint or a recording with its --factory; a folder of Hugging Face; or a .pt2 of torch.export. First
-    nothing is optimised, then all of it, as the runtime will run it. Exit code 0 if both agree with the original, 1 if
-    one differs, 2 if that cannot be said; the file is written in each case, and its metadata says which it was.
+    MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function,
+    file.py:function); a checkpoint or a recording with its --factory; a folder of Hugging Face; or
+    a .pt2 of torch.export. Lockstep compares twice: with nothing optimised, and as the runtime will
+    run it.
+
+    Exit code 0 if both agree with the original, 1 if one differs, 2 if one could not be judged. The
+    file is written in each case; its metadata holds the verdicts.
 
     \b
     lockstep export nets:resnet -o resnet.onnx

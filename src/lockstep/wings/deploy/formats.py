@@ -34,7 +34,7 @@ _EMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be written: where, in which opset, which axes are free, whether plain, how it will be run.
+    """The request to write a file: path, opset, free axes, plain or not, runtime settings.
 
     `more` holds inputs that it is proven on besides those it is exported with.
     """
@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Written:
-    """A file that was written: what there is to say of it, and how it was held against the original."""
+    """A written file, with notes and its comparison with the original."""
 
     path: Path
     said: tuple[str, ...]

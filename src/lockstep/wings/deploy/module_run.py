@@ -45,7 +45,7 @@ _KEEPS_TENSORS = (
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """What calling a module showed.
+    """The results of calling a module.
 
     Parameters
     ----------

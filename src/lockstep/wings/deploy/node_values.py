@@ -1,4 +1,4 @@
-"""What the nodes of a program returned, whoever ran them, and how it is written down as a recording."""
+"""Write the results of a program's nodes as a recording, whoever ran them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEPT_BYTES = 1 << 20
 
 
 class NodeValues(Protocol):
-    """What the nodes of a program returned in one run."""
+    """The results of a program's nodes in one run."""
 
     def given(self) -> Mapping[str, Array]:
         """What the program was given, by name."""

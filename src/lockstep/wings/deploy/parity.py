@@ -1,4 +1,4 @@
-"""Whether an exported model computes what its module does: both as recordings, judged by the main job."""
+"""Compare an exported model with its module: both as recordings, judged by the main job."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ REFERENCE, PLAIN, BESIDE, AS_RUN = "eager", "plain", "eager-as-run", "as-run"
 
 @dataclass(frozen=True)
 class Parity:
-    """What holding a model against its program found.
+    """The result of comparing a model with its program.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""An exported program run by torch, node by node: what the exported model is held against."""
+"""Run an exported program in torch, node by node, to compare the exported model with it."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What running a model costs: latencies of each run in seconds, each node's time, and the runtime's peak memory."""
+    """The cost of running a model: latencies of each run in seconds, each node's time, peak memory."""
 
     latencies_s: tuple[float, ...]
     nodes: tuple[NodeTime, ...]

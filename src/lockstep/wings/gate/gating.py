@@ -54,7 +54,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """What gating found.
+    """The result of a gate.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What gating found, for a person: as text and as Markdown."""
+"""Print the result of a gate for a person: as text and as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside a dump of mindstudio-probe, `construct.json` and `stack.json`, and what the dump lacks."""
+"""Read `construct.json` and `stack.json` beside a dump of mindstudio-probe, and name missing parts."""
 
 from __future__ import annotations
 

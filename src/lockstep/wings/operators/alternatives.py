@@ -1,4 +1,4 @@
-"""What takes the place of an operator that a device lacks: an equal form, the CPU, or nothing."""
+"""Find the substitute for an operator that a device lacks: an equal form, the CPU, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device's list says of the operators that ran."""
+"""Look up the operators that ran in a device's list."""
 
 from __future__ import annotations
 

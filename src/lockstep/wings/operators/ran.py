@@ -89,7 +89,7 @@ class RanOperator:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What was run, and where that is known from.
+    """The operators that ran, and the source of that knowledge.
 
     Parameters
     ----------

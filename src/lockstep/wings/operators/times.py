@@ -1,4 +1,4 @@
-"""What operators take: processor time of each call alone, on numbers that are drawn.
+"""Measure the processor time of each operator alone, on drawn numbers.
 
 A recorder that looks at every tensor tells nothing of the times between. Run alone, nothing overlaps, and what stands
 between operators is not in it.

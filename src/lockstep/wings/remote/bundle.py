@@ -1,4 +1,4 @@
-"""What is sent to a machine: the folder of the script, and Lockstep itself, each file by the digest of its content."""
+"""Collect the files for another machine: the script's folder and Lockstep itself, each file by its digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the verb `replay`."""
+"""The parsed options of the verb `replay`."""
 
 from __future__ import annotations
 

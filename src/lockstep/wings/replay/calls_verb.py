@@ -35,7 +35,7 @@ from lockstep.wings.replay.written_test import tested, write_test
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What running calls again gave, and what stands beside it.
+    """The results of re-runs, with their context.
 
     Parameters
     ----------

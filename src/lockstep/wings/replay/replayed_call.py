@@ -15,7 +15,7 @@ from lockstep.wings.replay.replays import Replays
 
 
 class Conclusion(str, Enum):
-    """What re-runs on the recorded inputs say of what was recorded."""
+    """The conclusion that re-runs allow about a recorded result."""
 
     SOUND = "sound"
     TRANSIENT = "transient"

@@ -1,4 +1,4 @@
-"""What re-runs gave, as text."""
+"""Print the results of re-runs as text."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lockstep.wings.replay.replays import Replays
 
 @dataclass(frozen=True, slots=True)
 class SmallerInputs:
-    """What a search for smaller inputs found.
+    """The result of a search for smaller inputs.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the re-runs of an origin say.
+    """The words about the re-runs of an origin.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which of the calls that were run again a test is written of, and what it tells."""
+"""Choose the call that a test is written for, and print the result."""
 
 from __future__ import annotations
 

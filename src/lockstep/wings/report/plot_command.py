@@ -78,9 +78,11 @@ def plot(
 ) -> int:
     """Draw the charts of a comparison, or of REFERENCE alone, as PNG or SVG files.
 
-    Of two recordings: each metric of all pairs over execution order, where the runs part, and of the pair at fault, or
-    the one furthest apart, both histograms and where the error sits. Of one: its loss and other numbers over steps, and
-    the norms of parameters and gradients. Exit code as `lockstep compare`. Needs matplotlib, event files tensorboard.
+    Of two recordings: each metric of all pairs in order of execution, where the runs part, and both
+    histograms of the pair at fault. Of one: its loss and the norms of parameters and gradients over
+    steps. Exit code as `lockstep compare`.
+
+    Needs matplotlib; event files need tensorboard.
 
     \b
     lockstep plot ref cand -o plots

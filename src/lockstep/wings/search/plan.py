@@ -35,7 +35,7 @@ PRUNERS = {"median": "MedianPruner", "hyperband": "HyperbandPruner"}
 
 
 class Kind(str, enum.Enum):
-    """What values a parameter takes; the words are those of `type`."""
+    """The kind of values of a parameter; the words are those of `type`."""
 
     FLOAT = "float"
     INT = "int"
@@ -82,7 +82,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is made small or large.
+    """The number to make small or large.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a file says of a search.
+    """The contents of a search file.
 
     Parameters
     ----------

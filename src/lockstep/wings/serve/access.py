@@ -1,4 +1,4 @@
-"""Who is answered: on this machine everybody but a foreign web page, beyond it who knows the token."""
+"""Decide who gets an answer: on this machine all but foreign web pages, elsewhere clients with the token."""
 
 from __future__ import annotations
 

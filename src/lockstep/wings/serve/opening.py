@@ -1,4 +1,4 @@
-"""What is opened of a version, and how: wherever it is done, in this process or in a runner's."""
+"""Open a version's file, settings and signature, in this process or in a runner's."""
 
 from __future__ import annotations
 

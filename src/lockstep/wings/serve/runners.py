@@ -1,4 +1,4 @@
-"""What runs a model in this process: a thread, or the one that answers where the model is quick."""
+"""Run a model in this process: on a thread, or on the event loop's thread if the model is quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that choose what the others look at: recordings, a step, a rank, a side."""
+"""Commands that choose recordings, a step, a rank or a side for the other commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that look at what was recorded: the module tree, sites, names, numbers that are not finite."""
+"""Commands that show a recording: the module tree, sites, names, numbers that are not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The argument by which a command is told a site or one of its tensors, pasted as it is printed, and its completion."""
+"""Parse a site or a tensor as it was printed, and complete it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRINTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a printed site or tensor says; None for what it leaves open.
+    """The parts of a printed site or tensor; None for missing parts.
 
     Parameters
     ----------

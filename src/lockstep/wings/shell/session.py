@@ -1,4 +1,4 @@
-"""What a prompt is about: the recordings that are open, and the step, rank and side that are chosen of them."""
+"""The state of a prompt: open recordings, and the chosen step, rank and side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `lockstep bisect` found, as text and as values for JSON."""
+"""Print the result of `lockstep bisect`, as text and as values for JSON."""
 
 from __future__ import annotations
 

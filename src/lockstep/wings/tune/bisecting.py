@@ -13,7 +13,7 @@ from lockstep.wings.tune.switches import Ladder, State
 
 
 class Outcome(str, Enum):
-    """What a trial says of a state."""
+    """The result of a trial for a state."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -119,7 +119,7 @@ def _values(trial: Trial) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search of one ladder found.
+    """The result of searching one ladder.
 
     Parameters
     ----------

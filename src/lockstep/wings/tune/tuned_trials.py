@@ -1,4 +1,4 @@
-"""What a search runs: the command for a few steps with the clock, or recorded and compared with itself as it is."""
+"""Run the trials of a search: a few timed steps, or steps that are recorded and compared."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TIME_UP = "the time was used up"
 
 
 class Verdict(str, Enum):
-    """What became of a knob."""
+    """The verdict on a knob."""
 
     KEPT = "kept"
     SLOWER = "not faster"
@@ -79,7 +79,7 @@ class Trainings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What the search found.
+    """The result of the search.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a question of a page is answered: as JSON, with what went wrong in a sentence."""
+"""Answer a page's question as JSON, or an error as a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all runs: its page, its rows as they change, and the one thing that may be written, tags and notes."""
+"""The list of all runs: its page, its changing rows, and the writing of tags and notes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _BEYOND_ALL_RANKS = 2
 
 @dataclass(slots=True)
 class Followed:
-    """What came of following.
+    """The result of following.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The latest numbers of every tensor of a rank, for what a rule fires on."""
+"""Keep the latest numbers of every tensor of a rank, for the hits of rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of a watched training: a line as a rule fires, and what came of it at the end."""
+"""Print a watched training: a line when a rule fires, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockstep.wings.watch.watcher import (
 
 
 class Lines:
-    """Prints what fires as it comes, and the latest step every so many seconds."""
+    """Prints each hit as it comes, and the latest step every few seconds."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s

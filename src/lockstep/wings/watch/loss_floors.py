@@ -1,4 +1,4 @@
-"""What the losses of a candidate may be: those of a reference, and how far noise takes them."""
+"""The losses that a candidate may have: those of the reference, within its noise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lockstep.store.reader import RankRecording, Recording
 
 @dataclass(frozen=True, slots=True)
 class LossFloors:
-    """The losses that a training is held against.
+    """The losses that a training is compared with.
 
     Parameters
     ----------

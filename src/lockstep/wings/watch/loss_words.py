@@ -1,4 +1,4 @@
-"""What is said of losses that were followed."""
+"""Put the result of following losses into words."""
 
 from __future__ import annotations
 

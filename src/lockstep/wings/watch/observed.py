@@ -1,4 +1,4 @@
-"""A step as rules see it: its calls with their numbers, and what is remembered of the steps before it."""
+"""A step as rules see it: its calls with their numbers, and a memory of earlier steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Hit:
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of the steps of one rank that came before.
+    """The numbers of one rank's earlier steps.
 
     Parameters
     ----------

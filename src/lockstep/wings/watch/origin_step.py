@@ -1,4 +1,4 @@
-"""The step behind the first origin of a followed training, recorded apart with that operator's tensors whole."""
+"""Record the step after the first origin of a followed training, with that operator's whole tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a training, and what to check then, in which order; the texts stand in `symptoms.yaml`."""
+"""Symptoms of a training and the checks for each, in order; the texts stand in `symptoms.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs rules over the steps of a training as they come, and tells what is new."""
+"""Run rules over the steps of a training as they come, and report new hits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ WatchEvent = StepWatched | RuleFired | Noted | RuleSwitchedOff
 
 @dataclass(slots=True)
 class Watched:
-    """What came of watching a training.
+    """The result of watching a training.
 
     Parameters
     ----------

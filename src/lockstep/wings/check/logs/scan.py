@@ -81,7 +81,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in the logs, in order of appearance, and how much was looked at."""
+    """The messages found in logs, in order of appearance, and the amount that was read."""
 
     found: dict[Key, Found] = field(default_factory=dict)
     operators: AscendOperators = field(default_factory=AscendOperators)

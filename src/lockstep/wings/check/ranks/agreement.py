@@ -62,7 +62,7 @@ def facts() -> Mapping[str, Fact]:
 
 @dataclass(slots=True)
 class RankAnswers:
-    """What is known of the ranks, by the name of a fact: what is wrong in words, and why something is not known."""
+    """The answers about ranks, by the name of a fact: errors in words, and reasons for unknowns."""
 
     ranks: tuple[str, ...]
     steps: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What is known of two set-ups, aspect by aspect: same, differs, unknown."""
+"""The answer for each aspect of two set-ups: same, differs, unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of one aspect.
+    """The answer for one aspect.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How what arrives in the recorded steps differs: other samples, another order, another preprocessing."""
+"""Compare the batches of the recorded steps: other samples, another order, another preprocessing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps of two runs begin with and call: weights, states, micro-batches, clipping, losses, other calls."""
+"""Compare the steps of two runs: initial weights, states, micro-batches, clipping, losses, other calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two processes were started with, and how their models and optimizers are set up."""
+"""Compare the manifests of two processes: versions, switches, models and optimizers."""
 
 from __future__ import annotations
 

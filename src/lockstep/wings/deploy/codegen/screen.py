@@ -1,4 +1,4 @@
-"""What was generated, as text and as values of its JSON."""
+"""Print the result of code generation, as text and as values for JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CORTEX = ("arm-none-eabi-gcc", "qemu-system-arm")
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said about a generated program.
+    """The answer about a generated program.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ _LEAST_OPSET = 13
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be quantised, and how.
+    """The layers to quantise, and how.
 
     Parameters
     ----------

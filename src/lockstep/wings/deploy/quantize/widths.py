@@ -1,4 +1,4 @@
-"""What can be said of a width before anything is measured."""
+"""Check a width before anything is measured."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SCOPES = {
 
 @dataclass(frozen=True, slots=True)
 class DumpChoice:
-    """What `set_dump_switch` was asked for.
+    """The arguments of `set_dump_switch`.
 
     Parameters
     ----------

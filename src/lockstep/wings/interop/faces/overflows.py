@@ -1,4 +1,4 @@
-"""Where NaN or infinite numbers are made of finite ones: what the overflow checks of the old tools look for."""
+"""Find operators that make NaN or inf from finite numbers, as the overflow checks of the old tools do."""
 
 from __future__ import annotations
 

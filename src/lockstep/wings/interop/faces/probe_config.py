@@ -21,7 +21,7 @@ _PARTS = ("all", "forward", "backward", "input", "output")
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """What is dumped, where to, and when.
+    """The parts to dump, the folder, and the steps.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a version holds: it lies on several machines, and may be exchanged on one of them."""
+"""Compare the files of a version on several machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON of requests and responses, with tensors in it or as raw bytes behind it."""
+"""The JSON of requests and responses, with tensors in it or as raw bytes after it."""
 
 from __future__ import annotations
 

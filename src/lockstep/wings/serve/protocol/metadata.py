@@ -1,4 +1,4 @@
-"""What the server and its models say of themselves, in both transports."""
+"""The metadata of the server and its models, in both transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page asks of a graph, part by part: boxes in sight, lines of the tree, a node's tensors, what comes next."""
+"""Answer a page's questions about a graph: visible boxes, lines of the tree, a node's tensors, the next one."""
 
 from __future__ import annotations
 

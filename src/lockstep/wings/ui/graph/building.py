@@ -1,4 +1,4 @@
-"""The graph of one step, of its calls as they were aligned and of what the comparison says of their tensors."""
+"""Build the graph of one step from its aligned calls and the comparison of their tensors."""
 
 from __future__ import annotations
 

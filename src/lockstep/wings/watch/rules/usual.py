@@ -1,4 +1,4 @@
-"""What a number has been over the last steps, so that one far above it can be told."""
+"""The usual size of a number over the last steps, to tell one that is far above it."""
 
 from __future__ import annotations
 
