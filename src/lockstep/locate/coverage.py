@@ -70,7 +70,7 @@ class Coverage:
                     )
 
     def gaps(self, findings: Iterable[Finding]) -> list[str]:
-        """What was not judged, in a sentence each; nothing where all was."""
+        """Return a sentence for each thing that was not judged; empty if all was."""
         return [*self._unjudged(findings), *self._without_partner(), *self._unseen()]
 
     def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:

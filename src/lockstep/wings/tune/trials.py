@@ -74,7 +74,7 @@ class Trials:
         self._count = 0
 
     def run(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
-        """What comparing says of a state, in a sentence, and what the run told for a finer search."""
+        """Return the verdict on a state, in a sentence, with the run's facts for a finer search."""
         compared, notes = self.compared(state)
         if isinstance(compared, str):
             return Outcome.UNTOLD, compared, ()
@@ -154,7 +154,7 @@ def in_short(compared: Comparison) -> str:
 
 
 def results_of(compared: Comparison) -> list[Finding]:
-    """What is said of losses and of parameters' gradients."""
+    """Return the findings about losses and parameters' gradients."""
     wanted = (Role.LOSS, Role.PARAM_GRAD)
     return [one for one in compared.findings if one.pair.present.role in wanted]
 
