@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from lockstep.align.step import AlignedStep
+from lockstep.commands.what_next import Manner, what_next
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
@@ -32,7 +33,6 @@ from lockstep.locate.ledger import Ledger, State, last_updates
 from lockstep.locate.noise import measure_noise
 from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
 from lockstep.locate.walk import StepWalk
-from lockstep.locate.what_next import Manner, what_next
 from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
 from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.rerun_process import RerunsApart

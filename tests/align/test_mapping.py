@@ -57,12 +57,18 @@ def test_names_and_patterns_are_read_reference_first(tmp_path: Path) -> None:
     [
         ("modules: [a", "is no YAML (line 1"),
         ("modules: *a", "is no YAML"),
-        ("just words", "holds none of modules, parameters and operators"),
+        (
+            "just words",
+            "holds none of modules, parameters, operators, states, layouts, activations and guesses",
+        ),
         ("", "holds none of modules"),
-        ("module: {a: b}", "unknown key 'module'; there are modules, parameters and operators"),
+        ("module: {a: b}", "unknown key 'module'; there are modules, parameters, operators"),
         ("modules: [a, b]", "not a list of `reference: candidate`"),
         ("modules: {0: b}", "put what YAML takes for a number in quotes"),
         ("modules: {'a.*': b}", "different numbers of *"),
+        ("layouts: {a: OI to IO}", "'OI to IO' is no layout"),
+        ("activations: {a: b}", "write for example [NCHW -> NHWC]"),
+        ("guesses: {module: {a: b}}", "unknown key 'module'"),
         ("modules: !!python/object/apply:os.getcwd []", "is no YAML"),
     ],
 )
@@ -129,3 +135,33 @@ def test_a_name_that_means_nothing_is_said_with_the_nearest(
     with pytest.raises(UsageError) as caught:
         mapping.check(REFERENCE, CANDIDATE)
     assert sentence in str(caught.value)
+
+
+def test_layouts_states_and_the_model_itself_are_read_and_guesses_are_not_used(
+    tmp_path: Path,
+) -> None:
+    # given a mapping between two frameworks, with a guess
+    path = written(
+        tmp_path,
+        "modules: {'': net}\nstates: {exp_avg: momentum}\nlayouts: {'*.weight': OIHW -> HWIO}\n"
+        "activations: NCHW -> NHWC\nguesses: {modules: {act: net.relu}}\n",
+    )
+    mapping = NameMapping.read(path)
+    # when it is laid over two recordings
+    sides = (
+        Names(frozenset({"", "c", "act"}), frozenset({"c.weight"}), states=frozenset({"exp_avg"})),
+        Names(frozenset({"", "net.c", "net"}), frozenset({"net.c.kernel"}), states=frozenset({"momentum"})),
+    )  # fmt: skip
+    mapping.check(*sides)
+    names = mapping.names_between(*sides)
+    # then all below the model has the reference's path, and what optimizers keep its name
+    assert (names.module("net.c"), names.module("net")) == ("c", "")
+    assert names.tensor("net.c.kernel|momentum") == "net.c.kernel|exp_avg"
+    assert names.declared["c.weight"].axes == (2, 3, 1, 0)
+    assert [str(one) for one in names.activations] == ["NCHW -> NHWC"]
+    # and the guess is told, and does nothing
+    assert names.module("net.relu") == "relu"
+    assert mapping.unconfirmed().startswith("not used: 1 guess of")
+    # and a layout of what is not there is refused
+    with pytest.raises(UsageError, match=r"layouts: 'd\.weight' matches nothing in the reference"):
+        NameMapping(layouts={"d.weight": "OI -> IO"}).check(*sides)

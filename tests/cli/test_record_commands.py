@@ -99,6 +99,7 @@ def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     assert hidden_in(recording.path) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options", [(), ("--level", "aten", "--save", "tensors"), ("--level", "module")]
 )

@@ -34,7 +34,7 @@ Tensors
   judged by an error model (--all: every count and pair)
 
 Not compared
-  rank1 is in the reference only
+  rank1 occurs only in the reference
 
 Events
   step 1: loss-scale skip: the gradient scaler left the optimizer out

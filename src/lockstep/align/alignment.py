@@ -18,10 +18,11 @@ from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
+from lockstep.core.layouts import Layout
 from lockstep.core.operators import Family, canonical_name, family_of, operator_of
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.measure.axis_order import IN_ROW_ORDER, is_one_sequence, other_layout
+from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
 
 Token = Callable[[Call], Hashable]
 
@@ -400,7 +401,8 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
     if _records_alike(pair.reference, pair.candidate, names):
         return [
             Pair(left, right, pair.method)
-            if left.content.shape == right.content.shape and not names.layouts
+            if left.content.shape == right.content.shape
+            and not (names.layouts or names.activations)
             else described(Pair(left, right), pair.method, names)
             for left, right in zip(pair.reference.records, pair.candidate.records, strict=True)
         ]
@@ -445,10 +447,28 @@ def described(pair: Pair, method: str, names: NameMap) -> Pair:
     layout = names.layout(pair.reference.name) if names.layouts else None
     if layout is not None and len(layout) != sum(n != 1 for n in pair.reference.shape):
         layout = None  # an optimizer's step count has the parameter's name
+    if layout is None and names.activations and pair.reference.role not in _OF_PARAMETERS:
+        layout = _declared_layout(pair.reference.content, pair.candidate.content, names.activations)
     if layout is None and pair.reference.shape != pair.candidate.shape:
         layout = layout_of(pair)
     method = f"{method}, other layout" if layout is not None else method
     return Pair(pair.reference, pair.candidate, method, layout)
+
+
+def _declared_layout(
+    reference: Content, candidate: Content, declared: Collection[Layout]
+) -> Axes | None:
+    """The layout that a mapping file gives to tensors of these shapes.
+
+    A tensor of equal shape may have been brought into the other's layout before: the nearer of the two is taken, and no
+    third one.
+    """
+    for layout in declared:
+        if layout.shape(reference.shape) == candidate.shape:
+            axes = layout.without_ones(reference.shape)
+            if reference.shape != candidate.shape or is_nearer_in(axes, reference, candidate):
+                return axes
+    return None
 
 
 def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
@@ -506,4 +526,9 @@ def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
 
 
 def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
-    return (record.site.phase, record.role, record.occurrence, record.index)
+    """Two optimizers may keep other states, or the same in another order: names alone tell which is which."""
+    state = names.tensor(record.name).partition("|")[2] if record.role in _STATES else ""
+    return (record.site.phase, record.role, record.occurrence, record.index, state)
+
+
+_STATES = frozenset({Role.STATE, Role.STATE_AFTER})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.finding import Axes
+from lockstep.core.layouts import Layout
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 
@@ -26,6 +27,12 @@ class NameMap:
         Order of axes of parameters that the candidate keeps transposed, by the reference's name.
     found_by
         How the partner of a module path or tensor name of the candidate was found, in words.
+    states
+        Reference name by candidate name of what optimizers keep for a parameter.
+    declared
+        Layouts that a mapping file gives to parameters, by the reference's name.
+    activations
+        Layouts that it gives to everything else.
     """
 
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -33,9 +40,21 @@ class NameMap:
     operators: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, Axes] = field(default_factory=dict)
     found_by: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Layout] = field(default_factory=dict)
+    activations: tuple[Layout, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.modules or self.tensors or self.operators or self.layouts)
+        return any(
+            (
+                self.modules,
+                self.tensors,
+                self.operators,
+                self.layouts,
+                self.states,
+                self.activations,
+            )
+        )
 
     def module(self, path: str) -> str:
         """The reference's path of a candidate's module; below a renamed one, the same remainder.
@@ -46,7 +65,7 @@ class NameMap:
         above, below = path, ""
         while above:
             if above in self.modules:
-                return self.modules[above] + below
+                return (self.modules[above] + below).lstrip(".")
             above, _, last = above.rpartition(".")
             below = f".{last}{below}"
         return path
@@ -54,7 +73,7 @@ class NameMap:
     def tensor(self, name: str) -> str:
         """The reference's name of a candidate's parameter, buffer or optimizer state."""
         owner, mark, state = name.partition("|")
-        return self.tensors.get(owner, owner) + mark + state
+        return self.tensors.get(owner, owner) + mark + self.states.get(state, state)
 
     def layout(self, name: str) -> Axes | None:
         """Order of axes of the reference's parameter, its gradient or state in the candidate."""

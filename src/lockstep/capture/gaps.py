@@ -9,7 +9,7 @@ from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from lockstep.core.manifest import NotSeen
+from lockstep.core.manifest import GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS, NotSeen
 
 
 def gap_of(item: Module | Optimizer) -> NotSeen | None:
@@ -24,16 +24,11 @@ def gap_of(item: Module | Optimizer) -> NotSeen | None:
             "how replicas are made and gathered", "DataParallel does it in compiled code"
         )
     if _is(item, "torch.distributed.fsdp", "FSDPModule"):
-        return NotSeen(
-            "how parameters are gathered and gradients reduced", "FSDP2 does it between operators"
-        )
+        return NotSeen(GATHERED, "FSDP2 does it between operators")
     if _is(item, "torch.distributed.fsdp", "FullyShardedDataParallel"):
-        return NotSeen(
-            "gradients between backward and the optimizer",
-            "FSDP1 keeps them in flat parameters of its own",
-        )
+        return NotSeen(IN_FLAT_PARAMETERS, "FSDP1 keeps them in flat parameters of its own")
     if _is(item, "torch.distributed.optim", "ZeroRedundancyOptimizer"):
-        return NotSeen("updates of what other ranks own", "each rank records those of its own part")
+        return NotSeen(OF_OTHER_RANKS, "each rank records those of its own part")
     return None
 
 

@@ -9,7 +9,7 @@ from typing import IO
 
 from lockstep.capture.later_losses import LaterLosses
 from lockstep.capture.setup import rank_and_world_size
-from lockstep.core.followed_losses import (
+from lockstep.following.followed_losses import (
     LossComparison,
     ask_to_record,
     end_line,

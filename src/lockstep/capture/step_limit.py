@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lockstep.capture.apart import is_followed
 from lockstep.capture.untraced import untraced
-from lockstep.core.last_step import LastStep, last_step_in
+from lockstep.following.last_step import LastStep, last_step_in
 
 _LEAST_PATIENCE_S = 10.0
 _PAUSE_S = 0.05

@@ -9,6 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.not_compared import NotCompared, not_compared_of
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
@@ -403,7 +404,8 @@ class Comparison:
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
-    code 1. `not_run_again` names a framework whose operators Lockstep cannot run.
+    code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
+    mapping file that were not used.
     """
 
     reference: str
@@ -417,7 +419,7 @@ class Comparison:
     missing: int
     unaligned_reference: int
     unaligned_candidate: int
-    not_compared: tuple[str, ...]
+    not_compared: tuple[NotCompared, ...]
     notes: tuple[str, ...]
     events: tuple[Event, ...] = ()
     uniform: tuple[UniformChange, ...] = ()
@@ -430,10 +432,11 @@ class Comparison:
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
     not_run_again: str = ""
+    unconfirmed: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
-    endings: tuple[str, ...] = ()
-    crashes: tuple[str, ...] = ()
+    endings: tuple[NotCompared, ...] = ()
+    crashes: tuple[NotCompared, ...] = ()
     is_strict: bool = False
 
     @property
@@ -468,7 +471,7 @@ class Comparison:
         """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
         if not why or self.exit_code() != ExitCode.AGREES:
             return self
-        not_compared = (why, *self.not_compared)
+        not_compared = (not_compared_of(why), *self.not_compared)
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 

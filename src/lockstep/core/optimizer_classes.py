@@ -43,6 +43,7 @@ _OF_LBFGS = (
 )  # fmt: skip
 
 _CLASSES = {
+    "torch.optim.Adafactor": OptimizerClass((), ("row_var", "col_var", "variance")),
     "torch.optim.Adadelta": OptimizerClass((), ("square_avg",)),
     "torch.optim.Adagrad": OptimizerClass((), ("sum",)),
     "torch.optim.Adam": OptimizerClass(*_MOMENTS, "exp_avg_sq", "torch.optim.AdamW"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from lockstep.core.last_step import LastStep, ask_for_last_step
+from lockstep.following.last_step import LastStep, ask_for_last_step
 from lockstep.launch.kept_step import keep_step
 from lockstep.store.reader import RankRecording
 

@@ -21,7 +21,7 @@ _LEAVING = {
 def operators_unseen(*recordings: Recording) -> str:
     """Return how it is told that operators were not recorded, "not recorded at L0"; "" where they were."""
     gaps = (gap for one in recordings for gap in one.manifest.not_seen if gap.what == OPERATORS)
-    return next((gap.reason.partition(":")[0] for gap in gaps), "")
+    return next((f"not recorded{f' at {gap.level}' if gap.level else ''}" for gap in gaps), "")
 
 
 def between_words(origin: Origin, step: AlignedStep, unseen: str) -> str:

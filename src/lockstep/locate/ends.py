@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Course, Ends
-from lockstep.core.records import COPIES_APART_BY, Content
+from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.core.text import listed
@@ -133,8 +134,9 @@ def _unlike_copies(sides: tuple[Side, Side]) -> str:
         unlike = [
             key
             for key, state in side.end.items()
-            if (found := COPIES_APART_BY.fullmatch(state.content.note))
-            and not float(found[1]) <= _copies_tolerance(state.content, state.step)
+            if state.content.told.kind is NoteKind.COPIES_APART
+            and not float(state.content.told.fields[0])
+            <= _copies_tolerance(state.content, state.step)
         ]
         if unlike:
             verb = "differ" if len(unlike) > 1 else "differs"

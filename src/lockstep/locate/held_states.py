@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.reason import Reason
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase, Role, Site
@@ -42,13 +43,13 @@ class HeldStates:
     origins
         The first differences that are more than rounding, those of one moment and root as one.
     unclear
-        Differences that rounding may make, in words.
+        Differences that rounding may make.
     notes
         What else is to be known, in words.
     """
 
     origins: tuple[Origin, ...] = ()
-    unclear: tuple[str, ...] = ()
+    unclear: tuple[NotCompared, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -66,7 +67,7 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
         may have made of it is no difference.
     """
     found = beside(reference, candidate)
-    origins, unclear, known = list[Origin](), list[str](), set[str]()
+    origins, unclear, known = list[Origin](), list[NotCompared](), set[str]()
     for moment, left, right in _moments(reference, candidate):
         noise = None if equal else _noise(left, right)
         for root, keys in _differing(left, right, equal=equal).items():
@@ -79,8 +80,16 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
             if first.is_beyond:
                 origins.append(_origin(rank, moment, apart))
             elif equal:
-                names = listed([one.name for one in apart])
-                unclear.append(f"{rank}: {names} after step {first.step}, by rel {first.far:.2g}")
+                names = tuple(one.name for one in apart)
+                unclear.append(
+                    NotCompared(
+                        WhyNot.HELD,
+                        rank=rank,
+                        names=names,
+                        step=first.step,
+                        reason=f"{first.far:.2g}",
+                    )
+                )
     unclear.extend(_moving_alone(rank, reference, candidate))
     notes = [
         f"{root} is held beside the training and differs; nothing recorded tells whether it is used"
@@ -94,12 +103,12 @@ def _moments(reference: Side, candidate: Side) -> Iterator[tuple[Moment, States,
     yield Moment.LAST, reference.last, candidate.last
 
 
-def _moving_alone(rank: str, *sides: Side) -> Iterator[str]:
+def _moving_alone(rank: str, *sides: Side) -> Iterator[NotCompared]:
     """What one run alone holds beside its training, and changes."""
     roots = [beside(side) for side in sides]
     for name, one, other in zip(SIDES, roots, reversed(roots), strict=True):
         if alone := sorted(one.moving - other.every):
-            yield f"{rank}: {listed(alone)} changes beside the training in the {name} alone"
+            yield NotCompared(WhyNot.HELD_ALONE, rank=rank, names=tuple(alone), side=name)
 
 
 def _idle_that_differ(reference: Side, candidate: Side, found: Beside) -> list[str]:

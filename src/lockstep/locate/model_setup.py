@@ -253,8 +253,7 @@ def compiled_in(manifest: RankManifest) -> list[str]:
     return [
         _NAMED.get(what, f"module {what}" if what[:1].isdigit() else what)
         for gap in manifest.not_seen
-        if gap.reason.startswith("compiled: recorded at")
-        and (what := gap.what.removeprefix("inside of "))
+        if (what := gap.compiled)
     ]
 
 

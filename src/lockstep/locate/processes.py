@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lockstep.core.exit_codes import SIGNALLED
 from lockstep.core.finding import RanksCompared
-from lockstep.core.manifest import EXIT_AFTER, was_asked_to_end
-from lockstep.core.text import listed
+from lockstep.core.manifest import EXIT_AFTER, ended_itself, was_asked_to_end
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.locate.training_sides import SIDES, Side
 from lockstep.store.rank_names import rank_order
 from lockstep.store.reader import RankRecording, Recording
@@ -27,15 +27,7 @@ def ranks_compared(names: Iterable[str], *recordings: Recording) -> RanksCompare
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a training ended, in a sentence; `is_crash` unless it came to its own end or Lockstep ended it as asked."""
-
-    words: str
-    is_crash: bool
-
-
-def endings(reference: Recording, candidate: Recording) -> tuple[Ending, ...]:
+def endings(reference: Recording, candidate: Recording) -> tuple[NotCompared, ...]:
     """Return how the trainings ended that did not come to their own end with exit code 0."""
     both = (_as_recorded(reference), _as_recorded(candidate))
     found = [
@@ -43,8 +35,13 @@ def endings(reference: Recording, candidate: Recording) -> tuple[Ending, ...]:
         for one in _endings_of(side, run)
     ]  # fmt: skip
     if all(_was_asked(run, EXIT_AFTER) for run in both):  # as both were asked, it tells nothing
-        found = [one for one in found if one.is_crash]
+        found = [one for one in found if is_crash(one)]
     return tuple(found)
+
+
+def is_crash(ending: NotCompared) -> bool:
+    """Return whether a training ended neither by itself nor by Lockstep as asked."""
+    return ending.facts.why is not WhyNot.ENDED
 
 
 def with_exit_codes(
@@ -55,7 +52,7 @@ def with_exit_codes(
     def ended(side: Side, run: Recording) -> Side:
         run = _as_recorded(run)
         code, by = _crash_code(run), side.ended_by
-        if by and _is_own_end(by, run.manifest.exit_code):
+        if by and ended_itself(by, run.manifest.exit_code):
             by = ""
         return replace(side, ended_by=by or (f"exit code {code}" if code else ""))
 
@@ -75,26 +72,26 @@ def _is_foreign(recording: Recording) -> bool:
     return recording.is_of_another_tool
 
 
-def _endings_of(side: str, recording: Recording) -> Iterator[Ending]:
+def _endings_of(side: str, recording: Recording) -> Iterator[NotCompared]:
     """Return how one training ended: its processes first, then its command."""
     manifest, code = recording.manifest, _crash_code(recording)
-    by_ranks: dict[tuple[str, bool], list[str]] = {}
+    by_ranks: dict[tuple[WhyNot, str, str], list[str]] = {}
     for name, rank in recording.ranks.items():
-        how, is_crash = _end_of(rank, manifest.exit_code)
+        why, how = _end_of(rank, manifest.exit_code)
         if how and not (code and len(recording.ranks) == 1):
-            when = _when(rank) if is_crash else ""
-            by_ranks.setdefault((how + when, is_crash), []).append(name)
-    for (how, is_crash), names in by_ranks.items():
-        some = f"{listed(names)} of " if len(names) < len(recording.ranks) else ""
-        yield Ending(f"{some}the {side} was {how}", is_crash)
+            when = _when(rank) if why is WhyNot.CRASHED else ""
+            by_ranks.setdefault((why, how, when), []).append(name)
+    for (why, how, when), names in by_ranks.items():
+        every = len(recording.ranks)
+        yield NotCompared(why, side=side, names=tuple(names), of=every, reason=how, at=when)
     if code:
         ranks = list(recording.ranks.values())
         by = ranks[0].manifest.ended_by if len(ranks) == 1 else ""
         how = f" ({by or _signal_of(code)})" if by or _signal_of(code) else ""
         when = _when(ranks[0]) if len({_when(rank) for rank in ranks}) == 1 else ""
-        yield Ending(f"the {side}'s command ended with exit code {code}{how}{when}", True)
+        yield NotCompared(WhyNot.CRASHED, side=side, count=code, reason=how, at=when)
     elif manifest.state != "complete" and recording.ranks and not by_ranks:
-        yield Ending(f"the {side} has no end: its recorder was killed, or still records", True)
+        yield NotCompared(WhyNot.NO_END, side=side)
 
 
 def _crash_code(recording: Recording) -> int:
@@ -107,18 +104,14 @@ def _crash_code(recording: Recording) -> int:
     return 0 if asked else code
 
 
-def _end_of(rank: RankRecording, code: int | None) -> tuple[str, bool]:
-    """Return what ended a process before its recording was done, and whether that is a crash; "" for none."""
+def _end_of(rank: RankRecording, code: int | None) -> tuple[WhyNot, str]:
+    """Return what ended a process before its recording was done, "" for nothing, and whether that is a crash."""
     by = rank.manifest.ended_by
     if not by:
         is_cut = not (rank.is_closed or rank.manifest.stopped_because)
-        return ("cut off before its recording was closed", True) if is_cut else ("", False)
-    return f"ended by {by}", not (was_asked_to_end(by) or _is_own_end(by, code))
-
-
-def _is_own_end(by: str, code: int | None) -> bool:
-    """Return whether a process ended itself without a failure; earlier builds tell no code of `os._exit`."""
-    return by == "os._exit(0)" or (by == "os._exit" and code == 0) or by.startswith("os.exec")
+        return WhyNot.CRASHED, "cut off before its recording was closed" if is_cut else ""
+    asked = was_asked_to_end(by) or ended_itself(by, code)
+    return WhyNot.ENDED if asked else WhyNot.CRASHED, f"ended by {by}"
 
 
 def _was_asked(recording: Recording, option: str) -> bool:
@@ -144,4 +137,4 @@ def _signal_of(code: int) -> str:
     return signal.Signals(number).name if number in signal.valid_signals() else ""
 
 
-__all__ = ["Ending", "endings", "ranks_compared", "with_exit_codes"]
+__all__ = ["endings", "is_crash", "ranks_compared", "with_exit_codes"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Finding, OtherClass, UnalignedCalls
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
@@ -168,15 +169,13 @@ def are_other_classes(reference: str, candidate: str) -> bool:
 _TORCH = "torch."
 
 
-def unjudged_calls(calls: Sequence[UnalignedCalls], findings: Iterable[Finding]) -> Iterator[str]:
+def unjudged_calls(
+    calls: Sequence[UnalignedCalls], findings: Iterable[Finding]
+) -> Iterator[NotCompared]:
     """Say which calls without partner may change what is trained, for a rule that does not look at what calls do."""
     alone = [one for one in calls if not (one.beside or one.recomputed or one.returns_as)]
     if not alone or all(one.metrics.evidence is Evidence.DIGEST for one in findings):
         return
     count, first = sum(one.count for one in alone), alone[0]
-    have = "1 call has" if count == 1 else f"{count} calls have"
-    at = f" at {first.source}" if first.source else ""
-    yield (
-        f"{have} no partner, and thresholds alone do not tell whether that changes the training: first {first.op}{at}"
-        f", in the {first.side} alone; compare with --rule error-model"
-    )
+    at = f"{first.op} at {first.source}" if first.source else first.op
+    yield NotCompared(WhyNot.CALLS_NOT_JUDGED, count=count, at=at, side=first.side)

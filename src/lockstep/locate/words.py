@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from lockstep.align.settings import Setting
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.finding import Evidence
 from lockstep.core.reason import About, Clause, Reason
-from lockstep.core.records import COPIES_DIFFER
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
@@ -46,7 +46,7 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
         assert left is not None
         assert right is not None
         for side, one in (("reference", left), ("candidate", right)):
-            if one.content.note.startswith(COPIES_DIFFER):
+            if one.content.told.kind is NoteKind.COPIES_DIFFER:
                 return f"{name} is held by several ranks of the {side}, whose copies differ"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
     dtypes = [

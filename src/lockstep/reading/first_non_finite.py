@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from lockstep.core.records import MEMORY_AS_FOUND, Call, TensorRecord
+from lockstep.core.content_notes import NoteKind
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 
 _NOT_FINITE = {"inf", "nan", "infinity"}
@@ -304,7 +305,7 @@ def _has_infinite(arguments: dict[str, Any]) -> bool:
 def is_finite(record: TensorRecord) -> bool:
     """Whether a tensor has neither NaN nor inf, as far as is known; memory as `torch.empty` finds it says nothing."""
     numbers = record.statistics
-    if numbers is None or record.content.note == MEMORY_AS_FOUND:
+    if numbers is None or record.content.told.kind is NoteKind.UNWRITTEN:
         return True
     return not (numbers.nan_count or numbers.inf_count)
 

@@ -24,7 +24,7 @@ from lockstep.replay.refusals import CannotReplay
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch
 from lockstep.store.stored_tensor import StoredTensor
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 _LENGTH_BYTES = 8
 

@@ -21,7 +21,7 @@ from lockstep.replay.messages import Begin, Known, answer_in, packed, send
 from lockstep.replay.questions import Answer, Imports, Question
 from lockstep.replay.refusals import Crashed
 from lockstep.replay.worker import ONE_THREAD, READY
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 _MOST_CRASHES = 8
 """Processes that one comparison loses before it asks for no more."""

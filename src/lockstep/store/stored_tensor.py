@@ -9,7 +9,7 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.formulas import Formula, Stored
 from lockstep.core.records import Array, Pieces
 from lockstep.store.derived.derived_tensor import Derived
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ def _alterations(built: Rebuilt, record: TensorRecord) -> Iterator[tuple[str, Al
         return
     if record.dtype == "bool":
         yield "inverted", torch.logical_not
-    for words, alter in _CHANGES.items():
-        if record.dtype != "bool" or "rolled" in words:
-            yield words, alter
+    else:
+        yield from _CHANGES.items()
+    yield from _ROLLED.items()
     shape = record.shape
     if len(shape) > 1 and shape[-1] == shape[-2]:
         yield "transposed", partial(torch.transpose, dim0=-1, dim1=-2)
@@ -121,6 +121,8 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "doubled": lambda tensor: tensor * 2,
     "halved": lambda tensor: tensor / 2,
     "negated": lambda tensor: -tensor,
+}
+_ROLLED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rolled by one along its last axis": lambda tensor: tensor.roll(1, -1),
     "rolled back by one along its last axis": lambda tensor: tensor.roll(-1, -1),
 }

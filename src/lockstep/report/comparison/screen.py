@@ -161,7 +161,7 @@ def _unsaid(comparison: Comparison) -> list[str]:
     """What the headline of an agreement says of the processes, where it tells of a difference."""
     if comparison.verdict is not Verdict.DIVERGED:
         return []
-    ranks = ranks_words(comparison.ranks).removesuffix(", ")
+    ranks = ranks_words(comparison.ranks)
     ends = [one for one in comparison.endings if one not in comparison.not_compared]
     return [*([f"compared: {ranks}"] if ranks else []), *ends]
 

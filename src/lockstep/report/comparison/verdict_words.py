@@ -32,8 +32,10 @@ class Answer:
     ----------
     word
         The verdict, but for runs of which none is wrong and each computes in a precision of its own.
+    mark
+        What stands between the two: a colon, or nothing where a place follows.
     clauses
-        What follows it; the first one with its space or colon.
+        What follows it.
     source
         The source line of the first origin, or "".
     more
@@ -44,6 +46,7 @@ class Answer:
     """
 
     word: str
+    mark: str
     clauses: tuple[str, ...]
     source: str
     more: str
@@ -52,18 +55,23 @@ class Answer:
     @property
     def words(self) -> str:
         """What follows the first word, up to the source line."""
-        return "; ".join(self.clauses)
+        return f"{self.mark} {'; '.join(self.clauses)}"
 
     @property
     def rest(self) -> str:
-        """All that follows the first word, its colon or space left out."""
+        """All that follows the first word and its mark."""
         source = f", {self.source}" if self.source else ""
-        return " ".join(f"{self.words}{source} {self.more}".removeprefix(":").split())
+        return " ".join(f"{'; '.join(self.clauses)}{source} {self.more}".split())
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence, with its place and the source line of its first origin."""
-        return f"{self.word}{':' if self.words.startswith(':') else ''} {self.rest}"
+        return f"{self.word}{self.mark} {self.rest}"
+
+    @property
+    def short(self) -> str:
+        """The verdict, and where it is at a place that place."""
+        return self.word if self.mark else f"{self.word} {self.clauses[0]}"
 
 
 def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
@@ -71,8 +79,8 @@ def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
     tally = tally or tally_of(comparison.findings)
     word = "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
     source = source_words(comparison.origins[0]) if comparison.origins else ""
-    clauses, more = _clauses(comparison, tally), _more_origins(comparison, tally)
-    return Answer(word, tuple(clauses), source, more, comparison.exit_code())
+    (mark, clauses), more = _clauses(comparison, tally), _more_origins(comparison, tally)
+    return Answer(word, mark, tuple(clauses), source, more, comparison.exit_code())
 
 
 def headline(comparison: Comparison) -> str:
@@ -80,24 +88,25 @@ def headline(comparison: Comparison) -> str:
     return answer_of(comparison).headline
 
 
-def _clauses(comparison: Comparison, tally: Tally) -> list[str]:
+def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
+    """What follows the word of a verdict, and what stands between."""
     if comparison.other_precision_alone:
-        return [f" {_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
+        return "", [f"{_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
     if comparison.origins:
-        return [f" at {place_words(comparison.origins[0], tally)}"]
+        return "", [f"at {place_words(comparison.origins[0], tally)}"]
     compared = _compared(comparison, tally)
     if comparison.verdict is Verdict.AGREE:
-        return [f": {compared[0]}", *compared[1:]]
+        return ":", compared
     if comparison.verdict is Verdict.INCOMPARABLE:
         first = (*comparison.not_compared, *comparison.notes, "nothing could be compared")[0]
         more = [one for one in comparison.endings if one != first]
-        return [f": {first}", *(compared if comparison.compared else more)]
+        return ":", [first, *(compared if comparison.compared else more)]
     if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
-        return [f": {words}: {uniform_words(comparison.uniform[0])}"]
+        return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
     if parted := end_words.parting(comparison):
-        return [f" after the recorded steps: {parted}", *compared]
-    return [f": {comparison.inherited} tensors differ, but none can be named the first"]
+        return "", [f"after the recorded steps: {parted}", *compared]
+    return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
 
 
 def _more_origins(comparison: Comparison, tally: Tally) -> str:
@@ -204,7 +213,8 @@ OTHER_CHECKSUMS = "not judged (equal numbers, different checksums)"
 
 def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     """What was compared and how it came out; what was not judged, where there is any."""
-    steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
+    ranks = ranks_words(comparison.ranks)
+    steps = f"{ranks}{', ' if ranks else ''}{_steps(comparison.steps, comparison.trained)}"
     if not comparison.compared:
         return [f"{steps}no tensor was compared, so nothing was held against anything"]
     compared = f"{steps}{comparison.compared} tensors compared"
@@ -233,6 +243,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
         found.append(f"compared at the boundary of compiled code: {what}")
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
+    found += [comparison.unconfirmed] if comparison.unconfirmed else []
     found += end_words.in_headline(comparison.ends)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
     found += [one for one in comparison.endings if one not in said_before]
@@ -252,10 +263,10 @@ def _unaligned_words(comparison: Comparison, count: int) -> str:
 
 
 def ranks_words(ranks: RanksCompared) -> str:
-    """`rank 0 of 2, `; nothing where every rank was compared."""
+    """`rank 0 of 2`; nothing where every rank was compared."""
     if ranks.are_all or not ranks.numbers:
         return ""
-    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}, "
+    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}"
 
 
 def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:

@@ -20,6 +20,7 @@ from lockstep.store.shards.dims_file import DimsFile
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.put_together import (
+    Numbered,
     Told,
     calls_by_key,
     made_of,
@@ -115,7 +116,7 @@ class _Joiner:
         self._path, self._ranks, self._files, self._mesh = path, ranks, files, mesh
         self._told = Told()
         self._apart = self._told.apart
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Numbered, int] = {}
 
     def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""

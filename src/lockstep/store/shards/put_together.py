@@ -19,6 +19,8 @@ from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 Key = tuple[object, ...]
+Numbered = tuple[str, int]
+"""A call by its rank, and its id there."""
 _SEVERAL_A_SITE = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
 Calls = Iterator[ReadCall | NotSeen]
 
@@ -158,15 +160,15 @@ def record_key(record: TensorRecord) -> Key:
 def read_call(
     call: Call,
     tensors: Sequence[ReadTensor],
-    numbers: dict[int, int],
+    numbers: dict[Numbered, int],
     arguments: Mapping[str, object] | None = None,
 ) -> ReadCall:
     """Return a call of the first rank with the tensors of all; `numbers` are those of earlier calls by their id."""
-    numbers[call.id] = len(numbers)
+    numbers[(call.rank, call.id)] = len(numbers)
     return ReadCall(
         call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
         arguments=call.arguments if arguments is None else arguments, module_class=call.module_class,
-        parent=numbers.get(call.parent, -1), stack=call.stack, moment=call.sequence,
+        parent=numbers.get((call.rank, call.parent), -1), stack=call.stack, moment=call.sequence,
     )  # fmt: skip
 
 
@@ -178,6 +180,7 @@ def place_of(record: TensorRecord, call: Call) -> str:
 __all__ = [
     "Calls",
     "Key",
+    "Numbered",
     "Told",
     "calls_by_key",
     "made_of",

@@ -79,6 +79,8 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
     if (min(sizes) > 1 and any(map(is_placed, sides))) or has_axes(many):
         return None
     _check_ranks(many, max(sizes))
+    if whole := as_whole_batches(sides):
+        return whole
     if len(one.ranks) != 1 or min(sizes) != 1:
         raise UsageError(
             f"{sides[0].path} is of {sizes[0]} ranks and {sides[1].path} of {sizes[1]}, and nothing says how their"

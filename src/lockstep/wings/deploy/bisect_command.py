@@ -11,10 +11,10 @@ import click
 
 from lockstep.cli import options as shared
 from lockstep.cli.typed import typed_again
+from lockstep.commands.record_again import command_line
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import listed, shell_line, times
+from lockstep.core.text import listed, times
 from lockstep.report.json_text import enveloped, json_text
-from lockstep.store.record_command import program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.free_axes import extents_to_draw
 from lockstep.wings.deploy.fusions import Apart, Bisection, Culprit, Trials, search
@@ -110,7 +110,7 @@ def _lines(file: ModelFile, found: Bisection, given: list[str]) -> list[str]:
         lines += [
             "",
             "What next: run it without",
-            f"  {shell_line([*program(), 'run', str(file.path), *given, *words])}",
+            f"  {command_line('run', file.path, *given, *words)}",
         ]
     return lines
 

@@ -14,16 +14,15 @@ import click
 
 from lockstep.cli import options as shared
 from lockstep.cli.typed import typed_again
+from lockstep.commands.record_again import command_line, new_place
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
 from lockstep.core.replacement import replacing
-from lockstep.core.text import shell_line
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
-from lockstep.store.record_command import new_place, program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.stage import TARGET, Stage
 
@@ -154,7 +153,7 @@ def _again(entries: Sequence[tuple[str, str]], *more: str, without: Sequence[str
     """The command that was typed, with more to it."""
     left = ("entries", "as_json", "force", *without)
     typed = typed_again(click.get_current_context(), without=left)
-    return shell_line([*program(), "export", *typed, *_given((), entries, 0), *more, "--force"])
+    return command_line("export", *typed, *_given((), entries, 0), *more, "--force")
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
@@ -173,7 +172,7 @@ def _print(
         print_comparison(stage.parity.comparison)
     click.echo(f"\nwrote {written.path}")
     if written.path.suffix == ".onnx" and _exit_code(stages) == ExitCode.AGREES:
-        line = shell_line([*program(), "run", str(written.path), *(given or [])])
+        line = command_line("run", written.path, *(given or []))
         click.echo(f"\nWhat next: run it\n  {line}")
 
 
@@ -215,7 +214,7 @@ def _with_next(
             _again(entries, "--plain"),
         )
     elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
-        command = shell_line([*program(), "bisect-fusions", str(output), *given])
+        command = command_line("bisect-fusions", output, *given)
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
         following = WhatNext("export it again, and keep both recordings", _kept_again(entries))

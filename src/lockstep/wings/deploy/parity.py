@@ -17,6 +17,7 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.not_compared import not_compared_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
@@ -323,7 +324,7 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
     operators, compared = _counts(comparison)
     if operators and not compared:
         sentences.append("no operator was compared, only what the model returns")
-    not_compared = (*comparison.not_compared, *sentences)
+    not_compared = (*comparison.not_compared, *map(not_compared_of, sentences))
     differs = comparison.verdict is Verdict.DIVERGED
     return replace(
         comparison,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from lockstep.commands.what_next import Manner, what_next
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
-from lockstep.locate.what_next import Manner, what_next
 from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (

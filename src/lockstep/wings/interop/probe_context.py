@@ -26,7 +26,9 @@ def missing_in(task: str, level: str, names: Collection[str]) -> Iterator[NotSee
     if level == "L1":
         yield NotSeen(MODULES, "the dump's level was L1: every operator is told outside of them")
     if level == "L0":
-        yield NotSeen(OPERATORS, "not recorded at L0: that level has modules alone")
+        yield NotSeen(
+            OPERATORS, f"not recorded at {level}: that level has modules alone", level=level
+        )
     if not any(".backward" in name or GRADIENTS.fullmatch(name) for name in names):
         yield NotSeen("gradients", "the dump holds no backward")
     elif not any(map(GRADIENTS.fullmatch, names)):

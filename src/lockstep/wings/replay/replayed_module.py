@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.commands.record_again import command_for_tensors
 from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
@@ -17,7 +18,6 @@ from lockstep.replay.held_results import RECORDED
 from lockstep.replay.refusals import CannotReplay
 from lockstep.replay.replays import Replays
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import command_for_tensors
 from lockstep.wings.replay.chosen_calls import Chosen
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, replayed, result_json
 

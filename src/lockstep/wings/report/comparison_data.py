@@ -69,7 +69,7 @@ def gather(
     return ComparisonData(
         answer=comparison_json(comparison),
         headline=answer.rest,
-        first_clause=answer.clauses[0].removeprefix(":").strip(),
+        first_clause=answer.clauses[0],
         later_clauses="; ".join(answer.clauses[1:]),
         reasons=_reasons(comparison),
         advice=advice(comparison, reference, candidate),

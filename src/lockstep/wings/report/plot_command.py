@@ -14,7 +14,6 @@ from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.reading.recorded_series import (
-    BEHIND,
     GRADIENT,
     PARAMETER,
     Series,
@@ -187,7 +186,7 @@ def _of_one(recording: Recording) -> Iterator[Drawn]:
     tensors, _ = tensors_of(recording)
     charts: dict[str, list[Series]] = {}
     for one in (*losses_of(recording), *scalars_of(recording, tensors)):
-        charts.setdefault(one.name.removesuffix(BEHIND), []).append(one)
+        charts.setdefault(one.quantity, []).append(one)
     files: dict[str, int] = {}
     for name, series in charts.items():
         file = figures.safe_name(name)

@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from lockstep.core.errors import UsageError
-from lockstep.core.live_runs import live_runs
 from lockstep.core.text import shell_line
+from lockstep.following.live_runs import live_runs
 from lockstep.report.page import Card, Client, Page, Sentences, render_client
 from lockstep.report.page.areas import area_html
 from lockstep.report.page.tags import tag

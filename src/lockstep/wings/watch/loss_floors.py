@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.errors import UsageError
-from lockstep.core.followed_losses import ExpectedLoss
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss
+from lockstep.following.followed_losses import ExpectedLoss
 from lockstep.judge.tolerances import (
     CALIBRATION_MARGIN,
     CALIBRATION_MARGIN_16_BIT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep.commands.record_again import record_again
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import record_again
 from lockstep.wings.watch.chart import loss_chart
 from lockstep.wings.watch.loss_floors import LossFloors
 from lockstep.wings.watch.loss_following import FollowedRank, LossesFollowed

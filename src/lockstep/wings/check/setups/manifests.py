@@ -32,6 +32,9 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
     by_name = aspects_by_name_of_difference()
     packages = {"python", *left.packages, *right.packages}
     variables = {*left.environment, *right.environment}
+    precisions = {
+        name.replace("_", " ") for name in (*left.mixed_precision, *right.mixed_precision)
+    }
     for one in every_circumstance(left, right):
         if one.name in packages:
             aspect = "versions"
@@ -41,7 +44,7 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
             aspect = "wrappers"
         else:
             aspect = by_name.get(
-                one.setting or one.name, "amp" if "autocast" in one.name else "environment"
+                one.setting or one.name, "amp" if one.name in precisions else "environment"
             )
         if one.setting == SEED and not (left.seeds and right.seeds):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lockstep.core.records import PART_OF
+from lockstep.core.content_notes import NoteKind
 from lockstep.wings.watch.observed import ALL_RANKS, Hit, ObservedStep, Update
 
 _STATES = ("replicas-differ", "states of ranks")
@@ -70,7 +70,9 @@ def _states(step: ObservedStep) -> dict[str, _State]:
 
 def _state(update: Update) -> _State | None:
     before, gradient, after = update.before, update.gradient, update.after
-    if before is None or gradient is None or after is None or PART_OF.match(after.content.note):
+    if before is None or gradient is None or after is None:
+        return None
+    if after.content.told.kind is NoteKind.PART:
         return None
     if not (before.digest and gradient.digest and after.digest) or not update.has_gradient:
         return None

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.core.text import listed, shell_line
+from lockstep.core.text import listed
 from lockstep.locate.explained_origins import made_by
 from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import RecordAgain, pattern_for, program, record_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,8 @@ class _Asked:
                 else ("--only", calls[-1].site, "--steps", calls[-1].step)
             )
             return WhatNext(
-                "run it again, alone, on its recorded inputs", _line("replay", *self._paths, *site)
+                "run it again, alone, on its recorded inputs",
+                command_line("replay", *self._paths, *site),
             )
         if foreign:
             return self._at_site(records)
@@ -173,22 +174,25 @@ class _Asked:
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
         lines = [
-            _line("show", run.path, record.site, "--steps", record.step) for run, record in records
+            command_line("show", run.path, record.site, "--steps", record.step)
+            for run, record in records
         ]
         return WhatNext(_LOOK, " && ".join(lines))
 
     def _at_lone_site(self, run: Recording, record: TensorRecord) -> WhatNext:
         """A tensor that one run alone has, and what the other recorded of the same module in that step."""
-        lines = [_line("show", run.path, record.site, "--steps", record.step)]
+        lines = [command_line("show", run.path, record.site, "--steps", record.step)]
         other = self.reference if run is self.candidate else self.candidate
         if record.site.module and _has_module(other, record):
-            lines.append(_line("show", other.path, record.site.module, "--steps", record.step))
+            lines.append(
+                command_line("show", other.path, record.site.module, "--steps", record.step)
+            )
         return WhatNext(_LOOK, " && ".join(lines))
 
     def after_uniform(self, comparison: Comparison) -> WhatNext:
         whole = all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both)
         if whole and not any(run.other_framework for run in self.both):
-            return WhatNext("run one of them again, alone", _line("replay", *self._paths))
+            return WhatNext("run one of them again, alone", command_line("replay", *self._paths))
         if self._is_foreign:
             return self._what_they_hold()
         member = comparison.uniform[0].members[0]
@@ -219,12 +223,12 @@ class _Asked:
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
         if comparison.compared:
-            line = _line("compare", *self._paths, *self.manner.options, "--all")
+            line = command_line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)
         return self._what_they_hold()
 
     def _what_they_hold(self) -> WhatNext:
-        lines = [_line("show", path) for path in dict.fromkeys(self._paths)]
+        lines = [command_line("show", path) for path in dict.fromkeys(self._paths)]
         return WhatNext("see what each of them holds", " && ".join(lines))
 
     def after_agreement(self, comparison: Comparison) -> WhatNext:
@@ -243,7 +247,7 @@ class _Asked:
                 for run in self.both
             ]
             return self._recorded("compare later steps", recorded, verb="compare")
-        return WhatNext("see what a recording could not", _line("show", self.candidate.path))
+        return WhatNext("see what a recording could not", command_line("show", self.candidate.path))
 
     def _with_seed(self) -> WhatNext:
         recorded = [
@@ -266,11 +270,11 @@ class _Asked:
             words = "record the candidate with whole tensors, and run it again, alone"
         paths = [one.path for one in recorded]
         if len(paths) == 1:
-            last = _line("replay", *paths, "--whole")
+            last = command_line("replay", *paths, "--whole")
         elif self.manner.options or verb == "compare":
-            last = _line("compare", *paths, *self.manner.options)
+            last = command_line("compare", *paths, *self.manner.options)
         else:
-            last = _line(verb, *paths)
+            last = command_line(verb, *paths)
         words += _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
         if not all(one.is_whole for one in recorded):
             words += " (put in what the recording does not keep of its command)"
@@ -309,10 +313,6 @@ def _with_the_one_before(step: int) -> str:
 
 def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
     return len(recorded) == 2 and recorded[0].training == recorded[1].training
-
-
-def _line(*words: object) -> str:
-    return shell_line([*program(), *map(str, words)])
 
 
 def is_whole(call: Call) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.core.live_runs import announced, is_paused, live_runs
+from lockstep.following.live_runs import announced, is_paused, live_runs
 
 
 @pytest.fixture(autouse=True)

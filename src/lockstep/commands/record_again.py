@@ -105,7 +105,7 @@ def record_again(
     named = recording.new_beside
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
-    words = [*program(), "record"]
+    words = ["record"]
     for pattern in only:
         words += ["--only", pattern]
     words += [
@@ -119,7 +119,7 @@ def record_again(
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
     training = _training(manifest)
     environment = _environment(recording)
-    line = f"{_as_it_was(environment)}{shell_line(words)} {training}"
+    line = f"{_as_it_was(environment)}{command_line(*words)} {training}"
     known = not line.endswith(f" {UNKNOWN}") and MASK not in line
     return RecordAgain(
         path,
@@ -138,9 +138,7 @@ def command_again(recording: Recording, *words: str) -> str:
     """
     training = _training(recording.manifest)
     training = "COMMAND" if training == UNKNOWN or MASK in training else training
-    line = (
-        f"{_as_it_was(_environment(recording))}{shell_line([*program(), *words, '--'])} {training}"
-    )
+    line = f"{_as_it_was(_environment(recording))}{command_line(*words, '--')} {training}"
     folder = _other_folder(recording.manifest)
     return line if folder is None else f"(cd {shell_line([folder])} && {line})"
 
@@ -196,9 +194,10 @@ def new_place(path: Path) -> Path:
     return place
 
 
-def program() -> list[str]:
-    """How Lockstep is started from this shell."""
-    return ["lockstep"] if shutil.which("lockstep") else [sys.executable, "-m", "lockstep"]
+def command_line(*words: object) -> str:
+    """A command of Lockstep as it is typed in this shell, on one line and quoted: a verb and what it takes."""
+    program = ["lockstep"] if shutil.which("lockstep") else [sys.executable, "-m", "lockstep"]
+    return shell_line([*program, *map(str, words)])
 
 
 def _kept_options(options: Options, seed: int | None) -> list[str]:

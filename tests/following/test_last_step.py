@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.core.last_step import LastStep, ask_for_last_step, last_step_in
+from lockstep.following.last_step import LastStep, ask_for_last_step, last_step_in
 
 
 def test_what_was_asked_for_last_is_read(tmp_path: Path) -> None:
