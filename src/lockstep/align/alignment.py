@@ -18,10 +18,10 @@ from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.layouts import Layout
 from lockstep.core.operators import Family, canonical_name, family_of, operator_of
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.core.tensor_layouts import Layout
 from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
 
 Token = Callable[[Call], Hashable]

@@ -10,7 +10,7 @@ parameters:
   norm.gain: norm.weight
 operators:
   vendor.fused_norm: torch.nn.functional.layer_norm
-# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.layouts`)
+# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.tensor_layouts`)
 states: {exp_avg: momentum}
 layouts: {encoder.conv.weight: OIHW -> HWIO}    # of parameters, by the reference's name
 activations: [NCHW -> NHWC]
@@ -35,8 +35,8 @@ import yaml
 
 from lockstep.align.names import BY_FILE, NameMap
 from lockstep.core.errors import UsageError
-from lockstep.core.layouts import Layout
 from lockstep.core.patterns import nearest_names
+from lockstep.core.tensor_layouts import Layout
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.finding import Axes
-from lockstep.core.layouts import Layout
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
+from lockstep.core.tensor_layouts import Layout
 
 BY_FILE = "mapping file"
 """How a name was found that the user gave."""
