@@ -31,7 +31,7 @@ _TAKEN = {
     Role.PARAM_GRAD: UPDATE,
 }  # fmt: skip
 _GROUPS = {
-    CallKind.DATA: "batch", CallKind.INIT: "parameters as they were made", CallKind.LOSS: "loss",
+    CallKind.DATA: "batch", CallKind.INIT: "initial parameters", CallKind.LOSS: "loss",
     CallKind.GRADIENT: "gradients of parameters", CallKind.OPTIMIZER: "optimizer",
 }  # fmt: skip
 _PLACES = {kind.name: place for place, kind in enumerate(KINDS)}
