@@ -46,7 +46,7 @@ SUM = " + "
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a recording, or one rank of it, holds."""
+    """The names in a recording, or in one rank of it."""
 
     modules: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -215,7 +215,7 @@ class NameMapping:
             )
 
     def names_between(self, reference: Names, candidate: Names) -> NameMap:
-        """What the candidate's names are in the reference, for what these two hold."""
+        """Return the candidate's names in the reference's words, for the names that these two hold."""
         found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
         for rule in self.rules():
             for ours, theirs in rule.partners(reference, candidate):
