@@ -70,6 +70,10 @@ _ONE_UNSEEN = Region(unseen=1)
 _RESULTS = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 
 
+_UNRELATED = 1.0
+"""Relative distance from which two tensors are no nearer to each other than to zero."""
+
+
 class StepWalk:
     """Judges the forward and backward pass of one step of one rank.
 
@@ -529,6 +533,9 @@ class StepWalk:
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         if any(self._ledger.tainted(one) for one in (*entering, self._ledger.measure(forward))):
             return
+        given = self._ledger.measure(forward)
+        if given.shape_differs or (given.known and given.difference >= _UNRELATED):
+            return  # calls in one place that are given different things
         if self._is_made_alone(forward):
             return  # each run makes it by calls of its own: what is sent on to what enters those is judged there
         self._cut.add(key_of(forward))
