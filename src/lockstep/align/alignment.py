@@ -14,14 +14,16 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 
+from lockstep.align.calls_in_parts import calls_in_parts
 from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import Family, canonical_name, family_of, operator_of
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.measure.axis_order import IN_ROW_ORDER, is_one_sequence, other_layout
+from lockstep.core.tensor_layouts import Layout
+from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
 
 Token = Callable[[Call], Hashable]
 
@@ -53,9 +55,11 @@ def align_calls(
             more = _aligned_group(left, right, around)
             partners.update(more)
             taken.update(number for number, _ in more.values())
+    _leave_parts_alone(reference, known_as, partners)
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
+    _leave_parts_alone(reference, known_as, partners)
     calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
     pairs = {
         left: (
@@ -70,6 +74,14 @@ def align_calls(
     for one in align_by_content(reference, candidate, found):
         pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
     return _in_time(reference, candidate, pairs, names)
+
+
+def _leave_parts_alone(
+    reference: Sequence[Call], candidate: Sequence[Call], partners: dict[int, tuple[int, str]]
+) -> None:
+    found = {left: right for left, (right, _) in partners.items()}
+    for number in calls_in_parts(reference, candidate, found):
+        del partners[number]
 
 
 SAME_PLACE = "same place"
@@ -400,7 +412,8 @@ def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:
     if _records_alike(pair.reference, pair.candidate, names):
         return [
             Pair(left, right, pair.method)
-            if left.content.shape == right.content.shape and not names.layouts
+            if left.content.shape == right.content.shape
+            and not (names.layouts or names.activations)
             else described(Pair(left, right), pair.method, names)
             for left, right in zip(pair.reference.records, pair.candidate.records, strict=True)
         ]
@@ -445,10 +458,28 @@ def described(pair: Pair, method: str, names: NameMap) -> Pair:
     layout = names.layout(pair.reference.name) if names.layouts else None
     if layout is not None and len(layout) != sum(n != 1 for n in pair.reference.shape):
         layout = None  # an optimizer's step count has the parameter's name
+    if layout is None and names.activations and pair.reference.role not in _OF_PARAMETERS:
+        layout = _declared_layout(pair.reference.content, pair.candidate.content, names.activations)
     if layout is None and pair.reference.shape != pair.candidate.shape:
         layout = layout_of(pair)
     method = f"{method}, other layout" if layout is not None else method
     return Pair(pair.reference, pair.candidate, method, layout)
+
+
+def _declared_layout(
+    reference: Content, candidate: Content, declared: Collection[Layout]
+) -> Axes | None:
+    """The layout that a mapping file gives to tensors of these shapes.
+
+    A tensor of equal shape may have been brought into the other's layout before: the nearer of the two is taken, and no
+    third one.
+    """
+    for layout in declared:
+        if layout.shape(reference.shape) == candidate.shape:
+            axes = layout.without_ones(reference.shape)
+            if reference.shape != candidate.shape or is_nearer_in(axes, reference, candidate):
+                return axes
+    return None
 
 
 def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
@@ -506,4 +537,9 @@ def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
 
 
 def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
-    return (record.site.phase, record.role, record.occurrence, record.index)
+    """Two optimizers may keep other states, or the same in another order: names alone tell which is which."""
+    state = names.tensor(record.name).partition("|")[2] if record.role in _STATES else ""
+    return (record.site.phase, record.role, record.occurrence, record.index, state)
+
+
+_STATES = frozenset({Role.STATE, Role.STATE_AFTER})

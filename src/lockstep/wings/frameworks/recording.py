@@ -22,7 +22,8 @@ from lockstep.capture.environment import (
     request_from,
 )
 from lockstep.capture.process_ends import Endings, uncaught
-from lockstep.capture.sink import Sink, SinkCall
+from lockstep.capture.sink import Sink
+from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn
 from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
 from lockstep.core.selection import parse_ranks
