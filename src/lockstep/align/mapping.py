@@ -10,7 +10,7 @@ parameters:
   norm.gain: norm.weight
 operators:
   vendor.fused_norm: torch.nn.functional.layer_norm
-# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.layouts`)
+# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.tensor_layouts`)
 states: {exp_avg: momentum}
 layouts: {encoder.conv.weight: OIHW -> HWIO}    # of parameters, by the reference's name
 activations: [NCHW -> NHWC]
@@ -35,8 +35,8 @@ import yaml
 
 from lockstep.align.names import BY_FILE, NameMap
 from lockstep.core.errors import UsageError
-from lockstep.core.layouts import Layout
 from lockstep.core.patterns import nearest_names
+from lockstep.core.tensor_layouts import Layout
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
@@ -46,7 +46,7 @@ SUM = " + "
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a recording, or one rank of it, holds."""
+    """The names in a recording, or in one rank of it."""
 
     modules: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -91,11 +91,11 @@ def _read(path: Path) -> str:
     )  # a pipe would wait for its writer
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise UsageError(f"{path}: is no regular file; give a YAML file")
+            raise UsageError(f"{path}: is not a regular file; give a YAML file")
         data = opened.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
         raise UsageError(
-            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is no list of names"
+            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is not a list of names"
         )
     return data.decode("utf-8")
 
@@ -149,7 +149,7 @@ class NameMapping:
         Raises
         ------
         UsageError
-            If the file cannot be read, is no YAML, or holds something else than names.
+            If the file cannot be read, is not valid YAML, or holds something other than names.
         """
         try:
             value = yaml.safe_load(_read(Path(path)))
@@ -158,7 +158,7 @@ class NameMapping:
                 f"{path}: cannot be read ({error.strerror}); give a YAML file"
             ) from error
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"{path}: is no YAML ({_problem(error)})") from error
+            raise UsageError(f"{path}: is not valid YAML ({_problem(error)})") from error
         if not isinstance(value, dict):
             raise UsageError(f"{path}: holds none of {_listed(_KEYS)}; {_EXAMPLE}")
         for section, names in value.items():
@@ -215,7 +215,7 @@ class NameMapping:
             )
 
     def names_between(self, reference: Names, candidate: Names) -> NameMap:
-        """What the candidate's names are in the reference, for what these two hold."""
+        """Return the candidate's names in the reference's words, for the names that these two hold."""
         found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
         for rule in self.rules():
             for ours, theirs in rule.partners(reference, candidate):

@@ -1,4 +1,4 @@
-"""Verbs that take a training's command behind `--`, instead of what they take otherwise or beside it."""
+"""Verbs that take a training's command after `--`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _META = "lockstep.training"
 
 
 class TrainingBehind(click.Command):
-    """A command line in which what stands behind `--` is a training to run; `usage` is how the verb writes it."""
+    """A command that takes a training to run after `--`; `usage` is how its help writes that."""
 
     usage = "-- COMMAND..."
 
@@ -26,6 +26,6 @@ class TrainingBehind(click.Command):
 
 
 def training_command() -> tuple[str, ...]:
-    """What was typed behind `--`; nothing where there was none."""
+    """Return the words after `--`; empty if there are none."""
     command: tuple[str, ...] = click.get_current_context().meta.get(_META, ())
     return command

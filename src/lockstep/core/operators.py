@@ -1,4 +1,4 @@
-"""The catalogue of operators: what is known of each by its name, stated once for all rooms that ask.
+"""The catalogue of operators: facts about each by its name, stated once for all packages.
 
 `operator_of` gives the record of an operator: its family (which error model it shares), its traits, and where its
 factors, its axis and the share that it drops stand among its arguments. A new fact goes into one of the tables here.
@@ -115,7 +115,7 @@ _FAMILIES = {name: family for family, names in _NAMES.items() for name in names.
 
 
 class Trait(Enum):
-    """What several operators have in common besides their families."""
+    """A property that several operators share besides their families."""
 
     VIEWS = "returns the memory that it is given"
     CASTS = "converts to another dtype"
@@ -273,7 +273,7 @@ _NEUTRAL = {"mul": 1, "multiply": 1, "div": 1, "divide": 1, "pow": 1, "add": 0, 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is known of an operator, whatever it is spelled like.
+    """The facts about an operator, however it is spelled.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def canonical_name(op: str) -> str:
 
 @cache
 def operator_of(op: str) -> Operator:
-    """What is known of an operator or of a module class, by its name alone.
+    """Return the facts about an operator or a module class, by its name alone.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The losses of a training: of its recorded steps, and of those behind."""
+"""Read the losses of a training: of its recorded steps, and of the steps after them."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import path_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
+from lockstep.core.not_compared import NotCompared
 from lockstep.reading.chosen_calls import is_chosen, no_match
 from lockstep.store.reader import Recording, open_recording
 
@@ -62,8 +63,8 @@ class Pairing:
         """Whether another tool wrote one of them, or both."""
         return self.reference.is_of_another_tool or self.candidate.is_of_another_tool
 
-    def why_incomparable(self, steps: Collection[int] | None) -> str | None:
-        """Why nothing of these steps can be paired, in a sentence; None where something can."""
+    def why_incomparable(self, steps: Collection[int] | None) -> NotCompared | None:
+        """Why nothing of these steps can be paired; None where something can."""
         return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)
 
     def shared_steps(self, steps: Collection[int] | None) -> dict[int, list[str]]:
@@ -82,12 +83,12 @@ class Pairing:
         self.reference.close_tensors()
         self.candidate.close_tensors()
 
-    def not_compared(self, steps: Collection[int] | None) -> list[str]:
+    def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
         """Ranks and steps that only one side has, and what only one side looked at, once the steps were aligned."""
-        sentences = list(self.ranks.alone)
+        found = list(self.ranks.alone)
         for extent in self.extents.values():
-            sentences.extend(extent.not_compared(steps))
-        return [*sentences, *looked_at_more(self.view, self.extents.values())]
+            found.extend(extent.not_compared(steps))
+        return [*found, *looked_at_more(self.view, self.extents.values())]
 
     def notes(self) -> list[str]:
         """How ranks and names were put together, where that was not plain, and what one side kept less of."""

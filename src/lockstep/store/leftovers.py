@@ -1,4 +1,4 @@
-"""What processes leave in a recording that were killed in the midst of writing, or ended before they came to train."""
+"""Find processes that were killed while they wrote a recording, or that ended before they trained."""
 
 from __future__ import annotations
 

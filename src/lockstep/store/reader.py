@@ -111,7 +111,7 @@ _IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, INNER_BACKWARD, REWR
 
 
 class Recording:
-    """What one run left: a manifest, and per rank the calls with their tensor records.
+    """A recording: a manifest, and per rank the calls with their tensor records.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Recording:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
+        """Sentences about missing parts: a run that was cut short, or nothing recorded at all."""
         if not self.ranks:
             part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
             nothing = "no process of the command reached a training step, so nothing was recorded"
@@ -167,7 +167,7 @@ class Recording:
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
-        """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        """Words about trainings of the command that were not recorded, though nobody asked to leave them out."""
         if self.put_together_of is not None:
             by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
@@ -303,7 +303,7 @@ class RankRecording:
         return tuple(sentences)
 
     def index(self, progress: CountedProgress | None = None) -> Index:
-        """What is where, read once; `progress` hears how many of how many files are read."""
+        """Read the index of chunks once; `progress` gets the number of files read, and of all."""
         if self._index is None:
             self._index = Index(self._chunks, progress)
         return self._index
@@ -559,7 +559,7 @@ class _Decoder:
                 phase, role = _phase(phase_name), _role(role)
                 layout = layout_in(laid) if laid else None
                 if layout is not None and len(layout.strides) != len(content.shape):
-                    raise ValueError(f"{laid!r} is no layout of {len(content.shape)} axes")
+                    raise ValueError(f"{laid!r} is not a layout of {len(content.shape)} axes")
             except ValueError as error:
                 raise self._malformed(call_id, error) from error
             site = sites[call_id]

@@ -39,7 +39,8 @@ from lockstep.store.pace import REST_S, Pace
 from lockstep.store.permissions import open_private
 from lockstep.store.small_tensors import SmallContent, measured, whole
 from lockstep.store.staging import Buffers
-from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
+from lockstep.store.tensor_files import TensorFiles
+from lockstep.store.tensors import RawTensor, compacted, size_bytes, write_shard
 
 _CHUNK_RECORDS = 16384
 _CHUNK_CONTENTS = 4096

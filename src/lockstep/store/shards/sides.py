@@ -34,7 +34,9 @@ def side_by_side(
         If a recording cannot be read.
     """
     if len(dims) > 2:
-        raise UsageError("--dims is given three times; once is for both sides, twice for each")
+        raise UsageError(
+            "--dims is given three times; give it once for both recordings, or twice, once for each"
+        )
     sides = (reference, candidate)
     spread = [len(one.ranks) > 1 or _of_a_group(one) for one in sides]
     if dims and not any(spread):
@@ -79,6 +81,8 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
     if (min(sizes) > 1 and any(map(is_placed, sides))) or has_axes(many):
         return None
     _check_ranks(many, max(sizes))
+    if whole := as_whole_batches(sides):
+        return whole
     if len(one.ranks) != 1 or min(sizes) != 1:
         raise UsageError(
             f"{sides[0].path} is of {sizes[0]} ranks and {sides[1].path} of {sizes[1]}, and nothing says how their"

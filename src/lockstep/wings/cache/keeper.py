@@ -1,4 +1,4 @@
-"""What a daemon keeps: sessions, their slabs, and who maps which. Takes messages and gives answers; knows no socket."""
+"""The state of a daemon: sessions, their slabs, and the processes that map them. Knows no socket."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Keeper:
         }  # fmt: skip
 
     def answer(self, connection: int, message: m.Message) -> m.Message | None:
-        """What a connection is answered; None for messages that want no answer."""
+        """Return the answer to a message; None for messages that want none."""
         known = self._answers.get(type(message))
         return known(connection, message) if known else m.Refused("a message of no use here")
 

@@ -1,4 +1,4 @@
-"""Which golden a recording is held against: that of the machine which is most like the one that it was made on."""
+"""Choose the golden of the machine that is most like the one that made a recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ODD = re.compile(r"[^A-Za-z0-9.]+")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a training ran on, as far as a golden is chosen by it.
+    """The machine of a training, as far as the choice of a golden needs it.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Machine:
 
 
 def machine_of(recording: Recording) -> Machine:
-    """What a recording was made on.
+    """Return the machine that made a recording.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _release(version: str) -> tuple[int, int, int]:
 
 
 def differing_words(golden: Machine, here: Machine) -> str:
-    """What is other about the golden's machine, in words; "" where it is the same."""
+    """Return the differences of the golden's machine, in words; "" if it is the same."""
     aspects = (
         ("ranks", str(golden.ranks), str(here.ranks)),
         ("device", "+".join(golden.devices), "+".join(here.devices)),

@@ -1,4 +1,4 @@
-"""What `lockstep bisect` searches, one ladder after the other: first which switch, then which part of it."""
+"""The search of `lockstep bisect`: first for the switch, then for the part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `lockstep tune` tries and `lockstep run-tuned` applies: knobs with their values, and the YAML file of them."""
+"""The knobs of `lockstep tune` with their values, and the YAML file of `lockstep run-tuned`."""
 
 from __future__ import annotations
 

@@ -74,13 +74,16 @@ def tune(
 ) -> int:
     """Find settings that make the training of COMMAND faster and leave its numbers as they are.
 
-    You change no line of the script. Lockstep sets one knob after the other: threads, data loading, kernels of the
-    optimizer, torch.compile and more. A knob that is faster is recorded for two steps and compared with the training
-    as it is: noise may differ, a fault rejects the knob. Then pairs of runs, in turns, tell how much faster it is.
+    You change no line of the script. Lockstep tries one knob after the other: threads, data
+    loading, kernels of the optimizer, torch.compile and more. It records two steps with each faster
+    knob and compares them: noise may differ, a fault rejects the knob. Then pairs of runs, in
+    turns, measure how much faster it is.
 
-    What is kept stands in DIR/tuned.yaml, which `lockstep run-tuned` applies, and as an edit of the script.
+    DIR/tuned.yaml holds the kept knobs, for `lockstep run-tuned`; an edit of the script is beside
+    it.
 
-    Exit code 0 when the search is done, 2 if the training as it is cannot be timed, or does not repeat itself.
+    Exit code 0 when the search is done, 2 if the training cannot be timed, or does not repeat
+    itself.
 
     \b
     lockstep tune -- python train.py

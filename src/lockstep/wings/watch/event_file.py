@@ -22,7 +22,7 @@ _KEEPS_NOTHING = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class EventFile:
-    """Lines that are appended one by one, each in a single write; behind a hit the disk is told to keep them.
+    """Lines that are appended one by one, each in a single write; after a hit the file is synced.
 
     Parameters
     ----------

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.followed_losses import (
+from lockstep.core.manifest import Options
+from lockstep.following.followed_losses import (
     LossComparison,
     LossPair,
     forget_losses,
     heard_in,
     write_expected,
 )
-from lockstep.core.manifest import Options
 from lockstep.launch import Ended, Event, launch
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.watch.loss_floors import LossFloors

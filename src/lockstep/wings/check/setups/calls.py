@@ -1,4 +1,4 @@
-"""What the steps of two runs begin with and call: weights, states, micro-batches, clipping, losses, other calls."""
+"""Compare the steps of two runs: initial weights, states, micro-batches, clipping, losses, other calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.wings.check.setups.answers import Answers
 
 _SCALER = "torch._amp_"

@@ -23,7 +23,7 @@ TENSORS = "dump_tensor_data"
 
 @dataclass(frozen=True, slots=True)
 class ProbeChoice:
-    """What a config.json asks for.
+    """The settings of a config.json.
 
     Parameters
     ----------

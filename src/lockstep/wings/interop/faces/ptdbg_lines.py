@@ -16,7 +16,7 @@ _NAME = re.compile(r"(?P<api>.+?)[_.](?P<count>\d+)[_.](?P<phase>forward|backwar
 
 @dataclass(frozen=True, slots=True)
 class TensorLine:
-    """What a dump tells of one tensor, or of one plain number.
+    """The line of a dump for one tensor, or one plain number.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ class UnionGraph:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What is known of the tensors of every node, kept apart as it is asked for one node at a time.
+    """The facts about every node's tensors, kept apart because a page asks for one node at a time.
 
     Parameters
     ----------
