@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 
 from lockstep.core.manifest import Options, manifest_from_json
@@ -158,7 +159,7 @@ def take_traces(directory: Path) -> Traces:
     trace_of(directory).unlink(missing_ok=True)
     reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
     return Traces(
-        *max(reached, default=(Reached.NOTHING, "")),
+        *max(reversed(reached), key=itemgetter(0), default=(Reached.NOTHING, "")),
         frozenset(detail for name, detail in notes if name == TRAINS),
         sum(name == UNRECORDED_CHILD for name, _ in notes),
         sum(_numbers_behind(notes, LEFT_OUT)),
