@@ -331,7 +331,7 @@ class Recorder:
             self._end_and_advance(End.SAID)
 
     def forward_begins(self) -> None:
-        """A forward begins behind a backward: where the script updated its parameters, the step has ended."""
+        """End the step if a forward begins after a backward and the script has updated its parameters."""
         if not self._optimizers.at_work and self._updated_by_hand():
             self._end_and_advance(End.UPDATED_BY_HAND)
 

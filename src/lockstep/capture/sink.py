@@ -543,7 +543,7 @@ def frames_here(hidden: tuple[str, ...] = ()) -> tuple[Frame, ...]:
 
 
 def innermost(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The innermost frames of a stack that is too long, and behind them those of the user's own code."""
+    """Return the innermost frames of a stack that is too long, and after them those of the user's own code."""
     if len(frames) <= _MOST_FRAMES:
         return tuple(frames)
     half = _MOST_FRAMES // 2

@@ -55,7 +55,7 @@ class StepLimit:
         return counted >= self._steps
 
     def asked_elsewhere(self, counted: int) -> LastStep | None:
-        """What was asked for, where the step that begins now is to be the last and is recorded elsewhere."""
+        """Return the request, if the step that begins now is the last and is recorded elsewhere."""
         asked = None if self._asked_in is None else last_step_in(self._asked_in)
         return asked if asked is not None and asked.into and counted >= asked.step else None
 

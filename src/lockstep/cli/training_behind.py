@@ -13,7 +13,7 @@ class TrainingBehind(click.Command):
     usage = "-- COMMAND..."
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands behind `--` apart."""
+        """Keep the words after `--` apart."""
         if "--" in args:
             at = args.index("--")
             context.meta[_META] = tuple(args[at + 1 :])
@@ -21,7 +21,7 @@ class TrainingBehind(click.Command):
         return super().parse_args(context, args)
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        """`[OPTIONS]`, and what the verb takes."""
+        """Return `[OPTIONS]` and the verb's arguments."""
         return ["[OPTIONS]", self.usage]
 
 

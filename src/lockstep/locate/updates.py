@@ -1,5 +1,4 @@
-"""What lies outside of the two passes: initial parameters, the batch, and the optimizer's
-updates."""
+"""Judge the tensors outside of the two passes: initial parameters, the batch, the optimizer's updates."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Passages:
         self._work = 0
 
     def judged(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
-        """Judge a tensor behind a region.
+        """Judge a tensor after a region.
 
         Raises
         ------
