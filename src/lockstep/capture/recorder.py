@@ -499,7 +499,7 @@ class Recorder:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()
-        if self._limit is not None and self._limit.ends_behind(self.steps.number):
+        if self._limit is not None and self._limit.ends_after(self.steps.number):
             self._end()
             self._limit.end()
 

@@ -101,4 +101,4 @@ class OverflowCheck:
             warn(
                 f"the training ends after {self.found} overflows, as overflow_nums={self._most} asks"
             )
-            step.end_training_behind(step.number)
+            step.end_training_after(step.number)

@@ -7,7 +7,7 @@ import click
 _META = "lockstep.training"
 
 
-class TrainingBehind(click.Command):
+class TrainingCommand(click.Command):
     """A command that takes a training to run after `--`; `usage` is how its help writes that."""
 
     usage = "-- COMMAND..."
