@@ -55,8 +55,8 @@ def test_names_and_patterns_are_read_reference_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("modules: [a", "is no YAML (line 1"),
-        ("modules: *a", "is no YAML"),
+        ("modules: [a", "is not valid YAML (line 1"),
+        ("modules: *a", "is not valid YAML"),
         (
             "just words",
             "holds none of modules, parameters, operators, states, layouts, activations and guesses",
@@ -69,7 +69,7 @@ def test_names_and_patterns_are_read_reference_first(tmp_path: Path) -> None:
         ("layouts: {a: OI to IO}", "'OI to IO' is no layout"),
         ("activations: {a: b}", "write for example [NCHW -> NHWC]"),
         ("guesses: {module: {a: b}}", "unknown key 'module'"),
-        ("modules: !!python/object/apply:os.getcwd []", "is no YAML"),
+        ("modules: !!python/object/apply:os.getcwd []", "is not valid YAML"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_a_sentence(
@@ -86,7 +86,7 @@ def test_missing_and_binary_files_are_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml: cannot be read \(No such file"):
         NameMapping.read(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(UsageError, match=r"binary\.yaml: is no YAML"):
+    with pytest.raises(UsageError, match=r"binary\.yaml: is not valid YAML"):
         NameMapping.read(tmp_path / "binary.yaml")
 
 
@@ -98,9 +98,9 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (1 << 20) + b"\n")
     # when they are read as mappings, then each is refused at once
     for path, sentence in (
-        (link, "no regular file"),
-        (pipe, "no regular file"),
-        (tmp_path, "no regular file|Is a directory"),
+        (link, "not a regular file"),
+        (pipe, "not a regular file"),
+        (tmp_path, "not a regular file|Is a directory"),
         (large, "larger than"),
     ):
         with pytest.raises(UsageError, match=sentence):

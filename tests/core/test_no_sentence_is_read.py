@@ -20,7 +20,7 @@ OF_OTHERS = ("wings/migrate/", "wings/report/verdict_area.py")
 
 SENTENCES = frozenset({
     "headline", "sentence", "sentences", "note", "notes", "reason", "reasons", "words", "why", "gap", "not_compared",
-    "crashes", "endings", "missing", "unclear", "ended_by", "stopped_because", "lines_below", "origin_words",
+    "crashes", "endings", "unclear", "ended_by", "stopped_because", "lines_below", "origin_words",
 })  # fmt: skip
 """Names under which sentences are held, and functions that give some."""
 

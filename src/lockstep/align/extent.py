@@ -74,7 +74,7 @@ class View:
         left, right = self.reference.save, self.candidate.save
         if left == right:
             return []
-        both = "compared is what both kept of a tensor"
+        both = "only what both kept of a tensor was compared"
         return [
             f"the reference was recorded with --save {left}, the candidate with --save {right}: {both}"
         ]

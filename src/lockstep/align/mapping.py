@@ -91,11 +91,11 @@ def _read(path: Path) -> str:
     )  # a pipe would wait for its writer
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise UsageError(f"{path}: is no regular file; give a YAML file")
+            raise UsageError(f"{path}: is not a regular file; give a YAML file")
         data = opened.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
         raise UsageError(
-            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is no list of names"
+            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is not a list of names"
         )
     return data.decode("utf-8")
 
@@ -149,7 +149,7 @@ class NameMapping:
         Raises
         ------
         UsageError
-            If the file cannot be read, is no YAML, or holds something else than names.
+            If the file cannot be read, is not valid YAML, or holds something other than names.
         """
         try:
             value = yaml.safe_load(_read(Path(path)))
@@ -158,7 +158,7 @@ class NameMapping:
                 f"{path}: cannot be read ({error.strerror}); give a YAML file"
             ) from error
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"{path}: is no YAML ({_problem(error)})") from error
+            raise UsageError(f"{path}: is not valid YAML ({_problem(error)})") from error
         if not isinstance(value, dict):
             raise UsageError(f"{path}: holds none of {_listed(_KEYS)}; {_EXAMPLE}")
         for section, names in value.items():

@@ -77,7 +77,7 @@ class Share(Budget):
         except ValueError:
             share = 0.0
         if not 0.0 < share <= 1.0:
-            self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
+            self.fail(f"{text!r} is not a share; write 20% or 0.2", parameter, context)
         return share
 
 
@@ -92,7 +92,7 @@ class Duration(Budget):
         """Return the seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time; write 90s, 30m or 2h", parameter, context)
+            self.fail(f"{value!r} is not a time; write 90s, 30m or 2h", parameter, context)
         return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 

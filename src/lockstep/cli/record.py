@@ -147,7 +147,7 @@ def record(
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording
     for gap in recording.manifest.not_seen:
-        say(f"not recorded is {gap.what}: {gap.reason}")
+        say(f"not recorded: {gap.what}: {gap.reason}")
     if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
         gone = code and not was_there and _is_removed(directory)

@@ -12,8 +12,8 @@ from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdic
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.locate.explained_origins import made_by
-from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED
+from lockstep.locate.causes.explained_origins import made_by
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
 
 
@@ -105,7 +105,7 @@ def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
     return max(makers, key=itemgetter(0))[1] if makers else None
 
 
-_LOOK = "look at what was recorded there"
+_LOOK = "show what was recorded there"
 
 _MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
 
@@ -218,7 +218,7 @@ class _Asked:
             )
             for run in self.both
         ]
-        return self._recorded("see where the two part", recorded, verb="compare")
+        return self._recorded("see where the runs part", recorded, verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
@@ -229,7 +229,7 @@ class _Asked:
 
     def _what_they_hold(self) -> WhatNext:
         lines = [command_line("show", path) for path in dict.fromkeys(self._paths)]
-        return WhatNext("see what each of them holds", " && ".join(lines))
+        return WhatNext("see what each recording holds", " && ".join(lines))
 
     def after_agreement(self, comparison: Comparison) -> WhatNext:
         """Later steps, where there were some; else what a recording could not see."""
@@ -247,7 +247,7 @@ class _Asked:
                 for run in self.both
             ]
             return self._recorded("compare later steps", recorded, verb="compare")
-        return WhatNext("see what a recording could not", command_line("show", self.candidate.path))
+        return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
 
     def _with_seed(self) -> WhatNext:
         recorded = [

@@ -115,6 +115,10 @@ def _some(count: int | None, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
+def _s(facts: Facts, verb: str) -> str:
+    return verb if len(facts.names) > 1 else f"{verb}s"
+
+
 def _step_cut(facts: Facts) -> str:
     where = f"the {facts.side}'s recording ends" if facts.side else "both recordings end"
     why = f" ({facts.reason})" if facts.reason else ""
@@ -149,8 +153,8 @@ def _crashed(facts: Facts) -> str:
 
 def _less_recorded(facts: Facts) -> str:
     return (
-        f"{' and '.join(facts.names)} were not to be looked at in the other run, recorded were"
-        f" the reference with {facts.reference}, the candidate with {facts.candidate}"
+        f"{' and '.join(facts.names)} were left out of the other recording: the reference was recorded with"
+        f" {facts.reference}, the candidate with {facts.candidate}"
     )
 
 
@@ -186,7 +190,7 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     ),
     WhyNot.OTHER_MODEL: lambda one: (
         f"the two runs train different models: of {one.reference} module paths in the reference and"
-        f" {one.candidate} in the candidate, {one.count} occur in both"
+        f" {one.candidate} in the candidate, {one.count} occur in both; give --mapping if parts have other names"
     ),
     WhyNot.CRASHED: _crashed,
     WhyNot.ENDED: _crashed,
@@ -209,10 +213,12 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     WhyNot.STEP_CUT: _step_cut,
     WhyNot.RECORDING_CUT: _recording_cut,
     WhyNot.LESS_RECORDED: _less_recorded,
-    WhyNot.NOT_ALIGNED: lambda _: "no call of one run could be aligned with a call of the other",
+    WhyNot.NOT_ALIGNED: lambda _: (
+        "no call has a partner in the other run: check that both recordings are of one training"
+    ),
     WhyNot.CONTRADICTION: lambda one: f"in the {one.side}, {one.reason}",
     WhyNot.FILE_MISSING: lambda one: (
-        f"{_some(one.count, 'file is', 'files are')} not there that a dump names: {listed(one.names)}"
+        f"{_some(one.count, 'file that a dump names is', 'files that a dump names are')} missing: {listed(one.names)}"
     ),
     WhyNot.NO_PARTNER: lambda one: (
         f"{_some(one.count, 'tensor has', 'tensors have')} no partner, first {one.at}, missing in the {one.side}"
@@ -229,8 +235,8 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
         f" changes the training: first {one.at}, in the {one.side} alone; compare with --judge error-model"
     ),
     WhyNot.NUMBERS_ALONE: lambda one: (
-        f"{one.count} tensors agree in their extremes, mean and norm, as far as these were written, and nothing else is"
-        " known of them: others may have the same"
+        f"of {one.count} tensors only smallest and largest value, mean and norm are known, and agree: different tensors"
+        " can have the same"
     ),
     WhyNot.NOT_JUDGED: lambda one: (
         f"{one.count} tensors could not be judged, first {one.at}: {one.reason}"
@@ -245,10 +251,11 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     ),
     WhyNot.NOT_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
     WhyNot.HELD: lambda one: (
-        f"{one.rank}: {listed(one.names)} after step {one.step}, by rel {one.reason}"
+        f"{one.rank}: {listed(one.names)} after step {one.step} {_s(one, 'differ')} by rel {one.reason}, which may be"
+        " rounding"
     ),
     WhyNot.HELD_ALONE: lambda one: (
-        f"{one.rank}: {listed(one.names)} changes beside the training in the {one.side} alone"
+        f"{one.rank}: {listed(one.names)} {_s(one, 'change')} beside the training in the {one.side} alone"
     ),
     WhyNot.PARTS_LATER: lambda one: f"the runs part later: {one.reason}",
     WhyNot.TOLD: lambda one: one.reason,

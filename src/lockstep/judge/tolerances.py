@@ -12,7 +12,7 @@ SINGLE = 2.0**-24
 
 USUAL_GAIN = 4.0
 """If the inputs are too far apart for any bound, a difference counts as explained up to this relative amplification by
-one operator (`lockstep.locate.precision`: noise passes a matmul with a gain near 1); larger differences are not
+one operator (`lockstep.locate.setups.precision`: noise passes a matmul with a gain near 1); larger differences are not
 judged."""
 
 NOISE_MARGIN = 4.0

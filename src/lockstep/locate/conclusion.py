@@ -26,26 +26,26 @@ from lockstep.core.records import TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
-from lockstep.locate.between_modules import operators_unseen
-from lockstep.locate.causes import Causes
+from lockstep.locate.causes.between_modules import operators_unseen
+from lockstep.locate.causes.causes import Causes
 from lockstep.locate.choices import flipped_choices
-from lockstep.locate.circumstances import circumstances
 from lockstep.locate.coverage import Coverage
-from lockstep.locate.dtype_changes import DtypeChanges
-from lockstep.locate.ends import ends_between
-from lockstep.locate.held_states import HeldStates, held_states
-from lockstep.locate.idle_calls import IdleCalls
-from lockstep.locate.ledger import Ledger
+from lockstep.locate.ends.ends import ends_between
+from lockstep.locate.ends.held_states import HeldStates, held_states
+from lockstep.locate.ends.processes import endings, is_crash, ranks_compared, with_exit_codes
+from lockstep.locate.ends.training_sides import Side, training_sides
+from lockstep.locate.flow.ledger import Ledger
+from lockstep.locate.flow.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.left_out import left_out
-from lockstep.locate.lone_effects import lone_effects
-from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
-from lockstep.locate.origins import Origins, once_over_ranks, without_sent
+from lockstep.locate.lone_calls.idle_calls import IdleCalls
+from lockstep.locate.lone_calls.lone_effects import lone_effects
+from lockstep.locate.lone_calls.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.locate.overruled import overruled_words
-from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.processes import endings, is_crash, ranks_compared, with_exit_codes
-from lockstep.locate.tf32_allowed import tf32_allowed
-from lockstep.locate.training_sides import Side, training_sides
-from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
+from lockstep.locate.setups.circumstances import circumstances
+from lockstep.locate.setups.dtype_changes import DtypeChanges
+from lockstep.locate.setups.model_setup import ModelSetup, compiled_in, model_setup
+from lockstep.locate.setups.precision import PrecisionClasses
+from lockstep.locate.setups.tf32_allowed import tf32_allowed
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.other_tools import LEFT_OUT
 from lockstep.store.reader import RankRecording, Recording
@@ -251,7 +251,7 @@ def _ended(
     pairing = gathered.pairing
     if _ends_before(pairing, steps):
         last = max(gathered.steps, default=0)
-        return Ends(Course.UNKNOWN, f"what came after step {last} was not looked at"), []
+        return Ends(Course.UNKNOWN, f"nothing after step {last} was compared"), []
     equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
     sides = training_sides(pairing.ranks.both, pairing.names)
     sides = with_exit_codes(sides, pairing.reference, pairing.candidate)

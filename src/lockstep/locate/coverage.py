@@ -12,7 +12,7 @@ from lockstep.core.finding import Finding, Outcome, SetupDifference
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.module_differences import CLASS, OtherModule, unseen_inside
+from lockstep.locate.setups.module_differences import CLASS, OtherModule, unseen_inside
 
 _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
 

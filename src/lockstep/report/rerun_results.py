@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from lockstep.core.text import times
-from lockstep.replay.held_results import Held
+from lockstep.replay.calls.held_results import Held
 from lockstep.report.paragraphs import add_line, add_paragraph
 
 _MOST_REASONS = 8

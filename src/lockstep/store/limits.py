@@ -62,7 +62,7 @@ def size_of(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise CorruptError(
             path,
-            "is no regular file, and a recording holds nothing else",
+            "is not a regular file; a recording holds only regular files",
             advice="copy the recording as it was made",
         )
     return found.st_size
@@ -79,7 +79,7 @@ def check_directory(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         raise CorruptError(
             path,
-            "is no directory, as it is in a recording",
+            "is not a directory, and in a recording it is one",
             advice="copy the recording as it was made",
         )
 

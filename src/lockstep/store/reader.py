@@ -559,7 +559,7 @@ class _Decoder:
                 phase, role = _phase(phase_name), _role(role)
                 layout = layout_in(laid) if laid else None
                 if layout is not None and len(layout.strides) != len(content.shape):
-                    raise ValueError(f"{laid!r} is no layout of {len(content.shape)} axes")
+                    raise ValueError(f"{laid!r} is not a layout of {len(content.shape)} axes")
             except ValueError as error:
                 raise self._malformed(call_id, error) from error
             site = sites[call_id]

@@ -378,7 +378,7 @@ def cached(url: str, told: Progress = unheard) -> Path:
             f"{url}: is there in part; a copy goes on, or was interrupted and goes on when you run it again"
         )
     if MANIFEST not in names:
-        raise StorageError(f"{url}: is no recording; it holds no {MANIFEST}")
+        raise StorageError(f"{url}: is not a recording: it holds no {MANIFEST}")
     key = key_of(storage, names)
     place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16] / key[:16]
     whole = place.with_name(f"{place.name}.whole")

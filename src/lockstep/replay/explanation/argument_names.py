@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lockstep.core.records import TensorRecord
-from lockstep.replay.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
 
 _MISSING = object()
 

@@ -10,11 +10,11 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
+from lockstep.replay.calls.held_results import BACKWARD
 from lockstep.replay.explanation.changed_inputs import with_result
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Attempt, Mismatch
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.held_results import BACKWARD
 
 _MOST_SLICED = 1 << 22
 """Elements up to which every slice of every axis is looked at."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.core.operators import Trait, operator_of
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.argument_names import arguments_of
-from lockstep.replay.rebuild import Rebuilt, Slot
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ import torch
 
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.replay.calls.held_results import UPDATED
+from lockstep.replay.calls.machine import HERE
+from lockstep.replay.calls.optimizer_update import UpdateRerun
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.outcome import Outcome
 from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.held_results import UPDATED
-from lockstep.replay.machine import HERE
-from lockstep.replay.optimizer_update import UpdateRerun
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 _numbers = itertools.count(1)
 

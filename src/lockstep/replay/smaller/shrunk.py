@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from lockstep.core.text import printable
-from lockstep.replay.held_results import Held, Result, result_of
+from lockstep.replay.calls.held_results import Held, Result, result_of
 from lockstep.replay.smaller.cut import Cut
 
 _MOST_CHARACTERS = 4096

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from lockstep.replay.imported import import_named
-from lockstep.replay.rebuild import Rebuilt, Slot
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.imported import import_named
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.refusals import CannotReplay
 
 _PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 

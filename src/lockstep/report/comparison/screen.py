@@ -222,7 +222,7 @@ def _add_every_count(text: Text, comparison: Comparison, tally: Tally) -> None:
     counts = (
         (comparison.compared, "compared"),
         (tally.equal, "equal bit by bit"),
-        (tally.alike, "equal in every number: other bits (0 and -0), another dtype or layout"),
+        (tally.alike, "equal in value, different in bits (0 and -0), dtype or layout"),
         (tally.inside, "differ inside their tolerance"),
         (tally.beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
         (

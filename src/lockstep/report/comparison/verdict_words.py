@@ -216,7 +216,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     ranks = ranks_words(comparison.ranks)
     steps = f"{ranks}{', ' if ranks else ''}{_steps(comparison.steps, comparison.trained)}"
     if not comparison.compared:
-        return [f"{steps}no tensor was compared, so nothing was held against anything"]
+        return [f"{steps}no tensor was compared"]
     compared = f"{steps}{comparison.compared} tensors compared"
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (

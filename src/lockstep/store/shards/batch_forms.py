@@ -86,7 +86,7 @@ class Pointing:
         firsts = np.cumsum((0, *self.counts[:-1]))
         for part, count in zip(parts, self.counts, strict=True):
             if part.size and not (int(part.min()) >= 0 and int(part.max()) < count):
-                raise UnlikeDimsError(f"its numbers point behind the {count} rows of a rank")
+                raise UnlikeDimsError(f"its numbers point past the {count} rows of a rank")
         found = zip(parts, firsts, strict=True)
         return [places[first + part].astype(part.dtype) for part, first in found]
 

@@ -75,7 +75,7 @@ class TensorForms:
     def notes(self) -> Iterator[NotSeen]:
         """Return notes about tensors that one rank lacks."""
         if self._alone:
-            what = f"one rank has none; {self._alone}, of which ranks hold parts, were left out"
+            what = f"one rank has none; {self._alone}, which ranks hold in parts, were left out"
             yield NotSeen("tensors of ranks alone", what)
 
     # --- forms

@@ -11,10 +11,10 @@ from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.reading import is_chosen
-from lockstep.replay.held_results import RECORDED, RUNS_AGAIN, results_of
-from lockstep.replay.questions import Again, Answers
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.calls.held_results import RECORDED, RUNS_AGAIN, results_of
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.process.questions import Again, Answers
+from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
 

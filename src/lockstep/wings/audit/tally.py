@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lockstep.core.records import Call
 from lockstep.core.site import Site
-from lockstep.replay.held_results import RECORDED, Held, Result, results_of
+from lockstep.replay.calls.held_results import RECORDED, Held, Result, results_of
 
 Place = tuple[Site, str, str]
 """A site, and the role and the name of one of its results."""

@@ -21,10 +21,10 @@ from lockstep.core.not_compared import not_compared_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
-from lockstep.locate.noise import measure_noise
+from lockstep.locate.flow.noise import measure_noise
 from lockstep.reading.paired_steps import opened
-from lockstep.replay.local_error import LocalErrorJudge
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.wings.deploy.as_run_judge import AsRunJudge
 from lockstep.wings.deploy.calls import (
     WrittenRun,

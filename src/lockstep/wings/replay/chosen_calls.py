@@ -15,7 +15,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.reading import calls_matching, check_choice, every_call
 from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
-from lockstep.replay.held_results import RUNS_AGAIN, results_of
+from lockstep.replay.calls.held_results import RUNS_AGAIN, results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording
 

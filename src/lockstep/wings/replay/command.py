@@ -9,11 +9,11 @@ import click
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
 from lockstep.core.selection import RankSelection, StepSelection
-from lockstep.replay.imported import import_of
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.imported import import_of
 from lockstep.wings.replay.asked import Asked
 from lockstep.wings.replay.calls_verb import exit_code, replay_calls, say_unmet
 from lockstep.wings.replay.module_verb import replay_modules
+from lockstep.wings.replay.replays import Replays
 
 
 @click.command()

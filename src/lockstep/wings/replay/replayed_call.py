@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any
 
 from lockstep.core.records import Call
-from lockstep.replay.held_results import RECORDED, Held, Result
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.held_results import RECORDED, Held, Result
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.wings.replay.chosen_calls import Chosen
+from lockstep.wings.replay.replays import Replays
 
 
 class Conclusion(str, Enum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.replay.held_results import RECORDED, Held, Result
-from lockstep.replay.refusals import NO_OPERATOR
+from lockstep.replay.calls.held_results import RECORDED, Held, Result
+from lockstep.replay.calls.refusals import NO_OPERATOR
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.rerun_results import add_refusals, figures

@@ -70,7 +70,7 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
         yield Advice("write a test of it for the maker of the device", line, words)
     if shown:
         words = "statistics, arguments and call stack"
-        yield Advice("look at what was recorded there", " && ".join(shown), words)
+        yield Advice("show what was recorded there", " && ".join(shown), words)
     for run, record in both[::-1]:
         if whole and record is not None:
             file = new_place(Path("origin.safetensors"))

@@ -107,7 +107,9 @@ def settings_of(path: Path) -> dict[str, Any]:
         settings = yaml.safe_load(file.read_text())
         wrong = [name for name, value in settings.items() if type(value) is not _KINDS.get(name)]
     except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
-        raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
+        raise UsageError(
+            f"{file}: is not a YAML file of settings ({type(error).__name__})"
+        ) from error
     if wrong:
         raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(_KINDS)}, or of another type")
     for name, least in (("most", 1), ("threads", 0)):

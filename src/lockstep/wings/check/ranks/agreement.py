@@ -16,7 +16,7 @@ from lockstep.core.process import rank_number
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
-from lockstep.locate.model_setup import model_setup
+from lockstep.locate.setups.model_setup import model_setup
 from lockstep.measure.measured_pair import measure_pair
 from lockstep.reading.paired_steps import Given, opened
 from lockstep.store.reader import RankRecording, Recording

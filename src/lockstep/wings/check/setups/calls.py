@@ -14,7 +14,7 @@ from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.wings.check.setups.answers import Answers
 
 _SCALER = "torch._amp_"

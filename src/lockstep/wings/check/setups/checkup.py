@@ -11,7 +11,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import SetupDifference, WhatNext
 from lockstep.core.garbage import rare_collections
 from lockstep.core.site import CallKind
-from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.locate.setups.model_setup import ModelSetup, model_setup
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.store.reader import RankRecording
 from lockstep.wings.check.setups.answers import Answers
@@ -55,7 +55,7 @@ def _what_next(pairing: Pairing, answers: Answers) -> WhatNext:
         return WhatNext("see whether that changes numbers", line)
     if pairing.reference.is_of_another_tool:
         line = " && ".join(command_line("show", one.path) for one in sides)
-        return WhatNext("see what each of them holds", line)
+        return WhatNext("see what each recording holds", line)
     line = command_again(pairing.reference, "check", "--repeat", "2")
     return WhatNext("see whether the reference is repeatable", line)
 

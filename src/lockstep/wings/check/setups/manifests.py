@@ -13,8 +13,8 @@ from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup,
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
-from lockstep.locate.circumstances import SEED, every_circumstance, is_known
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.setups.circumstances import SEED, every_circumstance, is_known
+from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference

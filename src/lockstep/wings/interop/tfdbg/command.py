@@ -84,7 +84,7 @@ def _named(file: Path | None) -> list[str]:
     try:
         if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             raise UsageError(
-                f"{file}: is no file of at most {_MOST_BYTES} bytes; give what `lt > FILE` listed"
+                f"{file}: is not a file of at most {_MOST_BYTES} bytes; give what `lt > FILE` listed"
             )
         names = tensor_names(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:

@@ -210,7 +210,7 @@ def octets(parts: bytes | memoryview | list[bytes]) -> Array:
 def _objects(told: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found = told.get(name, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RequestError(f"{name} is no list of objects")
+        raise RequestError(f"{name} is not a list of objects")
     return found
 
 
