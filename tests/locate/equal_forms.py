@@ -87,7 +87,7 @@ def train(form: Form, *, dtype: torch.dtype = torch.float32, in_script: bool = F
         optimizer.step()
 
 
-def _as_heads(x: Tensor) -> Tensor:
+def as_heads(x: Tensor) -> Tensor:
     return x.view(ROWS, TIME, 2, 4).transpose(1, 2)
 
 
@@ -219,14 +219,14 @@ VIEWS: dict[str, EqualForms] = {
         lambda m, x: x[:, :4].mean(2)[:, :, None] * x[:, :4],
     ),
     "heads": EqualForms(
-        lambda m, x: _as_heads(x),
+        lambda m, x: as_heads(x),
         lambda m, x: x.view(ROWS, TIME, 2, 4).permute(0, 2, 1, 3),
         lambda m, x: x.view(ROWS, 2, TIME, 4),
     ),
     "heads put together": EqualForms(
-        lambda m, x: _as_heads(x).tanh().transpose(1, 2).reshape(ROWS, TIME, WIDTH),
-        lambda m, x: torch.cat(_as_heads(x).tanh().unbind(1), -1),
-        lambda m, x: torch.cat(_as_heads(x).tanh().unbind(1)[::-1], -1),
+        lambda m, x: as_heads(x).tanh().transpose(1, 2).reshape(ROWS, TIME, WIDTH),
+        lambda m, x: torch.cat(as_heads(x).tanh().unbind(1), -1),
+        lambda m, x: torch.cat(as_heads(x).tanh().unbind(1)[::-1], -1),
     ),
     "moved axes": EqualForms(
         lambda m, x: x.movedim(1, 2),
@@ -374,7 +374,7 @@ def _rms_norm(m: Written, x: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def _attention(x: Tensor, scale: float) -> Tensor:
-    q = _as_heads(x)
+    q = as_heads(x)
     scores = q @ q.transpose(-2, -1) * scale
     mask = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
     return scores.masked_fill(mask, -math.inf).softmax(-1) @ q
@@ -469,7 +469,7 @@ PARTS: dict[str, EqualForms] = {
         lambda m, x: torch.where(x > 0, 0.1 * x, x),
     ),
     "attention": EqualForms(
-        lambda m, x: functional.scaled_dot_product_attention(*[_as_heads(x)] * 3, is_causal=True),
+        lambda m, x: functional.scaled_dot_product_attention(*[as_heads(x)] * 3, is_causal=True),
         lambda m, x: _attention(x, 0.5),
         lambda m, x: _attention(x, 1.0),
     ),

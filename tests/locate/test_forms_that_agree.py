@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from chunked_forms import IN_PARTS
 from equal_forms import PARTS, STEPS, VIEWS, EqualForms, Form, train
 from spelled_forms import CONSTANTS, REJOINED, SPELLINGS
 from torch import nn
@@ -14,7 +15,7 @@ import lockstep
 from lockstep.core.finding import Comparison, Kind, Verdict
 from lockstep.core.site import Phase
 
-EACH = [(name, forms) for name, forms in (VIEWS | PARTS | SPELLINGS | CONSTANTS | REJOINED).items()]
+EACH = [*(VIEWS | PARTS | SPELLINGS | CONSTANTS | REJOINED | IN_PARTS).items()]
 WEIGHTS = ("sketch", "tensors", "stats")
 
 
