@@ -261,7 +261,7 @@ def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
 
 @hookspec
 def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
-    """What devices can run, and what they cannot."""
+    """Return lists of the operators that devices can and cannot run."""
 
 
 @hookspec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lockstep
 from lockstep.align.mapping import NameMapping
 from lockstep.core.errors import UsageError
-from lockstep.core.layouts import Layout
+from lockstep.core.tensor_layouts import Layout
 
 NAMES = NameMapping(
     parameters={

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 
+from lockstep.align.calls_in_parts import calls_in_parts
 from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.paired_records import layout_of
@@ -53,9 +54,11 @@ def align_calls(
             more = _aligned_group(left, right, around)
             partners.update(more)
             taken.update(number for number, _ in more.values())
+    _leave_parts_alone(reference, known_as, partners)
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
+    _leave_parts_alone(reference, known_as, partners)
     calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
     pairs = {
         left: (
@@ -70,6 +73,14 @@ def align_calls(
     for one in align_by_content(reference, candidate, found):
         pairs[one.reference.id] = (one.candidate.id, one.method, one.only_results)
     return _in_time(reference, candidate, pairs, names)
+
+
+def _leave_parts_alone(
+    reference: Sequence[Call], candidate: Sequence[Call], partners: dict[int, tuple[int, str]]
+) -> None:
+    found = {left: right for left, (right, _) in partners.items()}
+    for number in calls_in_parts(reference, candidate, found):
+        del partners[number]
 
 
 SAME_PLACE = "same place"

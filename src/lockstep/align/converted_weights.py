@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lockstep.align.mapping import SUM, NameMapping
 from lockstep.core.errors import UsageError
-from lockstep.core.layouts import Layout
+from lockstep.core.tensor_layouts import Layout
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""What of each step may be held against each other: what both recordings looked at, as far as both go.
+"""Reduce each step to the calls that both recordings could hold.
 
 A recording may end anywhere: the process was killed, the disk or `--max-bytes` full. And it may have been asked to look
 at less: `--level`, `--only`, `--skip`. What is missing for such a reason is no difference, so it is taken out of both
@@ -30,7 +30,7 @@ _BY_THE_ENGINE = frozenset({Phase.BACKWARD, Phase.OPTIMIZER})
 
 @dataclass(frozen=True)
 class View:
-    """What both recordings were asked to look at.
+    """The options that decide which part of a training each recording holds.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class View:
         return _without_data(left, arriving), _without_data(right, arriving)
 
     def notes(self) -> list[str]:
-        """What is to be known where one side kept less of each tensor."""
+        """Return notes, if one side kept less of each tensor."""
         left, right = self.reference.save, self.candidate.save
         if left == right:
             return []

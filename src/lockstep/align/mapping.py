@@ -10,7 +10,7 @@ parameters:
   norm.gain: norm.weight
 operators:
   vendor.fused_norm: torch.nn.functional.layer_norm
-# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.layouts`)
+# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.tensor_layouts`)
 states: {exp_avg: momentum}
 layouts: {encoder.conv.weight: OIHW -> HWIO}    # of parameters, by the reference's name
 activations: [NCHW -> NHWC]
@@ -35,8 +35,8 @@ import yaml
 
 from lockstep.align.names import BY_FILE, NameMap
 from lockstep.core.errors import UsageError
-from lockstep.core.layouts import Layout
 from lockstep.core.patterns import nearest_names
+from lockstep.core.tensor_layouts import Layout
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
@@ -46,7 +46,7 @@ SUM = " + "
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a recording, or one rank of it, holds."""
+    """The names in a recording, or in one rank of it."""
 
     modules: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -215,7 +215,7 @@ class NameMapping:
             )
 
     def names_between(self, reference: Names, candidate: Names) -> NameMap:
-        """What the candidate's names are in the reference, for what these two hold."""
+        """Return the candidate's names in the reference's words, for the names that these two hold."""
         found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
         for rule in self.rules():
             for ours, theirs in rule.partners(reference, candidate):

@@ -1,4 +1,4 @@
-"""What the candidate's modules, parameters and operators are called in the reference."""
+"""The candidate's names of modules, parameters and operators in the reference's words."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.finding import Axes
-from lockstep.core.layouts import Layout
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
+from lockstep.core.tensor_layouts import Layout
 
 BY_FILE = "mapping file"
 """How a name was found that the user gave."""
@@ -106,7 +106,7 @@ class NameMap:
         return self.found_by.get(path, "")
 
     def notes(self) -> list[str]:
-        """What was found to have another name, what follows from a name above it left out."""
+        """Return notes about things with another name, without those that follow from a name above."""
         names = [
             *(new for new, old in self.modules.items() if not self._follows(new, old)),
             *(new for new, old in self.tensors.items() if not self._follows(new, old)),

@@ -1,4 +1,4 @@
-"""What the candidate's modules and parameters are called in the reference, for one rank."""
+"""Find the candidate's names of modules and parameters in the reference, for one rank."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MOST_NOTED = 8
 
 @dataclass(frozen=True)
 class RankPairs:
-    """What is compared with what.
+    """The pairs of ranks to compare.
 
     Attributes
     ----------

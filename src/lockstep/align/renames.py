@@ -257,7 +257,7 @@ def _chains(nodes: list[Node]) -> list[list[Node]]:
 def find_renames(
     reference: dict[str, Node], candidate: dict[str, Node], given: NameMap | None = None
 ) -> NameMap:
-    """What the candidate calls by another name than the reference.
+    """Return the candidate's names that differ from the reference's.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is kept of a training behind its recorded steps: its losses, and what stands at its end."""
+"""Keep a training's losses after its recorded steps, and its state at the end."""
 
 from __future__ import annotations
 

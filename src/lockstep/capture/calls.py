@@ -1,4 +1,4 @@
-"""What the taps report inside a step: calls of modules, operators and custom functions, and backward.
+"""Record the calls of modules, operators and custom functions inside a step, and backward.
 
 The recorder knows which step it is and whether one is open; this module knows where in the model the
 code is, and hands every call to the session.

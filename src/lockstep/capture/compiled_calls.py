@@ -1,4 +1,4 @@
-"""What the taps report of compiled code: calls of compiled functions, and runs of what was captured of them."""
+"""Record calls of compiled functions, and runs of the graphs captured from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration that a script runs with, as it was resolved: parsed arguments, TrainingArguments, OmegaConf.
+"""The resolved configuration of a script: parsed arguments, TrainingArguments, OmegaConf.
 
 Values are kept as JSON, masked where a name or a value says that it is a secret. Nothing is looked for with `--redact`.
 """

@@ -105,7 +105,7 @@ TRAINED = "TRAINED"
 
 @dataclass(frozen=True)
 class Traces:
-    """What the processes of a command have noted.
+    """The notes of a command's processes.
 
     `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
     that train, `unrecorded_children` counts those that trained and could not be recorded, `left_out` chosen steps
@@ -153,7 +153,7 @@ def armed_processes(directory: Path) -> set[int]:
 
 
 def take_traces(directory: Path) -> Traces:
-    """What the processes noted; removes the notes."""
+    """Return the notes of the processes, and remove them."""
     notes = _notes_of(directory)
     trace_of(directory).unlink(missing_ok=True)
     reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]

@@ -1,4 +1,4 @@
-"""What a way to train keeps out of sight: work of torch between ranks that no operator of the script shows."""
+"""Name the parts of a training that Lockstep cannot see, such as torch's own work between ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.core.manifest import GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS,
 
 
 def gap_of(item: Module | Optimizer) -> NotSeen | None:
-    """What is not seen of a training because of a module around its model, or of an optimizer; None if all is."""
+    """Return the unseen part of a training because of a module around its model, or an optimizer; None if none is."""
     if isinstance(item, DistributedDataParallel):
         return NotSeen(
             "how gradients are reduced over ranks",

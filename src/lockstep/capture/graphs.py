@@ -52,7 +52,7 @@ class ModuleCall:
 
 
 class GraphListener(Protocol):
-    """Who records what a graph calls; `lockstep.capture.compiled_calls.CompiledCalls` is the real one."""
+    """Records the calls of a graph; `lockstep.capture.compiled_calls.CompiledCalls` is the real one."""
 
     def graph_run(
         self,

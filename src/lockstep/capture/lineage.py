@@ -1,4 +1,4 @@
-"""Which process of a recorded command this is: what tells it from others that train without a rank.
+"""Identify a process of a recorded command among others that train without a rank.
 
 Processes that start at once make their directories in any order. What stays from run to run is how each was started:
 its command line, and its number among the children of its parent.

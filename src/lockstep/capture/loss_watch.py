@@ -1,4 +1,4 @@
-"""A training of which only the losses are heard, until they part from what they may be: then a step is recorded."""
+"""Listen to losses alone, until one differs from its expected value; then record a step."""
 
 from __future__ import annotations
 

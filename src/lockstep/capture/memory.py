@@ -1,4 +1,4 @@
-"""The memory behind a tensor: whether it is still there, and whether a version can tell that it changed.
+"""The memory of a tensor: does it still exist, and can a version tell that it changed?
 
 A version counts what torch's operators write. Nothing counts what is written by others: a loader that fills one NumPy
 array again and again, a collective, an extension that was given an address. Memory that others can write to is known by

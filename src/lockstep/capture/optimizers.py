@@ -1,4 +1,4 @@
-"""The optimizers of a process: what each got and made of it, and when all have stepped that take part."""
+"""The optimizers of a process: the inputs and results of each, and the end of the step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lockstep.devices.methods import item
 
 
 class StepCounter(Protocol):
-    """Who counts steps; `Recorder` is the real one."""
+    """Counts steps; `Recorder` is the real one."""
 
     @property
     def session(self) -> Session | None:
@@ -225,7 +225,7 @@ class Optimizers:
         return _held_by(begun or every)
 
     def identities(self) -> frozenset[int]:
-        """What the optimizers hold, by identity."""
+        """Return the tensors that the optimizers hold, by identity."""
         return frozenset(map(id, _held_by(self.trainers.taking_part())))
 
     def idle_identities(self) -> frozenset[int]:

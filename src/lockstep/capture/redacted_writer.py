@@ -1,4 +1,4 @@
-"""Recording with `--redact`: what this process knows of machine and person, and a writer that keeps none of it."""
+"""Record with `--redact`: a writer that leaves out names and paths of this machine and person."""
 
 from __future__ import annotations
 

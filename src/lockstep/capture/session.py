@@ -1,4 +1,4 @@
-"""One rank's recording while it grows: turns what the taps see into rows.
+"""Turn the calls that the taps see into rows of one rank's recording.
 
 The taps (`interception`) know when something is called; the recorder knows which step it is; this module knows what a
 call looks like on disk.

@@ -1,4 +1,4 @@
-"""The set-up of a training process: what a later comparison may need to explain a difference."""
+"""Note the set-up of a training process, for explaining differences later."""
 
 from __future__ import annotations
 

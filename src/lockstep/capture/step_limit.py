@@ -1,4 +1,4 @@
-"""Ending a training behind so many steps, where `lockstep record --max-steps` or whoever follows it has asked to."""
+"""End a training after a step, for `lockstep record --max-steps` or a follower."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StepLimit:
         self._handle = register_optimizer_step_post_hook(untraced(self._stepped))
 
     def ends_behind(self, counted: int) -> bool:
-        """Whether so many steps are all."""
+        """Return whether this step is the last one."""
         if self._asked_in is not None:
             asked = last_step_in(self._asked_in)
             self._steps = min(self._steps, math.inf if asked is None else asked.step + 1)

@@ -26,6 +26,6 @@ class TrainingBehind(click.Command):
 
 
 def training_command() -> tuple[str, ...]:
-    """What was typed behind `--`; nothing where there was none."""
+    """Return the words after `--`; empty if there are none."""
     command: tuple[str, ...] = click.get_current_context().meta.get(_META, ())
     return command

@@ -40,7 +40,7 @@ class Manner:
 def what_next(
     comparison: Comparison, reference: Recording, candidate: Recording, manner: Manner
 ) -> WhatNext:
-    """What to type after a comparison, and what for."""
+    """Return the command to type after a comparison, and its purpose."""
     asked = _Asked(reference, candidate, manner)
     if comparison.origins:
         return asked.after_origin(comparison.origins[0])
@@ -56,7 +56,7 @@ def what_next(
 
 
 def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> WhatNext:
-    """What to type to get further at one of several origins; its site is named in the command."""
+    """Return the command that leads on at one of several origins; it names the site."""
     return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
 
 

@@ -81,7 +81,7 @@ _IN_ORDER = frozenset({How.BLOCKS.value, "natural"})
 
 
 def dims_of(text: str) -> Dims:
-    """What a text says that axes mean.
+    """Return the meaning of axes that a text states.
 
     Raises
     ------

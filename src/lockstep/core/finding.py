@@ -451,7 +451,7 @@ class Comparison:
         return "other-precision" if self.other_precision_alone else self.verdict.value
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
-        """What a verb that compares tells a shell; the one place where that is decided.
+        """The exit code of a verb that compares; the one place that decides it.
 
         Parameters
         ----------

@@ -363,7 +363,7 @@ def canonical_name(op: str) -> str:
 
 @cache
 def operator_of(op: str) -> Operator:
-    """What is known of an operator or of a module class, by its name alone.
+    """Return the facts about an operator or a module class, by its name alone.
 
     Examples
     --------

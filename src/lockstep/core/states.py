@@ -66,7 +66,7 @@ class StateRecord:
 
     @property
     def key(self) -> tuple[Role, str]:
-        """What tells it from others of its moment."""
+        """The key that identifies it among the states of its moment."""
         return self.role, self.name
 
 

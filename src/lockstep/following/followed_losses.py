@@ -101,7 +101,7 @@ def write_expected(recording: Path, losses: Mapping[str, Sequence[ExpectedLoss]]
 
 
 def expected_in(recording: Path, rank: str) -> list[ExpectedLoss]:
-    """What was said of one rank.
+    """Return the expected losses of one rank.
 
     Raises
     ------
@@ -141,7 +141,7 @@ class HeardLosses:
 
 
 def heard_in(recording: Path) -> dict[str, HeardLosses]:
-    """What was heard of each rank; of several processes of one rank, of that which has most losses."""
+    """Return the losses heard of each rank; of several processes of one rank, of the one with most losses."""
     found: dict[str, HeardLosses] = {}
     for path in sorted(recording.glob(f"{_HEARD}*")):
         rank = path.name.removeprefix(_HEARD).rpartition("-")[0]

@@ -45,7 +45,7 @@ def ask_for_last_step(recording: Path, last: LastStep) -> None:
 
 
 def last_step_in(recording: Path) -> LastStep | None:
-    """What was asked for, None where nothing was."""
+    """Return the requested last step, None if there is none."""
     try:
         values = json.loads((recording / _NAME).read_bytes())
         return LastStep(values["step"], tuple(values["whole"]), values["into"])

@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def known(self) -> Operator:
-        """What the catalogue says of the operator."""
+        """The catalogue's facts about the operator."""
         return operator_of(self.op)
 
     @property
@@ -226,7 +226,7 @@ OPEN = Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, open=True)
 
 
 def as_open(judgement: Judgement) -> Judgement:
-    """What exceeds this loose bound is not judged, rather than wrong."""
+    """Return the judgement with results beyond this loose bound as not judged, rather than wrong."""
     if not judgement.unexplained:
         return judgement
     return replace(judgement, unexplained=False, open=True)
@@ -244,7 +244,7 @@ class Judge(Protocol):
         """Whether a difference in how modules are set up is an origin too; else what tensors hold alone decides."""
 
     def notes(self) -> Sequence[str]:
-        """What could not be judged as it should have been, in sentences."""
+        """Return notes about calls that could not be judged as they should have been, in sentences."""
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """Judge one output, gradient or parameter gradient of an aligned call."""

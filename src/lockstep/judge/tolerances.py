@@ -55,7 +55,7 @@ SKETCHED_ALIKE = 1.2
 (`lockstep.core.sketch`)."""
 
 DEFAULT_CONDITION = 32.0
-"""Relative condition number of an operator of which nothing is known, and its roundings in unit roundoffs. On 108
+"""Relative condition number of an unknown operator, and its roundings in unit roundoffs. On 108
 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest condition seen was 13, at a batch
 norm, and the most roundings 8, at a GRU."""
 
@@ -70,7 +70,7 @@ UPDATE_ROUNDINGS = 16.0
 
 OTHER_DIRECTION = 0.95
 """How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Adam's first
-update turns noise on a gradient that is zero but for rounding into a full step: in attention whose three biases are
+update turns noise on a gradient that is zero except for rounding into a full step: in attention whose three biases are
 one parameter, `sqrt(4 / 6) = 0.82`. An update that is lost is 1 apart, one of the wrong sign 2."""
 
 SATURATED_EXPONENT = 16.0
@@ -117,8 +117,8 @@ rounding is injected at results only; this covers roundings inside (a long sum).
 digit, keep all of it."""
 
 ILL_CONDITIONED = 30.0
-"""Relative amplification from which on a site counts as ill-conditioned; an operator of which nothing is known is
-given as much by the error model (`DEFAULT_CONDITION`)."""
+"""Relative amplification from which on a site counts as ill-conditioned; the error model gives as much to an unknown
+operator (`DEFAULT_CONDITION`)."""
 
 # --- The fixed rule --------------------------------------------------------------------------------------------------
 
@@ -149,8 +149,8 @@ and layers carry them on as the square root of their number at most (Higham and 
 2019)."""
 
 SMALLEST_STATE = 2.0**-5
-"""Root mean square of a recurrent layer's states below which its activations may be off no more in proportion. Chosen:
-states of layers as torch sets them up are of 0.04 to 0.5."""
+"""Root mean square of a recurrent layer's states below which the relative tolerance of its activations does not grow
+any more. Chosen: states of layers as torch sets them up are of 0.04 to 0.5."""
 
 QUIET_ROUNDINGS = 4.0
 """Unit roundoffs of the result's norm that need no second look."""
@@ -171,7 +171,7 @@ roundoff. More than a calibration's 5: that has drawn every rounding anew, this 
 LOCAL_MARGIN_16_BIT = 2.5
 """The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own arbiter between
 kernels uses 2, and 3 for small tensors). A bf16 convolution summed in bf16 is 2 to 4 times as far off as one rounded
-once, so this machine's plain kernels are asked besides."""
+once, so Lockstep also runs this machine's plain kernels."""
 
 FEW_ELEMENTS = 3.0
 """Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 / sqrt(n)`, n the number

@@ -140,7 +140,7 @@ def event_line(event: Event) -> str:
 
 
 def event_from_line(line: str) -> Event:
-    """What `event_line` wrote.
+    """Return the event that `event_line` wrote.
 
     Raises
     ------

@@ -100,12 +100,12 @@ class Follow:
 
     @property
     def recording_share(self) -> float | None:
-        """What recording may take of the training's time."""
+        """The share of the training's time that recording may take."""
         return None if self.budget is None else _FOR_RECORDING * self.budget
 
     @property
     def looking_share(self) -> float | None:
-        """What looking may take of the command's time, in which what both take is contained."""
+        """The share of the command's time that looking may take; the time of both is contained in it."""
         return (
             None if self.budget is None else (1 - _FOR_RECORDING) * self.budget / (1 + self.budget)
         )

@@ -43,7 +43,7 @@ def conclusion(
     allow_crash: bool = False,
     is_growing: bool = False,
 ) -> Comparison:
-    """What a comparison found, as a whole.
+    """Return the result of a comparison as a whole.
 
     `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
     training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.

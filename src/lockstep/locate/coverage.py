@@ -69,7 +69,7 @@ class Coverage:
                     )
 
     def gaps(self, findings: Iterable[Finding]) -> list[NotCompared]:
-        """What was not judged; nothing where all was."""
+        """Return the things that were not judged; empty if all was."""
         return [*self._unjudged(findings), *self._without_partner(), *self._unseen()]
 
     def _unjudged(self, findings: Iterable[Finding]) -> Iterator[NotCompared]:

@@ -60,7 +60,7 @@ class Source:
 
     @property
     def words(self) -> str:
-        """What came out, as in "3 inf of 128 elements (float16)"."""
+        """Return the output in words, as in "3 inf of 128 elements (float16)"."""
         numbers, content = self.made.statistics, self.made.content
         counts = [] if numbers is None else [(numbers.nan_count, "NaN"), (numbers.inf_count, "inf")]
         found = " and ".join(f"{count} {name}" for count, name in counts if count)

@@ -1,4 +1,4 @@
-"""What re-runs gave, in the words that all verbs share: how far a result is off, and what could not be run again."""
+"""Results of re-runs, in the words that all verbs share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Refusals = Mapping[tuple[str, str], int]
 
 
 def figures(held: Held) -> str:
-    """How far a result is off, what it may be, and what follows."""
+    """Return a result's error, its tolerance, and the conclusion."""
     if math.isnan(held.epsilons):  # whole numbers, and what is dropped
         if held.sound:
             return "sound"

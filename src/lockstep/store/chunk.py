@@ -76,7 +76,7 @@ class Chunk:
         )
 
     def up_to_ends(self) -> Iterator[Chunk]:
-        """What it held when a step had ended, the latest first; not all of it."""
+        """Return parts of it up to each step's end, the latest first; not all of it."""
         for number, end in reversed(list(enumerate(self.ends, start=1))):
             if end == self._end(end.step):
                 continue

@@ -88,7 +88,7 @@ class Files:
 
     @property
     def unchecked(self) -> dict[str, str]:
-        """What is left of the marks: those of files that were not read yet."""
+        """Return the marks of files that were not read yet."""
         with self._lock:
             return dict(self._marks)
 

@@ -143,7 +143,7 @@ class Recording:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
+        """Sentences about missing parts: a run that was cut short, or nothing recorded at all."""
         if not self.ranks:
             part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
             nothing = "no process of the command reached a training step, so nothing was recorded"
@@ -157,7 +157,7 @@ class Recording:
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
-        """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        """Words about trainings of the command that were not recorded, though nobody asked to leave them out."""
         if self.put_together_of is not None:
             by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
@@ -285,7 +285,7 @@ class RankRecording:
         return tuple(sentences)
 
     def index(self, progress: CountedProgress | None = None) -> Index:
-        """What is where, read once; `progress` hears how many of how many files are read."""
+        """Read the index of chunks once; `progress` gets the number of files read, and of all."""
         if self._index is None:
             self._index = Index(self._chunks, progress)
         return self._index

@@ -73,7 +73,7 @@ class StoredTensor:
         return None if self.stored is None else Stored(self.shard, self.stored)
 
     def formula(self) -> Formula | None:
-        """What the writer has shown it to follow from, to the last bit; None where it was kept as it is or corrected.
+        """The formula that gives it to the last bit; None if it was kept as it is or corrected.
 
         Raises
         ------

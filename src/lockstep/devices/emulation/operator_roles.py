@@ -141,7 +141,7 @@ class Operator:
 
 @functools.cache
 def operator_of(function: Any) -> Operator:
-    """What an overload is."""
+    """Return the operator of an overload."""
     schema = function._schema
     namespace, _, plain = schema.name.partition("::")
     name = plain.rstrip("_") or plain

@@ -48,7 +48,7 @@ class Results:
     def begin(
         self, function: Any, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
-        """What is to be done to the result of a call that is about to run; None where nothing is."""
+        """Return the change to make to the result of a call that is about to run; None if there is none."""
         changes: list[Callable[[Tensor], Tensor]] = []
         if rounds(operator, args, kwargs):
             changes = self._roundings(args, kwargs)

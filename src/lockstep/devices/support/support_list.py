@@ -81,7 +81,7 @@ class SupportList:
     lacks_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def entry_of(self, operator: str) -> Entry | None:
-        """What it says of an operator, by its overload, or by its name where that stands for all of them."""
+        """Return the entry of an operator, by its overload, or by its name if that stands for all of them."""
         found = self.entries.get(operator)
         name = operator.partition(".")[0]
         return self.entries.get(name) if found is None and name in self.for_all_overloads else found

@@ -114,7 +114,7 @@ class Causes:
 
 
 def class_clause(other: OtherClass) -> Clause:
-    """What a module is in either run."""
+    """Return a module's class in either run, as a clause."""
     return Clause(About.CLASS, str(other), other.module, other.reference, other.candidate)
 
 

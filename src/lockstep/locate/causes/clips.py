@@ -30,7 +30,7 @@ class Clip:
 
     @property
     def kind(self) -> str:
-        """What it goes by: the norm of the gradients, or the value of each element."""
+        """The kind of clipping: by the norm of the gradients, or by the value of each element."""
         clamps = any(Trait.CLAMPS in operator_of(op).traits for op in self.ops)
         return "value" if clamps else "norm"
 

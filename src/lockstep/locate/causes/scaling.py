@@ -156,7 +156,7 @@ def _sketch(record: TensorRecord | None) -> Sketch | None:
 def scaled_by(
     after: Mapping[str, Pair], at_optimizer: Mapping[str, Pair]
 ) -> tuple[float | None, float | None]:
-    """What each run multiplies its gradients by between backward and optimizer, where it is one factor."""
+    """Return the one factor that each run applies to its gradients between backward and optimizer, if it is one."""
     shared = [name for name in after if name in at_optimizer]
     sides: Sequence[str] = ("reference", "candidate")
     factors = []
@@ -169,7 +169,7 @@ def scaled_by(
 def scaling_words(
     reference: float | None, candidate: float | None, *, clips: bool, both: bool
 ) -> str:
-    """What each run multiplies its gradients by after backward, where the two do not do the same.
+    """Return each run's factor on its gradients after backward in words, if the two differ.
 
     `both` tells that both runs make the calls in question, be it by 1.
     """

@@ -52,7 +52,7 @@ def course_of(
     equal: bool,
     rounding_alone: RoundingAlone = NO_STEPS,
 ) -> RankEnds:
-    """What became of the trainings of one rank.
+    """Return how the trainings of one rank went on.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class Side:
 
 
 def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
-    """What a rank's recording holds of its end; `names` are those of a candidate."""
+    """Return the end of a training as a rank's recording has it; `names` are those of a candidate."""
     found: dict[Moment, States] = {moment: {} for moment in Moment}
     for state in rank.states:
         key = state.key if names is None else (state.role, names.tensor(state.name))
@@ -174,7 +174,7 @@ def norm(content: Content) -> float:
 
 
 def root_of(state: StateRecord) -> str:
-    """What stands for all that is held together: the root of what is beside, else the tensor itself."""
+    """Return the variable that leads to a tensor, else the tensor's own path."""
     held_beside = state.standing in (Standing.BESIDE, Standing.BEFORE)
     return state.module.partition(".")[0] if held_beside else state.name
 
@@ -203,7 +203,7 @@ class Beside:
 
 
 def beside(*sides: Side) -> Beside:
-    """What some runs hold beside their training."""
+    """Return the tensors that runs hold beside their training."""
     copies, moving, every = set[str](), set[str](), set[str]()
     for side in sides:
         trained = {

@@ -44,7 +44,7 @@ class Accumulations:
         return True
 
     def judged(self, item: Aligned, measured: Measured) -> tuple[list[Measured], Judgement]:
-        """What a gradient is made of, and the word on it."""
+        """Return the parts of a gradient, and the judgement on it."""
         self._last[measured.pair.present.name] = measured
         if self._is_seen(measured.pair):
             sent = self._sent[measured.pair.present.name]

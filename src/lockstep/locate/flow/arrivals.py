@@ -44,7 +44,7 @@ class Arrivals:
         self._step, self._ledger, self._judge = step, ledger, judge
 
     def judged(self, item: Aligned, measured: Measured) -> tuple[list[Measured], Judgement]:
-        """What it may follow from, and what the judge says.
+        """Return the tensors that it may follow from, and the judgement.
 
         Python computes equal numbers from equal ones. A model that works unseen rounds, with how many operators and in
         which dtypes is not known: what is beyond the tolerance of a few is then not judged, unless it is far off. So is
@@ -91,7 +91,7 @@ class Arrivals:
         return replace(place, phase=Phase.FORWARD, module=path, module_class=kind, op=kind, call=0)
 
     def words(self, item: Aligned, pair: Pair) -> str:
-        """What it is called."""
+        """Return its name in words."""
         name, arguments = pair.present.name, _arguments(item)
         if arguments.get(COMPUTED_OUT_OF_SIGHT):
             return f"{name}, which was computed where nothing is recorded,"

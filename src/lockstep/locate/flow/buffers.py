@@ -56,7 +56,7 @@ class Buffers:
 
 
 def region_inside(step: AlignedStep, item: Aligned) -> Region:
-    """What both runs call inside of a module."""
+    """Return the calls of both runs inside of a module."""
     return Region(
         tuple(_inside(step.reference, item.reference)),
         tuple(_inside(step.candidate, item.candidate)),

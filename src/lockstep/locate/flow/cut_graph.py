@@ -18,6 +18,9 @@ from lockstep.locate.flow.settling import Settling
 from lockstep.locate.flow.words import what_enters
 from lockstep.measure.measured_pair import Measured
 
+_UNRELATED = 1.0
+"""Relative distance from which two tensors are no nearer to each other than to zero."""
+
 
 class Cuts:
     """Finds where one run cuts the graph, and settles gradients that lack a part for that reason.
@@ -74,6 +77,9 @@ class Cuts:
         entering = [self._ledger.measure(one) for one in item.complete(Role.GRAD_OUTPUT)]
         if any(self._ledger.tainted(one) for one in (*entering, self._ledger.measure(forward))):
             return
+        given = self._ledger.measure(forward)
+        if given.shape_differs or (given.known and given.difference >= _UNRELATED):
+            return  # calls in one place that are given different things
         if self._is_made_alone(forward):
             return  # each run makes it by calls of its own: what is sent on to what enters those is judged there
         self._cut.add(key_of(forward))

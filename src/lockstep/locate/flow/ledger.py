@@ -180,7 +180,7 @@ class Ledger:
         return measured
 
     def state(self, pair: Pair) -> State | None:
-        """What was said of these two contents before, None where they have not met."""
+        """Return the earlier judgement of these two contents, None if they have not met."""
         return self._states.get(key_of(pair))
 
     def partner_of_reference(self, content: int) -> State | None:
@@ -264,7 +264,7 @@ def _is_flipped(state: State) -> bool:
 
 
 def floor_of(state: State) -> float:
-    """What rounding at this site alone may make of a pair, relative; NaN where nobody was asked for it.
+    """Return the relative noise floor of a pair, the rounding at this site alone; NaN if no judge was asked.
 
     That holds with inputs that are equal bit by bit; a judge says it beside what the inputs' differences allow.
     """
@@ -280,7 +280,7 @@ def floor_of(state: State) -> float:
 
 
 def kind_of(state: State, *, inherited: bool) -> Kind | None:
-    """What a pair's difference is, in one word; None where there is none or nothing is known."""
+    """Return the kind of a pair's difference; None if there is none or it is unknown."""
     measured = state.measured
     if measured.equal or not measured.known or state.outcome is Outcome.INCOMPARABLE:
         return None

@@ -168,7 +168,7 @@ class Operations:
         return known
 
     def given_otherwise(self, item: Aligned) -> list[Setting]:
-        """What the two calls were given otherwise, or one of them alone."""
+        """Return the arguments that differ between two calls, or that one of them lacks."""
         if item.reference.site.op != item.candidate.site.op:
             return self.settings_of(item)
         alone = given_in_one(item.reference.arguments, item.candidate.arguments)

@@ -123,5 +123,5 @@ def left_clause(output: Measured, judgement: Judgement, name: str = "") -> Claus
 
 
 def setting_clause(setting: Setting) -> Clause:
-    """What was set otherwise."""
+    """Return a clause about the settings that differ."""
     return Clause(About.SETTING, str(setting), setting.plain_name, *setting.shown)

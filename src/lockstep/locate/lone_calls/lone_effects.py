@@ -197,7 +197,7 @@ class _Side:
         return self.step.names_of(Role.PARAM, Role.PARAM_GRAD)
 
     def target(self, call: Call) -> Target | None:
-        """What of the training a call changes: in place, or where nothing else takes what it returns."""
+        """Return the part of the training that a call changes: in place, or if nothing else takes its result."""
         if call.id not in self._targets:
             self._targets[call.id] = self._target(call)
         return self._targets[call.id]

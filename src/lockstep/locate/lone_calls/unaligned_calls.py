@@ -34,7 +34,7 @@ class Unaligned:
 
     @property
     def calls(self) -> tuple[UnalignedCalls, ...]:
-        """What was gathered, in order of time."""
+        """The unaligned calls, in order of time."""
         return tuple(self._calls.values())
 
     @property
@@ -117,7 +117,7 @@ _SHOWN = 3
 
 
 def words_for(reference: Sequence[CalledFrom], candidate: Sequence[CalledFrom]) -> str:
-    """What one run calls and the other does not, or each instead of the other's.
+    """Return words for a call that one run makes and the other does not, or for each in place of the other's.
 
     >>> words_for([("torch.Tensor.div", "train.py:113")], [])
     'the reference calls torch.Tensor.div at train.py:113; the candidate does not'

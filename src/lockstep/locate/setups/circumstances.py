@@ -50,7 +50,7 @@ _SINCE = frozenset({"cuda", "rocm", "cudnn", "driver"})
 
 
 def circumstances(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
-    """What differs between the set-ups of two processes, in the order in which it is told."""
+    """Return the differences between the set-ups of two processes, in the order of print."""
     return [
         one
         for one in every_circumstance(reference, candidate)
@@ -64,7 +64,7 @@ def is_known(one: SetupDifference) -> bool:
 
 
 def every_circumstance(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
-    """What is noted of both processes, alike or not, in the order in which it is told."""
+    """Return all noted circumstances of both processes, alike or not, in the order of print."""
     seeds = {_seed_of(name) for name in {**reference.seeds, **candidate.seeds}}
     return [
         SetupDifference(name, left, right, SEED if name in seeds else "")

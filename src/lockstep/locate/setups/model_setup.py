@@ -249,7 +249,7 @@ def _compiled(left: RankManifest, right: RankManifest) -> Iterator[str]:
 
 
 def compiled_in(manifest: RankManifest) -> list[str]:
-    """What a process compiled and was recorded at its boundary: classes, module paths and functions."""
+    """Return the compiled code that a process recorded at its boundary: classes, module paths and functions."""
     return [
         _NAMED.get(what, f"module {what}" if what[:1].isdigit() else what)
         for gap in manifest.not_seen

@@ -172,7 +172,7 @@ def outwards(path: str) -> Iterator[str]:
 
 
 def clauses_for_modules(modules: Mapping[str, OtherModule]) -> list[Clause]:
-    """What differs, and at which modules: `eps is 1e-05 in the reference and 1e-03 in the candidate at h.0.ln_2`."""
+    """Return the differing settings with their modules: `eps is 1e-05 ... and 1e-03 ... at h.0.ln_2`."""
     paths: dict[SetupDifference, list[str]] = defaultdict(list)
     for path, module in modules.items():
         for one in module.differences:

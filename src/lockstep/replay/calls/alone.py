@@ -57,12 +57,12 @@ class Alone:
 
     @property
     def actual(self) -> torch.Tensor:
-        """What is held."""
+        """The recorded result."""
         return self.side.actual(self.record) if self.made is None else self.made
 
     @property
     def truth(self) -> torch.Tensor:
-        """What double precision makes of the call's own inputs."""
+        """The double-precision result on the call's own inputs."""
         return self.side.truth(self.record, self.reading)
 
     @property
@@ -77,7 +77,7 @@ class Alone:
 
     @property
     def own(self) -> torch.Tensor | None:
-        """What the recorded dtypes give on this machine."""
+        """The result of the recorded dtypes on this machine."""
         return self.side.own(self.record, self.reading)
 
     @property
@@ -86,7 +86,7 @@ class Alone:
         return self.side.plain_kernel(self.record, self.reading)
 
     def shaken(self, seed: int) -> torch.Tensor | None:
-        """What double precision makes of inputs that are off by their rounding."""
+        """The double-precision result on inputs that are off by their rounding."""
         return self.side.shaken(self.record, self.reading, seed)
 
     def local(self, other: Local | None = None) -> Local:

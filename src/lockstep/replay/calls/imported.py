@@ -50,7 +50,7 @@ class Import:
 
 
 def import_of(text: str) -> Import:
-    """What `--import` names.
+    """Return the function that `--import` names.
 
     Raises
     ------

@@ -40,7 +40,7 @@ class Machine:
         return tensor.to(self.device, self.dtype_of(tensor.dtype))
 
     def dtype_of(self, dtype: torch.dtype) -> torch.dtype:
-        """What stands for a dtype."""
+        """Return the dtype that stands for a recorded one."""
         return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
 
     def at_work(self) -> AbstractContextManager[Any]:

@@ -131,7 +131,7 @@ class UpdateRerun:
         )
 
     def entering(self) -> dict[str, tuple[torch.Tensor, Layout | None]]:
-        """What the optimizer got, whole: "param", "grad" and each state, with how it lay in memory."""
+        """Return the optimizer's inputs, whole: "param", "grad" and each state, with their memory layout."""
         return {
             key: (elements.part(slice(0, elements.numel)), elements.layout)
             for key, elements in self._entering.items()
@@ -154,7 +154,7 @@ class UpdateRerun:
         return {key: value for key, value in found.items() if key not in known}
 
     def truth(self, record: TensorRecord) -> torch.Tensor:
-        """What double precision makes of a recorded parameter or state.
+        """Return a recorded parameter or state in double precision.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class UpdateRerun:
 
     @staticmethod
     def key_of(record: TensorRecord) -> str:
-        """What the optimizer calls a parameter or a state: "param", "exp_avg"."""
+        """Return the optimizer's name for a parameter or a state: "param", "exp_avg"."""
         return _key(record)
 
     @staticmethod

@@ -47,7 +47,7 @@ def double_of(dtype: torch.dtype) -> torch.dtype:
 
 
 def random_state_of(call: Call) -> torch.Tensor | None:
-    """What a call drew its random numbers from, where it was saved and is one of the CPU's generator."""
+    """Return the generator's state before a call, if it was saved and is one of the CPU's generator."""
     state = call.random_state
     if state is None or state.loader is None or state.dtype != "uint8":
         return None

@@ -207,7 +207,7 @@ class Rerun:
         return self.random_state() is not None
 
     def random_state(self) -> torch.Tensor | None:
-        """What the call drew its random numbers from, where it was saved and is one of the CPU's generator."""
+        """The generator's state before the call, if it was saved and is one of the CPU's generator."""
         return random_state_of(self.call)
 
     def _check_indices(self) -> None:
@@ -285,7 +285,7 @@ class Rerun:
 
 
 def outputs_of(results: Results, record: TensorRecord) -> tuple[torch.Tensor, ...]:
-    """What a re-run says that a recorded output or gradient is, in one or two readings.
+    """Return a re-run's values for a recorded output or gradient, in one or two readings.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class Reading:
     number: int
 
     def of(self, results: Results, record: TensorRecord) -> torch.Tensor:
-        """What a re-run says that a recorded output is, read so.
+        """Return a re-run's value for a recorded output, in this reading.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Side:
         ]
 
     def truth(self, record: TensorRecord, reading: Reading) -> torch.Tensor:
-        """What double precision makes of this side's own inputs."""
+        """Return the double-precision result on this side's own inputs."""
         return widened(reading.of(self._double(reading.cast), record))
 
     def groups(self, record: TensorRecord, reading: Reading) -> list[torch.Tensor | None]:
@@ -126,11 +126,11 @@ class Side:
         return self._groups[key]
 
     def own(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
-        """What the recorded dtypes make of them on this machine; None where it has no kernel."""
+        """Return the result of the recorded dtypes on this machine; None if it has no kernel."""
         return _picked(self._own, record, reading)
 
     def shaken(self, record: TensorRecord, reading: Reading, seed: int) -> torch.Tensor | None:
-        """What double precision makes of inputs that are off by their rounding."""
+        """Return the double-precision result on inputs that are off by their rounding."""
         if seed not in self._shaken:
             unit = self._roughest_input() if self.unit(record) <= SINGLE else SINGLE
             try:
@@ -193,7 +193,7 @@ class Side:
         return added if unit_roundoff(entering[added].dtype) > 0 else None
 
     def products(self, record: TensorRecord, reading: Reading) -> torch.Tensor | None:
-        """What double precision makes of a sum of products before a bias is added; None where none is."""
+        """Return a double-precision sum of products before a bias is added; None if none is."""
         added = self.addend(record)
         if added is None:
             return None

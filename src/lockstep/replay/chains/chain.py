@@ -51,7 +51,7 @@ class _Run:
     placed: dict[tuple[int, Layout | None], torch.Tensor] = field(default_factory=dict)
 
     def entering(self, record: TensorRecord) -> torch.Tensor:
-        """What no call of the chain gives, as it was recorded and lay: a slice and its copy are one content."""
+        """Return the tensors that no call of the chain gives, as they were recorded and lay in memory."""
         number, layout = record.content.id, record.layout
         if number not in self.entered:
             tensor = load(record)
@@ -121,7 +121,7 @@ class Chain:
         alter: Alter | None = None,
         probe: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """What the calls give, by the number of the content that was recorded.
+        """Return the results of the calls, by the number of the recorded content.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Chain:
 
     @staticmethod
     def giver(made: dict[int, torch.Tensor], record: TensorRecord) -> torch.Tensor | None:
-        """What the chain gives for an input; None for parameters, and for what it does not give."""
+        """Return the chain's result for an input; None for parameters, and for tensors that it does not give."""
         return made.get(record.content.id) if is_passed(record) else None
 
     def links(self) -> Iterator[Link]:

@@ -95,7 +95,7 @@ def _entering(module: Call) -> set[int]:
 
 
 def chained_of(said: dict[str, Any]) -> Chained:
-    """What is said, out of JSON values, each of its type.
+    """Return a result from JSON values, each of its type.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class RegionRun:
 
     @property
     def entering(self) -> list[TensorRecord]:
-        """What no call of the region made, each content once."""
+        """Return the tensors that no call of the region made, each content once."""
         made: set[int] = set()
         found: dict[int, TensorRecord] = {}
         for step in self._steps:

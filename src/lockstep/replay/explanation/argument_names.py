@@ -59,7 +59,7 @@ def arguments_of(built: Rebuilt) -> list[Argument]:
 
 
 def tensor_name(built: Rebuilt, record: TensorRecord) -> str:
-    """What an operator calls one of its tensors: `weight`; `params[2]` for one in a list."""
+    """Return an operator's name for one of its tensors: `weight`; `params[2]` for one in a list."""
     for argument in arguments_of(built):
         for place, slot in _slots(argument.value):
             if slot.index == record.index:

@@ -74,7 +74,7 @@ def everywhere(
     *,
     fitted: int = 0,
 ) -> Prediction:
-    """What a change of the right result says of it, and of each other result of the call that is wrong.
+    """Return the prediction of a changed right result for it, and for each other wrong result of the call.
 
     A gradient is what backward makes of a function that changes its result so.
     """

@@ -75,7 +75,7 @@ class Prediction:
     placed: bool = False
 
     def floor_at(self, outcome: Outcome, values: torch.Tensor) -> float:
-        """What it may leave of a result: noise of the right one, or its own where that is seen to be larger."""
+        """Return the remainder that a prediction may leave: noise of the right result, or its own if that is larger."""
         floor = outcome.floor_of(values)
         left = outcome.distance_to(values)
         if floor < left <= NEAR_FLOOR * floor:

@@ -38,7 +38,7 @@ class Writes:
         return self.index < 0
 
     def applied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What is written with all but one write to each index left out."""
+        """Return the result with all but one write to each index left out."""
         return tensor * self.mask.to(tensor.dtype)
 
 

@@ -123,7 +123,7 @@ class Mismatch:
 
     @property
     def noun(self) -> str:
-        """What the main result is called: by the name of the argument where it is what enters a call."""
+        """Return the name of the main result: the argument's name if it is one that enters a call."""
         record, call = self.question.reference, self.question.reference_call
         if record.role is Role.PARAM and record.name:
             return record.name
@@ -199,7 +199,7 @@ class Mismatch:
         change: Change | None = None,
         fitted: int = 0,
     ) -> Iterator[Prediction]:
-        """What a re-run of the call in another way says of its results; nothing where torch refuses."""
+        """Return the results of the call run in another way; nothing if torch refuses."""
         attempt = self.attempt(rebuilt=rebuilt, change=change)
         if attempt is not None:
             yield Prediction(
@@ -261,7 +261,7 @@ class Mismatch:
         return _taken(results, record, self._readings.get(id(outcome.record), 0))
 
     def as_candidate(self) -> tuple[torch.Tensor, Callable[[Outcome], torch.Tensor | None]] | None:
-        """What the candidate's own call gives in double precision; None where it cannot be run again."""
+        """Return the candidate's own call in double precision; None if it cannot be run again."""
         call, record = self.question.candidate_call, self.question.candidate
         if call is None or call.kind is not CallKind.OPERATOR:
             return None

@@ -63,7 +63,7 @@ def exactly(call: Call, record: TensorRecord) -> torch.Tensor | None:
 
 
 def taken(results: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Tensor | None:
-    """What an update gives for the parameter or state of a record."""
+    """Return an update's result for the parameter or state of a record."""
     found = UpdateRerun.named(results, record)
     if found is None or tuple(found.shape) != record.shape or found.dtype.is_complex:
         return None
@@ -73,7 +73,7 @@ def taken(results: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Te
 def beside(
     results: Mapping[str, torch.Tensor], *, but: frozenset[str] = frozenset()
 ) -> Callable[[Outcome], torch.Tensor | None]:
-    """What an update says of each of its results, but for some states that were made up to get there."""
+    """Return an update's prediction for each of its results, except states that were made up to get there."""
 
     def found(outcome: Outcome) -> torch.Tensor | None:
         key = UpdateRerun.key_of(outcome.record)

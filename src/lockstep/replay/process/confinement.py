@@ -78,7 +78,7 @@ def limit(memory_bytes: int) -> None:
 
 
 def room_bytes(memory_bytes: int) -> int:
-    """What counts against a limit of so much memory: the stacks of threads do, though few of their pages are used."""
+    """Return the bytes that count against a memory limit, with the stacks of threads, which are mostly unused."""
     return memory_bytes + _POOLS * _STACK_BYTES * (os.cpu_count() or 1)
 
 

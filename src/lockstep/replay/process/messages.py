@@ -122,7 +122,7 @@ def _nothing() -> None:
 
 
 def answer(ask: Callable[[], object]) -> dict[str, Any]:
-    """What is said, or why nothing can be, as JSON values."""
+    """Return the answer, or the reason for none, as JSON values."""
     try:
         return {"answer": _plain(ask())}
     except TooLarge as error:
@@ -143,7 +143,7 @@ def _plain(found: Any) -> Any:
 
 
 def answer_in(line: bytes, read: Callable[[Any], Answer]) -> Answer:
-    """What an answer says.
+    """Return the contents of an answer.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 def as_name(argument: str, number: int) -> str:
-    """What an argument is called in Python: "args.0" is `args_0`, "0.weight" is `weight`."""
+    """Return an argument's name in Python: "args.0" is `args_0`, "0.weight" is `weight`."""
     last = (
         argument.rpartition(".")[2] if not argument.startswith(("args.", "kwargs.")) else argument
     )

@@ -27,7 +27,7 @@ class KeptCalls:
         self._elements: dict[Any, int] = {}
 
     def once(self, key: Any, calls: CallPair, make: Callable[[], Kept]) -> Kept:
-        """What was made for a key of two calls.
+        """Return the value made for a key of two calls.
 
         Raises
         ------

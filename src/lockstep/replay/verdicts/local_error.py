@@ -166,7 +166,7 @@ class LocalErrorJudge:
         return replace(judgement, judged_by=NAME)
 
     def notes(self) -> list[str]:
-        """What was not run again because of its size, or because it crashed, in words."""
+        """Return notes about calls that were not run again because of their size, or because they crashed."""
         crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
         return [*self._fallback.notes(), *crashed] + [
             f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"

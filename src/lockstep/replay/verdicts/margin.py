@@ -97,7 +97,7 @@ class Local:
         return "; ".join(words)
 
     def by(self, maker: str, unit: float) -> Held:
-        """What is said of it, made by whom, in a dtype of this unit roundoff."""
+        """Return its words: who made it, in a dtype of this unit roundoff."""
         epsilons = self.relative / (2.0 * unit) if unit > 0 else math.nan
         words = self.words_on_rounding
         return Held(maker, self.relative, self.allowed, self.excess, epsilons, words)
@@ -157,7 +157,7 @@ class Margin:
         return self.factor * (1.0 + FEW_ELEMENTS / math.sqrt(error.spread))
 
     def tolerance(self, error: Size, noise: float) -> float:
-        """What it may be off, in the tensor's unit."""
+        """Return the tolerance, in the tensor's unit."""
         return self.times(error) * max(noise, self.least) + self.always
 
 

@@ -46,7 +46,7 @@ def parting(comparison: Comparison) -> str:
 
 
 def paragraphs(comparison: Comparison) -> list[str]:
-    """What stands in the section of the ends; nothing where the headline has it all."""
+    """Return the paragraphs about the ends; empty if the headline says it all."""
     ends = comparison.ends
     if ends is None:
         return []

@@ -26,7 +26,7 @@ from lockstep.report.paragraphs import counted
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What every verb and face says of a comparison.
+    """The answer about a comparison that every verb and face prints.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What follows the first word, up to the source line."""
+        """The words after the first one, up to the source line."""
         return f"{self.mark} {'; '.join(self.clauses)}"
 
     @property
@@ -119,7 +119,7 @@ def _more_origins(comparison: Comparison, tally: Tally) -> str:
 
 
 def lines_below(comparison: Comparison) -> list[str]:
-    """What stands under the headline of an origin: why, what is computed instead, what was allowed."""
+    """Return the lines below an origin's headline: reason, explanation, tolerance."""
     lines = []
     for origin in comparison.origins[:1]:
         lines.append(origin_words(origin))
@@ -180,13 +180,13 @@ def origin_words(origin: Origin) -> str:
 
 
 def explanation_sentence(explanation: Explanation) -> str:
-    """What the candidate computes instead, and how much of the error that is."""
+    """Return the candidate's computation as a sentence, with the share of the error that it explains."""
     share = math.floor(1e4 * explanation.share) / 100  # 100 % is said of what leaves nothing
     return f"what it computes instead: {explanation.words} (explains {share:g} % of the error)"
 
 
 def tolerance_words(origin: Origin) -> str:
-    """What was allowed, and how much more it is."""
+    """Return the tolerance in words, and how many times the difference exceeds it."""
     finding = origin.finding
     if math.isnan(finding.tolerance) or not finding.margin:
         return ""

@@ -175,7 +175,7 @@ class _JoinedStates:
         return self._stored[number]
 
     def said(self) -> Iterator[str]:
-        """What was not put together of the end, in words."""
+        """Return words about parts of the end that were not put together."""
         for why, names in self.apart.items():
             shown = [name.replace("|", "'s ") for name in names]
             yield f"the end of {listed(shown)} was not compared: {why}"

@@ -64,7 +64,7 @@ class Auditor:
         self.open_recording()
 
     def open_recording(self) -> None:
-        """What comes is of another recording, though it may lie at the same place."""
+        """Expect another recording from now on, though it may lie at the same place."""
         self._answers = self._make(self._memory_bytes)
 
     def prepare(self) -> None:

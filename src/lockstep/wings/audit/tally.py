@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def beyond(self) -> list[Beyond]:
-        """What is beyond its floor, furthest first; what is as far in order of time."""
+        """Return the results beyond their floor, furthest first; equal ones in order of time."""
         for place, one in self._beyond.items():
             one.judged = self._seen[place]
         return sorted(self._beyond.values(), key=_rank)
@@ -93,7 +93,7 @@ class Tally:
         self.not_judged[call.site.op, reason] += max(1, len(results_of(call)))
 
     def add(self, call: Call, results: list[Result]) -> None:
-        """What a call gave was judged."""
+        """Add the judged results of a call."""
         judged = 0
         for result in results:
             recorded = next((one for one in result.held if one.maker == RECORDED), None)

@@ -50,7 +50,7 @@ class Keeper:
         }  # fmt: skip
 
     def answer(self, connection: int, message: m.Message) -> m.Message | None:
-        """What a connection is answered; None for messages that want no answer."""
+        """Return the answer to a message; None for messages that want none."""
         known = self._answers.get(type(message))
         return known(connection, message) if known else m.Refused("a message of no use here")
 

@@ -30,7 +30,7 @@ class RandomWatch:
         self._numpy: tuple[bytes, bool] = (b"", True)
 
     def state(self) -> tuple[Any, ...]:
-        """What changes when somebody draws."""
+        """Return a value that changes when somebody draws."""
         return (
             torch.default_generator.get_state().numpy().tobytes(),
             random.getstate(),

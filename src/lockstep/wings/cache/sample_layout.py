@@ -86,7 +86,7 @@ class Laid:
         return _data_start(len(self.description))
 
     def parts(self, row: int) -> list[bytes | memoryview]:
-        """What is to be written, in order, without gaps."""
+        """Return the parts to write, in order, without gaps."""
         head = HEAD.pack(MAGIC, len(self.description), self.size, row, self.checksum)
         return [head, *self._content()]
 
@@ -271,7 +271,7 @@ def check(entry: Entry) -> None:
 
 
 def plan_of(description: bytes) -> Make:
-    """What makes samples of a description; kept, since most samples of a data set have the same one.
+    """Return the function that makes samples of a description; it is kept, because most samples have the same one.
 
     Raises
     ------

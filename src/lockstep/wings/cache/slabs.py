@@ -192,7 +192,7 @@ class Slab:
         return offset
 
     def give_back(self, start: int, end: int) -> None:
-        """What was taken and never written to."""
+        """Give back room that was taken and never written to."""
         if self.used == end:
             self.used = start
         elif end > start:

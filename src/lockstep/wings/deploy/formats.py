@@ -61,7 +61,7 @@ Writer = Callable[[ModelSource, Mapping[str, torch.Tensor], Order, Path], Writte
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes files of this suffix.
+    """Return the writer of files with this suffix.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _with_gap(stage: Stage, gap: str) -> Stage:
 
 
 def proof_of(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What is said in the file of how it was proven."""
+    """Return the file's note on how it was proven."""
     shapes = {
         name: [str(one.dtype).removeprefix("torch."), list(one.shape)]
         for name, one in inputs.items()

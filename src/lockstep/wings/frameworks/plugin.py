@@ -1,4 +1,4 @@
-"""What this wing registers: the frameworks that it records, and its verb."""
+"""Register the frameworks that this wing records."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from lockstep.capture.environment import (
     request_from,
 )
 from lockstep.capture.process_ends import Endings, uncaught
-from lockstep.capture.sink import Sink, SinkCall
+from lockstep.capture.sink import Sink
+from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn
 from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
 from lockstep.core.selection import parse_ranks
@@ -65,6 +66,7 @@ class FrameworkRecording:
         self.world_size = 1
         self.ended: Callable[[], None] = lambda: None
         self.step_done: Callable[[], None] = lambda: None
+        self.closed: Callable[[], None] = lambda: None
         self._packages = packages
         self._ranks = parse_ranks(options.ranks)
         self._sinks: dict[int, Sink] = {}
@@ -83,6 +85,9 @@ class FrameworkRecording:
         """Whether nothing is recorded any more."""
         if self.failure or self._is_closed:
             return True
+        limit = self.options.max_steps
+        if limit is not None and self._steps_counted() < limit:
+            return False  # steps are counted until the training is to end
         return bool(self._sinks) and all(sink.is_done for sink in self._sinks.values())
 
     def wants(self, rank: int) -> bool:
@@ -263,6 +268,7 @@ class FrameworkRecording:
             if sink.is_open:
                 sink.drop_step()
             sink.close(ended_by=ended_by)
+        self.closed()
 
     def _why_nothing(self) -> str:
         if self._gaps:

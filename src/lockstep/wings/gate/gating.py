@@ -99,7 +99,7 @@ class Gated:
 
     @property
     def headline(self) -> str:
-        """What was found, in one sentence."""
+        """The result, in one sentence."""
         if self.comparison is None:
             return self.failed or f"the golden {self.updated} was made"
         return headline_of(self.comparison)

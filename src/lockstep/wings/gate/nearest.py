@@ -44,7 +44,7 @@ class Machine:
 
 
 def machine_of(recording: Recording) -> Machine:
-    """What a recording was made on.
+    """Return the machine that made a recording.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _release(version: str) -> tuple[int, int, int]:
 
 
 def differing_words(golden: Machine, here: Machine) -> str:
-    """What is other about the golden's machine, in words; "" where it is the same."""
+    """Return the differences of the golden's machine, in words; "" if it is the same."""
     aspects = (
         ("ranks", str(golden.ranks), str(here.ranks)),
         ("device", "+".join(golden.devices), "+".join(here.devices)),

@@ -19,7 +19,7 @@ GRADIENTS = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?[^.]+\.parameters_grad\.\d+
 
 
 def missing_in(task: str, level: str, names: Collection[str]) -> Iterator[NotSeen]:
-    """What a dump of this task and level, with records of these names, lacks that a recording has."""
+    """Return the parts of a recording that a dump of this task and level lacks."""
     yield NotSeen("losses, batches and optimizers", "mindstudio-probe dumps none")
     if task != "tensor":
         yield NotSeen("tensors' elements", f"the dump's task was {task}")

@@ -99,7 +99,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
 
 
 def noted_in(path: Path, key: str) -> dict[str, Any]:
-    """What stands under a key of the value, where that is a dictionary; {} where there is none.
+    """Return the values under a key, if the value is a dictionary; {} if there is none.
 
     Raises
     ------

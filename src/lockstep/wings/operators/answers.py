@@ -44,7 +44,7 @@ def answered(ran: Ran, support: SupportList | None) -> list[Answered]:
 
 
 def in_order(found: Iterable[Answered]) -> list[Answered]:
-    """What the device lacks first, then by how long it took, then by how often it ran."""
+    """Return the missing operators first, then by time, then by number of calls."""
     return sorted(
         found,
         key=lambda one: (

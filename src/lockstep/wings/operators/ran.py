@@ -67,7 +67,7 @@ class RanOperator:
 
     @property
     def asked_as(self) -> str:
-        """What it is called in a list of the dispatcher's operators."""
+        """The operator's name in a list of the dispatcher's operators."""
         return self.name if self.of_dispatcher else name_of_api(self.name)
 
     def add(self, call: Call) -> None:

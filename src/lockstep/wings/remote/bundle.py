@@ -59,7 +59,7 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """What it is called: the digest of names, contents and permissions."""
+        """Its name: the digest of names, contents and permissions."""
         lines = sorted(f"{one.digest} {one.mode:o} {one.name}" for one in self.files)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -70,7 +70,7 @@ class ReplayedCall:
 
     @property
     def conclusion(self) -> Conclusion:
-        """What the re-runs say, taken over all results."""
+        """The conclusion over all results."""
         if not self.held:
             return Conclusion.NOT_RUN
         recorded = [held.sound for held in self.held if held.maker == RECORDED]

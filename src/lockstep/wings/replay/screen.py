@@ -59,7 +59,7 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str, *, known: bool = F
 
 
 def render_story(story: Story) -> Page:
-    """What an origin's calls say together."""
+    """Return the story of an origin's calls as text."""
     text = Page()
     add_paragraph(text, story.words, indent="")
     if story.explained:

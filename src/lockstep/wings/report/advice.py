@@ -1,4 +1,4 @@
-"""What to do after a comparison, best first: the terminal's command, and what leads on from each kind of finding."""
+"""The next commands after a comparison, best first, for the terminal and for each kind of finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page shows of a comparison, as plain data: no recording and no finding stands behind it any more."""
+"""The contents of a comparison's page, as plain data without any recording."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do next: what for, the command on one line that can be pasted, and why."""
+    """A next step: its purpose, the command on one line that can be pasted, and the reason."""
 
     title: str
     command: str

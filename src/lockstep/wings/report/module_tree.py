@@ -13,7 +13,7 @@ from lockstep.wings.report.comparison_types import ModuleNode, Pairs
 def module_tree(
     pairs: Pairs, origins: Collection[int], recordings: Iterable[Recording]
 ) -> tuple[ModuleNode, ...]:
-    """The model itself and all its modules, each behind the one around it.
+    """Return the model itself and all its modules, each after the one around it.
 
     Modules are those that the recordings list and those that pairs are of, in the order of the first recording, which
     is that of the model. An origin is the worst of all wherever it lies; pairs that were not judged are left out.

@@ -1,4 +1,4 @@
-"""What the page shows of one pair beside its row: statistics, pictures of both tensors and their difference, stack."""
+"""The page's blocks for one pair: statistics, pictures of both tensors and their difference, stack."""
 
 from __future__ import annotations
 

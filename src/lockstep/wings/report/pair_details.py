@@ -1,4 +1,4 @@
-"""What the page of one pair shows beside its row: statistics, call stack and, of whole tensors, pictures."""
+"""The data of one pair's blocks: statistics, call stack and, of whole tensors, pictures."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Plan:
     where: str = "search.yaml"
 
     def subject(self) -> str:
-        """What a later run has to share with this one to go on: the values and the target."""
+        """The values and the target that a later run must share with this one to go on."""
         return repr((self.parameters, self.target, self.reference, self.rules))
 
 

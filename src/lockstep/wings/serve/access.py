@@ -62,7 +62,7 @@ class Gate:
 
 
 def gate_for(host: str, token_file: Path | None) -> Gate:
-    """Who is answered at a host.
+    """Return the rule for clients at a host.
 
     Raises
     ------

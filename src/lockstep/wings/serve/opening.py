@@ -93,7 +93,7 @@ def _mixing(servable: HasGraph, without: Collection[str]) -> str:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """What `serve.yaml` says of a model; nothing where there is none.
+    """Return the settings of a model's `serve.yaml`; empty if there is none.
 
     Raises
     ------

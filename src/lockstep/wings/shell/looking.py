@@ -44,7 +44,7 @@ def list_modules(
 
 
 def recordings_table(session: Session) -> str:
-    """What there is to open."""
+    """Return the recordings that can be opened."""
     if not session.entries:
         return "no recording is open, and none was found; `open PATH [PATH]` opens one or two"
     rows = [(one.name, *_facts(one.recording)) for one in session.entries if one.recording]

@@ -60,7 +60,7 @@ class Place:
 
 
 def place_of(words: tuple[str, ...], session: Session) -> Place:
-    """What the words of a command line name, as they were pasted, with or without quotes.
+    """Return the place that words of a command line name, as they were pasted, with or without quotes.
 
     >>> place_of(("bert.layer.0.output.dense",), Session()).pattern
     'bert.layer.0.output.dense'

@@ -81,7 +81,7 @@ class Session:
             self.__dict__.pop(known, None)
 
     def chosen(self) -> list[Opened]:
-        """What is open of the chosen side.
+        """Return the open recording of the chosen side.
 
         Raises
         ------

@@ -74,7 +74,7 @@ class Trials:
         self._count = 0
 
     def run(self, state: State) -> Trial:
-        """Run a state and say what comparing says of it."""
+        """Run a state and return the verdict on it."""
         compared, notes = self.compared(state)
         if isinstance(compared, str):
             return Trial(state.name, Outcome.UNTOLD, compared)
@@ -156,7 +156,7 @@ def in_short(compared: Comparison) -> str:
 
 
 def results_of(compared: Comparison) -> list[Finding]:
-    """What is said of losses and of parameters' gradients."""
+    """Return the findings about losses and parameters' gradients."""
     wanted = (Role.LOSS, Role.PARAM_GRAD)
     return [one for one in compared.findings if one.pair.present.role in wanted]
 

@@ -74,7 +74,7 @@ class Trainings(Protocol):
         """Seconds of a step; raises `RunFailedError`, or `NoPlaceError`."""
 
     def numbers(self, settings: Settings) -> Numbers:
-        """What comparing its first steps with those of the command as it is says."""
+        """Return the comparison of its first steps with those of the command as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def candidates(
     own: Sequence[OwnKnob],
     rewrites: Sequence[Rewrite] = (),
 ) -> list[Candidate]:
-    """What the user gives, which comes first, and built-in knobs with their values."""
+    """Return the user's knobs, then the built-in ones with their values."""
     found = [
         *(Candidate((one.name,), (functools.partial(_with_rewrite, one),)) for one in rewrites),
         *(Candidate((one.name,), (functools.partial(_with_own, one),)) for one in own),

@@ -100,7 +100,7 @@ def _read(run: Run) -> list[Curve]:
 
 
 def names_in(curves: Sequence[Sequence[Curve]]) -> list[str]:
-    """What can be shown of some runs, in the order in which it is met; what all have, first."""
+    """Return the curves that some runs have, in order; those that all have come first."""
     of_runs = [dict.fromkeys(curve.name for curve in of_run) for of_run in curves]
     every = list(dict.fromkeys(name for names in of_runs for name in names))
     shared = [name for name in every if all(name in names for names in of_runs)]

@@ -74,7 +74,7 @@ def line_of(event: WatchEvent) -> str | None:
 
 
 def fired_line(hits: Sequence[Hit]) -> str:
-    """What a rule found in a step, the first with all that is known, the others counted."""
+    """Return the line of a rule's hits in a step: the first in full, the others counted."""
     first = hits[0]
     more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
     note = "note: " if first.is_note else ""
@@ -94,7 +94,7 @@ def step_line(event: StepWatched) -> str:
 
 
 def conclusion(watched: Watched, *, left_out: int) -> str:
-    """What came of it."""
+    """Return the summary at the end."""
     count = max(watched.steps.values(), default=0)
     steps = counted(count, "step")
     ranks = f" of each of {len(watched.steps)} ranks" if len(watched.steps) > 1 else ""

@@ -67,7 +67,7 @@ def watch_training(
 
 
 def what_is_missing(ended: Ended) -> Iterator[str]:
-    """What is to be said of a command beside what was found, a line each."""
+    """Return notes about parts of a command that were not watched, a line each."""
     if ended.why_nothing:
         yield f"nothing was looked at: {ended.why_nothing}"
     elif ended.unwritten:

@@ -120,7 +120,7 @@ def overview(all_symptoms: Sequence[Symptom]) -> str:
 
 
 def told(symptom: Symptom, *, width: int) -> str:
-    """What to check, numbered, each with its command on a line of its own, as it can be pasted."""
+    """Return the checks of a symptom, numbered, each with its command on a line that can be pasted."""
     lines = [f"{symptom.title}: check in this order"]
     for number, one in enumerate(symptom.checks, 1):
         head = f"{number}. {one.stage}: "

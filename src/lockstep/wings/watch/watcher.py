@@ -112,7 +112,7 @@ class Watcher:
         self._holding: dict[tuple[str, str], set[str]] = {}
 
     def memory_of(self, rank: str) -> Memory:
-        """What is known of a rank's steps so far."""
+        """Return the memory of a rank's steps so far."""
         return self._memories.setdefault(rank, Memory(shared=self._shared))
 
     def look(self, written: WrittenStep) -> list[Hit]:

@@ -63,7 +63,7 @@ class Found:
 
     @property
     def severity(self) -> Severity:
-        """What the message asks for, found as often as it is."""
+        """How urgent the message is, as often as it was found."""
         if self.count <= self.message.harmless_up_to:
             return Severity.HARMLESS
         return self.message.severity

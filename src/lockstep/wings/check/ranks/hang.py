@@ -58,7 +58,7 @@ class Place:
 
     @property
     def words(self) -> str:
-        """What it does, in words."""
+        """Return the rank's activity in words."""
         if not self.there:
             return "has ended"
         where = f" at {self.line}" if self.line else ""

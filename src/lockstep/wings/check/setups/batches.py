@@ -34,7 +34,7 @@ class Batches:
         self.met = False
 
     def add(self, number: int, step: AlignedStep) -> None:
-        """What arrives in one step."""
+        """Add the tensors that arrive in one step."""
         self._steps.append(number)
         for item in step.of_kind(CallKind.DATA):
             self._pairs.extend((number, pair) for pair in item.whole)

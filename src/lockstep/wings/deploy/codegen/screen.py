@@ -90,7 +90,7 @@ def render(answer: Answer) -> Page:
 
 
 def cortex_words() -> str:
-    """What was not done for microcontrollers, and why."""
+    """Return the checks for microcontrollers that were not done, and the reason."""
     missing = [name for name in _CORTEX if shutil.which(name) is None]
     if missing:
         return f"not run as a Cortex-M: {' and '.join(missing)} not found here; the Makefile says how to build for one"

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.align.sequences import align_sequences
-from lockstep.core.layouts import Layout
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind
+from lockstep.core.tensor_layouts import Layout
 from lockstep.measure.axis_order import holds_the_same
 from lockstep.store.reader import RankRecording
 from lockstep.wings.frameworks.mapping.layers import (

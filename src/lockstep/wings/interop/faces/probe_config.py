@@ -43,7 +43,7 @@ class ProbeConfig:
 
 
 def probe_config(config_path: Any, given: Mapping[str, Any]) -> ProbeConfig:
-    """What a file asks for, and arguments that are not None in place of what stands there.
+    """Return the settings of a file, replaced by arguments that are not None.
 
     Raises
     ------

@@ -87,7 +87,7 @@ class Parity:
         return told | ({"reason": self.reason} if self.reason else {})
 
     def sentence(self) -> str:
-        """What was found, in words: what was looked at comes first, and of the rest nothing is said."""
+        """Return the findings in words: the compared requests first, and nothing about the others."""
         counts = self.counts
         if not counts["compared"]:
             why = self.reason or (

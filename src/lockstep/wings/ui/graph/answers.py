@@ -48,7 +48,7 @@ def opened_nodes(text: str, most: int) -> frozenset[int]:
 
 
 def first_view(graph: UnionGraph) -> dict[str, Any]:
-    """What is opened and chosen at first: the way to the first origin, else the outermost modules."""
+    """Return the first view: the way to the first origin opened, else the outermost modules."""
     if graph.origins:
         node = graph.origins[0]
         return {"open": graph.around(node), "node": node, "count": len(graph)}

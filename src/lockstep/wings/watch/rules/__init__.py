@@ -114,7 +114,7 @@ def needs_finiteness_alone(rules: Iterable[Rule]) -> bool:
 
 
 def name_of(rule: Rule) -> str:
-    """What a rule is called: `dead-relu`.
+    """Return the name of a rule: `dead-relu`.
 
     >>> name_of(dead_relu)
     'dead-relu'

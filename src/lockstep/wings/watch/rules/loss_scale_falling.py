@@ -15,7 +15,7 @@ def loss_scale_falling(
 
     Formula: it has fallen in `falls` of the last `window` watched steps, counted from the first step that was not
     skipped; or it is at most `least` and was above. The first fall below every factor that has worked is a note. Each
-    is told with the first operator out of which an inf or a NaN came in the skipped step.
+    hit names the first operator that made an inf or a NaN in the skipped step.
 
     Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, a learning rate
     that has thrown the weights off.

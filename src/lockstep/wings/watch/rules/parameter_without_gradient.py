@@ -13,7 +13,7 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
 
     Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in `steps` watched steps
     in a row. A parameter that you freeze by `requires_grad_(False)` does not count. It is a note for one of several
-    with names alike but for a number, of which some got a gradient (a router may pass it by), and for parameters
+    with names that differ in a number alone, if some got a gradient (a router may pass it by), and for parameters
     without a known name.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
