@@ -6,9 +6,9 @@ from collections.abc import Collection, Hashable
 
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.layouts import Layout
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
+from lockstep.core.tensor_layouts import Layout
 from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
 
 

@@ -1,4 +1,4 @@
-"""Judges the optimizer's part of a step: gradients as they arrive, states and updates."""
+"""Judge the optimizer's part of a step: gradients as they arrive, states and updates."""
 
 from __future__ import annotations
 
