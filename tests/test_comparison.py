@@ -321,7 +321,7 @@ def test_no_step_in_common_is_one_sentence() -> None:
     comparison = compare_recordings(recording(TinyRun()), recording(TinyRun()), steps={7})
     assert comparison.verdict is Verdict.INCOMPARABLE
     assert comparison.not_compared == (
-        "no step occurs in both: the reference has 0, the candidate 0; asked for 7",
+        "both recordings have step 0, and not --steps 7; ask for steps that they have, or record both with --steps 7",
     )
 
 

@@ -28,12 +28,13 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes.explained_origins import explained_origins
-from lockstep.locate.conclusion import Gathered, conclusion
+from lockstep.locate.conclusion import conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
 from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
+from lockstep.locate.gathered import Gathered
 from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
@@ -118,19 +119,19 @@ def compare_recordings(
     reference, candidate = side_by_side(
         opened("reference", reference), opened("candidate", candidate)
     )
-    given = judge
-    judge = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     runs = [opened("noise", one) for one in _noise_of(noise)]
     runs.extend([] if calibration is None else [opened("calibration", calibration)])
+    chosen = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     if runs and rule is Rule.FIXED:
         raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
     if runs:
         site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
-        judge = CalibratedJudge(site_noise, judge)
-    if read_tensors and rerun and given is None and rule is Rule.ERROR_MODEL:
-        judge = _with_local_error(judge, reference, candidate, memory_bytes)
+        chosen = CalibratedJudge(site_noise, chosen)
+    by_model = judge is None and rule is Rule.ERROR_MODEL
+    if read_tensors and rerun and by_model:
+        chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
     pairing = pair_recordings(reference, candidate, mapping)
-    gathered = Gathered(judge, read_tensors, pairing)
+    gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
@@ -141,8 +142,8 @@ def compare_recordings(
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
-    by_default = given is None and not runs and mapping is None and steps is None
-    manner = Manner(_options(rule, mapping), by_default and rule is Rule.ERROR_MODEL)
+    by_default = by_model and not runs and mapping is None and steps is None
+    manner = Manner(_options(rule, mapping), by_default)
     return replace(found, what_next=what_next(found, reference, candidate, manner))
 
 

@@ -125,7 +125,7 @@ def test_an_extent_that_is_not_judged_is_counted_as_that() -> None:
     found = compared("cut", "cut-of-more")
     unjudged = [one.reason for one in found.findings if one.outcome is Outcome.INCOMPARABLE]
     assert unjudged
-    assert all(one.endswith("all that is made of it is equal bit by bit") for one in unjudged)
+    assert all(one.endswith("everything computed from it is equal bit by bit") for one in unjudged)
 
 
 # --- dumps that tell results alone ---------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_no_difference_has_no_kind_and_says_so() -> None:
     ("judgement", "outcome", "words"),
     [
         (WRONG, Outcome.DIFFER, "inherited from an earlier site"),
-        (OPEN, Outcome.INCOMPARABLE, "rel 0.0099: could not be judged, as what enters"),
+        (OPEN, Outcome.INCOMPARABLE, "rel 0.0099: could not be judged: its inputs"),
         (AGREES, Outcome.AGREE, "rel 0.0099, within its tolerance"),
     ],
 )

@@ -174,7 +174,7 @@ def test_what_no_dims_can_be_for_is_refused(
     assert "both recordings are of one rank" in capsys.readouterr().err
     with pytest.raises(UsageError, match="given three times"):
         side_by_side(lockstep.open(whole), lockstep.open(spread), [DIMS] * 3)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         read_dims(tmp_path)
 
 

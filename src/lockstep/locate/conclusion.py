@@ -3,132 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from lockstep.align.step import AlignedStep
-from lockstep.core.content_notes import NoteKind
 from lockstep.core.finding import (
     Comparison,
     Course,
     Ends,
     Evidence,
     Finding,
-    Metrics,
     Origin,
     Outcome,
-    Pair,
-    SetupDifference,
     verdict_of,
 )
-from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART, Event
+from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared, WhyNot
-from lockstep.core.records import TensorRecord, would_differ
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
-from lockstep.judge.protocol import Judge
-from lockstep.locate.causes.between_modules import operators_unseen
-from lockstep.locate.causes.causes import Causes
 from lockstep.locate.choices import flipped_choices
-from lockstep.locate.coverage import Coverage
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states
 from lockstep.locate.ends.processes import endings, is_crash, ranks_compared, with_exit_codes
 from lockstep.locate.ends.training_sides import Side, training_sides
-from lockstep.locate.flow.ledger import Ledger
-from lockstep.locate.flow.origins import Origins, once_over_ranks, without_sent
+from lockstep.locate.flow.origins import once_over_ranks, without_sent
+from lockstep.locate.gathered import Gathered
 from lockstep.locate.left_out import left_out
-from lockstep.locate.lone_calls.idle_calls import IdleCalls
-from lockstep.locate.lone_calls.lone_effects import lone_effects
-from lockstep.locate.lone_calls.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.locate.overruled import overruled_words
-from lockstep.locate.setups.circumstances import circumstances
-from lockstep.locate.setups.dtype_changes import DtypeChanges
-from lockstep.locate.setups.model_setup import ModelSetup, compiled_in, model_setup
-from lockstep.locate.setups.precision import PrecisionClasses
-from lockstep.locate.setups.tf32_allowed import tf32_allowed
+from lockstep.locate.setups.model_setup import compiled_in
+from lockstep.locate.uncompared import not_compared_in
 from lockstep.reading.paired_steps import Pairing
-from lockstep.store.other_tools import LEFT_OUT
-from lockstep.store.reader import RankRecording, Recording
-
-
-@dataclass
-class Gathered:
-    """The collected results of all ranks and steps of one comparison."""
-
-    judge: Judge
-    read_tensors: bool
-    pairing: Pairing
-    ledgers: dict[str, Ledger] = field(default_factory=dict)
-    origins: dict[str, Origins] = field(default_factory=dict)
-    lone: list[Finding] = field(default_factory=list)
-    precision: PrecisionClasses = field(default_factory=PrecisionClasses)
-    unaligned: Unaligned = field(default_factory=Unaligned)
-    idle: dict[str, IdleCalls] = field(default_factory=dict)
-    causes: dict[str, Causes] = field(default_factory=dict)
-    setup: list[SetupDifference] = field(default_factory=list)
-    setups: dict[str, ModelSetup] = field(default_factory=dict)
-    dtypes: DtypeChanges = field(default_factory=DtypeChanges)
-    coverage: Coverage = field(default_factory=Coverage)
-    steps: set[int] = field(default_factory=set)
-    aligned: int = 0
-    has_calls: bool = False
-    one_sided: list[Pair] = field(default_factory=list)
-    crossed: list[str] = field(default_factory=list)
-    unaligned_reference: int = 0
-    unaligned_candidate: int = 0
-
-    def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
-        """A rank of both is about to be compared."""
-        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
-        setup = model_setup(reference, candidate, self.pairing.names[name])
-        if not self.judge.looks_at_set_up:
-            setup = replace(setup, modules={})
-        self.ledgers[name], self.origins[name] = ledger, Origins()
-        self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
-        self.setups[name] = setup
-        unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
-        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)
-        said = {str(one) for one in self.setup}
-        told = setup.differences()
-        if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran
-            told = [*circumstances(reference.manifest, candidate.manifest), *told]
-        self.setup.extend(one for one in told if str(one) not in said)
-
-    def count(self, rank: str, step: AlignedStep) -> None:
-        """Count what has no partner, and list it."""
-        setup = self.setups[rank]
-        if setup.compiled:
-            self.coverage.note_inside(step, setup.modules)
-        effects = lone_effects(step)
-        self.unaligned.gather(step, effects)
-        if self.judge.looks_at_set_up:
-            self.idle.setdefault(rank, IdleCalls()).gather(step, effects)
-        self.coverage.note(step)
-        kinds = (CallKind.MODULE, CallKind.OPERATOR)
-        self.has_calls |= any(pair.present.kind in kinds for pair in step.pairs)
-        self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
-        for pair in step.lone:
-            self.unaligned_reference += pair.candidate is None
-            self.unaligned_candidate += pair.reference is None
-            for record in pair.present.records:
-                sides = (record, None) if pair.candidate is None else (None, record)
-                self.lone.append(_missing(Pair(*sides), "its call has no partner in the other run"))
-        named = {step.path_of(call, is_candidate=True) for call in step.candidate.calls.values()}
-        for item in step.aligned:
-            own, other = item.reference.site, step.path_of(item.candidate, is_candidate=True)
-            if own.module != other and own.module in named:
-                self.crossed.append(f"that of {own} under {item.candidate.site}")
-            for paired in item.pairs:
-                if paired.reference is None or paired.candidate is None:
-                    self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
-                    if not item.calls.only_results:
-                        self.one_sided.append(paired)
-
-
-def _missing(pair: Pair, reason: str) -> Finding:
-    return Finding(
-        pair, Outcome.MISSING, Metrics(Evidence.NONE), float("nan"), float("nan"), reason
-    )
+from lockstep.store.reader import Recording
 
 
 def conclusion(
@@ -147,28 +51,25 @@ def conclusion(
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
     uniform = (*gathered.precision.hidden_changes(), *gathered.dtypes.uniform())
-    found = without_sent(gathered.precision.without_members(_ordered(gathered)))
-    origins = once_over_ranks(found)
-    if not (origins or uniform):  # what changed nothing is told where nothing else is
-        idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
-        origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
     ended = endings(reference, candidate)
     crashes = tuple(one for one in ended if is_crash(one))
-    not_compared = [stopper] if stopper else []
-    not_compared.extend(() if allow_crash else crashes)
-    not_compared.extend(_gaps(gathered, findings, steps, stopped=bool(stopper)))
     ends, held = None, list[HeldStates]()
     if stopper is None and not is_growing:
         ends, held = _ended(gathered, findings, steps)
-    if not (origins or uniform):
-        origins = once_over_ranks([origin for one in held for origin in one.origins])
-    not_compared.extend(dict.fromkeys(text for one in held for text in one.unclear))
-    parted = ends is not None and ends.course is Course.APART
-    if ends is not None and parted and not ends.certain:
-        not_compared.append(NotCompared(WhyNot.PARTS_LATER, reason=ends.words))
-    part_later = ends is not None and parted and ends.certain
+    origins = _named(gathered, held, uniform=bool(uniform))
+    parted = ends if ends is not None and ends.course is Course.APART else None
+    not_compared = [
+        *([stopper] if stopper else []),
+        *(() if allow_crash else crashes),
+        *not_compared_in(gathered, findings, steps, stopped=bool(stopper)),
+        *dict.fromkeys(text for one in held for text in one.unclear),
+    ]
+    if parted is not None and not parted.certain:
+        not_compared.append(NotCompared(WhyNot.PARTS_LATER, reason=parted.words))
+    part_later = parted is not None and parted.certain
     verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
+    unrecorded = *left_out(reference, candidate), *reference.unrecorded, *candidate.unrecorded
     return Comparison(
         reference=str(reference.path),
         candidate=str(candidate.path),
@@ -193,15 +94,7 @@ def conclusion(
         compiled=tuple(_compiled(reference, candidate)),
         not_run_again=reference.other_framework or candidate.other_framework,
         unconfirmed=pairing.unconfirmed,
-        unrecorded=tuple(
-            dict.fromkeys(
-                (
-                    *left_out(reference, candidate),
-                    *reference.unrecorded,
-                    *candidate.unrecorded,
-                )
-            )
-        ),
+        unrecorded=tuple(dict.fromkeys(unrecorded)),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
         endings=ended,
@@ -209,39 +102,13 @@ def conclusion(
     )
 
 
-def _gaps(
-    gathered: Gathered,
-    findings: Sequence[Finding],
-    steps: Collection[int] | None,
-    *,
-    stopped: bool,
-) -> Iterator[NotCompared]:
-    """What of the two runs was not compared, or not judged."""
-    pairing = gathered.pairing
-    if not stopped:
-        yield from pairing.not_compared(steps)
-    # Two checkpoints hold none, and are compared by their parameters.
-    calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
-    if not stopped and gathered.aligned == 0 and calls:
-        yield NotCompared(WhyNot.NOT_ALIGNED)
-    if pairing.is_of_another_tool:
-        yield from _contradictions(pairing)
-        yield from _missing_files(findings)
-        yield from _of_one_side(gathered)
-    yield from gathered.coverage.gaps(findings)
-    yield from _known_by_numbers_alone(findings)
-    if not gathered.judge.looks_at_set_up:
-        yield from unjudged_calls(gathered.unaligned.calls, findings)
-    nothing = all(one.outcome is Outcome.INCOMPARABLE for one in findings)
-    # Another tool may tell no loss that would show what these do.
-    if nothing or pairing.is_of_another_tool:
-        yield from _unjudged(findings)
-    for recording in (pairing.reference, pairing.candidate):
-        gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
-        names = (str(recording.path),)
-        yield from (
-            NotCompared(WhyNot.NOT_RECORDED, names=names, reason=gap.reason) for gap in gaps
-        )
+def _named(gathered: Gathered, held: Sequence[HeldStates], *, uniform: bool) -> list[Origin]:
+    """The origins that are named: of the steps, else of calls that changed nothing, else of what is held beside."""
+    found = without_sent(gathered.precision.without_members(_ordered(gathered)))
+    idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
+    idle.sort(key=lambda one: (one.step, one.sequence, one.rank))
+    later = () if uniform else (idle, [origin for one in held for origin in one.origins])
+    return next((origins for one in (found, *later) if (origins := once_over_ranks(one))), [])
 
 
 def _ended(
@@ -337,86 +204,6 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
     is_mask = "bool" in (left.dtype, right.dtype) and left.shape == right.shape
     constant = one.minimum == one.maximum
     return ranges and (constant or (is_mask and one.norm == two.norm))
-
-
-def _unjudged(findings: Iterable[Finding]) -> Iterator[NotCompared]:
-    """Tensors that differ, and by how much they may is not known."""
-    found = [
-        one
-        for one in findings
-        if one.outcome is Outcome.INCOMPARABLE
-        and one.pair.present.content.told.kind is not NoteKind.UNWRITTEN  # which means nothing
-    ]
-    if found:
-        first = found[0].pair.present
-        at = f"{first.name} of {first.site}"
-        yield NotCompared(WhyNot.NOT_JUDGED, count=len(found), at=at, reason=found[0].reason)
-
-
-def _contradictions(pairing: Pairing) -> Iterator[NotCompared]:
-    """Files of either dump that say in themselves that they are of something else."""
-    for name, recording in (("reference", pairing.reference), ("candidate", pairing.candidate)):
-        for gap in recording.manifest.not_seen:
-            if gap.what == CONTRADICTIONS:
-                yield NotCompared(WhyNot.CONTRADICTION, side=name, reason=gap.reason)
-
-
-def _missing_files(findings: Iterable[Finding]) -> Iterator[NotCompared]:
-    """Tensors whose file is not in the dump that names it."""
-    sides = (
-        record
-        for finding in findings
-        for record in (finding.pair.reference, finding.pair.candidate)
-        if record is not None and record.content.told.kind is NoteKind.FILE_MISSING
-    )
-    names = tuple(dict.fromkeys(one.content.told.fields[0] for one in sides))
-    if names:
-        yield NotCompared(WhyNot.FILE_MISSING, names=names, count=len(names))
-
-
-def _of_one_side(gathered: Gathered) -> Iterator[NotCompared]:
-    """What one dump alone has, as where a file is missing: nothing else tells whether the two agree in it.
-
-    Where names of files tell the calls, in both by one tool, each tensor of a call that both have counts. So does a
-    call of one side that nothing depends on, and a result that the other dump has under the name of a different call.
-    A dump that lists its calls may lack an argument, or a call, by rights.
-    """
-    told = [
-        {gap.what: gap.reason for gap in one.manifest.not_seen}
-        for one in (gathered.pairing.reference, gathered.pairing.candidate)
-    ]
-    by_name = NESTING in told[0] and told[0].keys() == told[1].keys()
-    by_name = by_name and told[0].get(LEFT_OUT) == told[1].get(LEFT_OUT)
-    roles = (Role.OUTPUT, Role.INPUT) if by_name else (Role.OUTPUT,)
-    found = [pair for pair in gathered.one_sided if pair.present.role in roles]
-    if found:
-        side = "candidate" if found[0].candidate is None else "reference"
-        at = f"{found[0].present.name} of {found[0].present.site}"
-        yield NotCompared(WhyNot.NO_PARTNER, count=len(found), at=at, side=side)
-    if by_name and gathered.crossed:
-        count, at = len(gathered.crossed), gathered.crossed[0]
-        yield NotCompared(WhyNot.OTHER_NAME, count=count, at=at)
-    alone = [one for one in gathered.unaligned.calls if by_name and one.beside]
-    if alone:
-        at = f"{alone[0].module} ({alone[0].op})" if alone[0].op else alone[0].module
-        yield NotCompared(WhyNot.CALLS_ALONE, count=sum(one.count for one in alone), at=at)
-
-
-_NOT_AT_THIS_CALL = "the other run did not record it at this call"
-
-
-def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[NotCompared]:
-    """Tensors without elements, sketch or digest that both sides have: equal numbers do not make them equal."""
-    count = sum(
-        one.outcome is Outcome.AGREE
-        and one.metrics.evidence is Evidence.STATISTICS
-        and one.pair.reference is not None
-        and one.pair.candidate is not None
-        and not would_differ(one.pair.reference.digest, one.pair.candidate.digest)
-        for one in findings
-    )
-    if count:
-        yield NotCompared(WhyNot.NUMBERS_ALONE, count=count)
 
 
 def _without_places(findings: Iterable[Finding]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def layout_in(text: str) -> Layout | None:
         return None
     found = _LAYOUT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no layout")
+        raise ValueError(f"{text!r} is not a layout")
     laid, offset, shares = found.groups()
     strides = tuple(map(int, laid.split(","))) if laid else ()
     return Layout(strides) if shares is None else Layout(strides, int(offset), int(shares))

@@ -20,6 +20,7 @@ from lockstep.replay.standalone import written_text
 from lockstep.replay.standalone.folder import Background, write_folder
 from lockstep.replay.standalone.module_proof import module_proof
 from lockstep.replay.standalone.proof import proof_of
+from lockstep.store import call_decoder
 
 WICKED = "cpu; touch made`id`\n$(touch made) [x](http://x) <script> '''\"\"\""
 
@@ -113,9 +114,9 @@ def test_a_layout_of_other_axes_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # given a layout that has one stride too many
-    read = lockstep.store.reader.layout_in
+    read = call_decoder.layout_in
     monkeypatch.setattr(
-        "lockstep.store.reader.layout_in",
+        "lockstep.store.call_decoder.layout_in",
         lambda text: (found := read(text)) and replace(found, strides=(*found.strides, 1)),
     )
     site = ["--only", "*linear", "--write-test", str(tmp_path / "proof")]

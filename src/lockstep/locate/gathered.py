@@ -1,0 +1,114 @@
+"""What gathers over the ranks and steps of one comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lockstep.align.step import AlignedStep
+from lockstep.core.finding import (
+    Evidence,
+    Finding,
+    Metrics,
+    Outcome,
+    Pair,
+    SetupDifference,
+)
+from lockstep.core.site import CallKind
+from lockstep.judge.protocol import Judge
+from lockstep.locate.causes.between_modules import operators_unseen
+from lockstep.locate.causes.causes import Causes
+from lockstep.locate.coverage import Coverage
+from lockstep.locate.flow.ledger import Ledger
+from lockstep.locate.flow.origins import Origins
+from lockstep.locate.lone_calls.idle_calls import IdleCalls
+from lockstep.locate.lone_calls.lone_effects import lone_effects
+from lockstep.locate.lone_calls.unaligned_calls import Unaligned
+from lockstep.locate.setups.circumstances import circumstances
+from lockstep.locate.setups.dtype_changes import DtypeChanges
+from lockstep.locate.setups.model_setup import ModelSetup, model_setup
+from lockstep.locate.setups.precision import PrecisionClasses
+from lockstep.locate.setups.tf32_allowed import tf32_allowed
+from lockstep.reading.paired_steps import Pairing
+from lockstep.store.reader import RankRecording
+
+_NOT_AT_THIS_CALL = "the other run did not record it at this call"
+
+
+@dataclass
+class Gathered:
+    """The collected results of all ranks and steps of one comparison."""
+
+    judge: Judge
+    read_tensors: bool
+    pairing: Pairing
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    origins: dict[str, Origins] = field(default_factory=dict)
+    lone: list[Finding] = field(default_factory=list)
+    precision: PrecisionClasses = field(default_factory=PrecisionClasses)
+    unaligned: Unaligned = field(default_factory=Unaligned)
+    idle: dict[str, IdleCalls] = field(default_factory=dict)
+    causes: dict[str, Causes] = field(default_factory=dict)
+    setup: list[SetupDifference] = field(default_factory=list)
+    setups: dict[str, ModelSetup] = field(default_factory=dict)
+    dtypes: DtypeChanges = field(default_factory=DtypeChanges)
+    coverage: Coverage = field(default_factory=Coverage)
+    steps: set[int] = field(default_factory=set)
+    aligned: int = 0
+    has_calls: bool = False
+    one_sided: list[Pair] = field(default_factory=list)
+    crossed: list[str] = field(default_factory=list)
+    unaligned_reference: int = 0
+    unaligned_candidate: int = 0
+
+    def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
+        """A rank of both is about to be compared."""
+        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
+        setup = model_setup(reference, candidate, self.pairing.names[name])
+        if not self.judge.looks_at_set_up:
+            setup = replace(setup, modules={})
+        self.ledgers[name], self.origins[name] = ledger, Origins()
+        self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
+        self.setups[name] = setup
+        unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
+        self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)
+        said = {str(one) for one in self.setup}
+        told = setup.differences()
+        if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran
+            told = [*circumstances(reference.manifest, candidate.manifest), *told]
+        self.setup.extend(one for one in told if str(one) not in said)
+
+    def count(self, rank: str, step: AlignedStep) -> None:
+        """Count what has no partner, and list it."""
+        setup = self.setups[rank]
+        if setup.compiled:
+            self.coverage.note_inside(step, setup.modules)
+        effects = lone_effects(step)
+        self.unaligned.gather(step, effects)
+        if self.judge.looks_at_set_up:
+            self.idle.setdefault(rank, IdleCalls()).gather(step, effects)
+        self.coverage.note(step)
+        kinds = (CallKind.MODULE, CallKind.OPERATOR)
+        self.has_calls |= any(pair.present.kind in kinds for pair in step.pairs)
+        self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))
+        for pair in step.lone:
+            self.unaligned_reference += pair.candidate is None
+            self.unaligned_candidate += pair.reference is None
+            for record in pair.present.records:
+                sides = (record, None) if pair.candidate is None else (None, record)
+                self.lone.append(_missing(Pair(*sides), "its call has no partner in the other run"))
+        named = {step.path_of(call, is_candidate=True) for call in step.candidate.calls.values()}
+        for item in step.aligned:
+            own, other = item.reference.site, step.path_of(item.candidate, is_candidate=True)
+            if own.module != other and own.module in named:
+                self.crossed.append(f"that of {own} under {item.candidate.site}")
+            for paired in item.pairs:
+                if paired.reference is None or paired.candidate is None:
+                    self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
+                    if not item.calls.only_results:
+                        self.one_sided.append(paired)
+
+
+def _missing(pair: Pair, reason: str) -> Finding:
+    return Finding(
+        pair, Outcome.MISSING, Metrics(Evidence.NONE), float("nan"), float("nan"), reason
+    )
