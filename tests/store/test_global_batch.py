@@ -15,6 +15,7 @@ from two_ranks import run_two_ranks
 
 import lockstep
 from lockstep import compare_recordings
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.site import Phase, Role
 from lockstep.report.comparison.screen import render_comparison
@@ -61,7 +62,12 @@ FAULTS = {
     "conv+adamw+by-hand+twice": "conv+adamw",
     "conv+adamw+by-hand+scaled": "conv+adamw",
 }
-ACCUMULATED = ("conv+adamw+parts", "conv+adamw+parts+fsdp2", "conv+adamw+parts+by-hand+scaled")
+ACCUMULATED = (
+    "conv+adamw+parts",
+    "conv+adamw+parts+fsdp2",
+    "conv+adamw+parts+by-hand+scaled",
+    "conv+adamw+parts+dealt",
+)
 """Of which each rank takes its rows in two parts."""
 SHARED_UPDATES = ("conv+adamw+zero", "conv+adamw+zero+unsent")
 """Of which each rank updates some of the parameters, and sends them to the others; or does not."""
@@ -75,7 +81,7 @@ SLIPS_OF_PARTS = {
     "same-part": "batch",
     "same-batch": "batch",
     "fsdp2+never-reduced": "param_grad",
-    "fsdp2+zeroed": "param_grad",
+    "fsdp2+doubled": "param_grad",
     "by-hand+lost": "param_grad is held by several ranks of the candidate, whose copies differ",
     "by-hand+twice": "param_grad does not agree",
 }
@@ -206,6 +212,12 @@ def test_a_gradient_of_one_rank_that_is_off_is_named_where_both_accumulate(runs:
     found = _compared(runs, "conv+adamw+quarters", "conv+adamw+parts+by-hand+scaled", turned=True)
     assert found.verdict is Verdict.DIVERGED
     assert (found.origins[0].step, found.origins[0].tensor) == (0, "1.bias")
+
+
+def test_parts_that_straddle_those_of_one_rank_are_refused(runs: Path) -> None:
+    # given two ranks whose parts each have samples of two parts of the one rank
+    with pytest.raises(UsageError, match="record one rank that takes each batch whole"):
+        _compared(runs, "conv+adamw+quarters", "conv+adamw+parts+dealt")
 
 
 @pytest.mark.exhaustive
