@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
-from lockstep.core.records import COPIES_DIFFER, MEMORY_AS_FOUND, PART_OF, Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.states import StateRecord
 from lockstep.store.later_tensors import Bytes, LaterTensor
@@ -209,7 +210,7 @@ class Joiner:
         record = seen.first
         if len({each.dtype for each in seen.records}) > 1:
             raise UnlikeDimsError("ranks hold it in several dtypes")
-        if record.content.note == MEMORY_AS_FOUND:
+        if record.content.told.kind is NoteKind.UNWRITTEN:
             return _as_on_one(record)
         if any(each.content.loader is None for each in seen.records) or not can_store(record.dtype):
             if seen.equal and seen.is_held:
@@ -217,7 +218,7 @@ class Joiner:
             raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
         if (placed := placed_by(record.content)) is not None:
             return self._placed(seen, placed, place)
-        if PART_OF.match(record.content.note):
+        if record.content.told.kind is NoteKind.PART:
             return _joined(seen, _of_norms(record), 1)
         found = self._forms.form(seen)
         if found is None:
@@ -247,7 +248,7 @@ class Joiner:
             given, note = parts[0], ""
         else:
             self._told.copies.append(place)
-            given, note = np.stack(parts), f"{COPIES_DIFFER} 'replicated'"
+            given, note = np.stack(parts), str(Note(NoteKind.COPIES_DIFFER, "replicated"))
         data = encoded(given, dtype)
         return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
 
@@ -301,7 +302,7 @@ def _of_norms(record: TensorRecord) -> Form:
     UnlikeDimsError
         If it is placed otherwise.
     """
-    if "_NormPartial(2.0)" not in record.content.note:
+    if "_NormPartial(2.0)" not in record.content.told.fields[1]:
         raise UnlikeDimsError(f"nothing tells how to put together a {record.content.note}")
     return Form(Spread.NORM)
 
@@ -316,11 +317,7 @@ def _added_up(records: Sequence[TensorRecord], ways: int) -> str:
     """The note that tells how far the roundings of the parts may take their sum, see `judge.rounded_parts`."""
     norms = [float(np.linalg.norm(elements_of(one.content).astype(np.float64))) for one in records]
     reach = unit_roundoff(records[0].dtype) * sum(norms) / ways
-    return (
-        f"added up of {len(records)} ranks' parts, whose roundings reach {reach:.3e}"
-        if reach < np.inf
-        else ""
-    )
+    return str(Note(NoteKind.ADDED_UP, len(records), f"{reach:.3e}")) if reach < np.inf else ""
 
 
 def _far_apart(parts: Sequence[Array]) -> float:

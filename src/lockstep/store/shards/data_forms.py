@@ -252,7 +252,9 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
     exact = not is_floating(seen.first.dtype)
     whole = seen.whole
     if whole is None:
-        raise UnlikeDimsError("one rank does not have it, and nothing tells the order of its rows")
+        raise UnlikeDimsError(
+            "one rank does not have it, and nothing says in which order its rows are"
+        )
     forms = list(rows.forms(form, seen.shapes, whole_numbers=exact))
     parts, dtype, fitting = seen.parts, seen.first.dtype, []
     for one in forms:
@@ -262,7 +264,7 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
             continue
     far, best = min(fitting, key=lambda one: one[0])
     if exact and any(far):
-        raise UnlikeDimsError("nothing tells at which rows its whole numbers point")
+        raise UnlikeDimsError("nothing says at which rows its whole numbers point")
     return best
 
 

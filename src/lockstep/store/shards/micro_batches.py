@@ -162,7 +162,7 @@ class MicroForms(DataForms):
         return super().form(seen)
 
     def notes(self) -> Iterator[NotSeen]:
-        """What one rank has no tensor for, and whether samples were sorted."""
+        """Return notes about tensors that one rank lacks, and about sorted samples."""
         yield from super().notes()
         if self._alone:
             what = f"the other run has none; {self._alone}, of which each part has its own, were left out"

@@ -205,7 +205,7 @@ class _Joiner:
         return placed[0] if placed and placed[1].sizes.items() <= self._mesh.sizes.items() else None
 
     def of_state(self, state: StateRecord) -> tuple[Dims, Mesh] | None:
-        """What the axes of a state mean, by the name of its parameter."""
+        """Return the axes of a state, by the name of its parameter."""
         told = (file.of_parameter(state.name.partition("|")[0]) for file in self._files)
         dims = next((one for one in told if one), None) if state.content.shape else None
         return None if dims is None else (dims, self._mesh)

@@ -1,4 +1,4 @@
-"""What all ways of putting ranks together share: calls of ranks by what they are, what is said, the recording made."""
+"""The parts that all ways of putting ranks together share: pairing calls, notes, the recording they make."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Calls = Iterator[ReadCall | NotSeen]
 
 @dataclass
 class Told:
-    """What is to be said of putting ranks together.
+    """The notes about ranks that were put together.
 
     Attributes
     ----------
@@ -148,12 +148,12 @@ def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
 
 
 def name_of(call: Call) -> str:
-    """What tells a call from others of its site: the parameter, of gradients and optimizers."""
+    """Return the name that identifies a call at its site: the parameter, for gradients and optimizers."""
     return call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
 
 
 def record_key(record: TensorRecord) -> Key:
-    """What a record is within its call, on every rank."""
+    """Return the key of a record within its call, the same on every rank."""
     return record.site.phase, record.role, record.index, record.name, record.occurrence
 
 

@@ -35,7 +35,9 @@ def side_by_side(
         If a recording cannot be read.
     """
     if len(dims) > 2:
-        raise UsageError("--dims is given three times; once is for both sides, twice for each")
+        raise UsageError(
+            "--dims is given three times; give it once for both recordings, or twice, once for each"
+        )
     sides = (reference, candidate)
     spread = [len(one.ranks) > 1 or _of_a_group(one) for one in sides]
     if dims and not any(spread):

@@ -78,11 +78,11 @@ class Dealt:
                 continue
             groups[place].append(number)
             left[place] -= rows
-        missing = [one.total() for one in left]
+        lacking = [one.total() for one in left]
         for number in strays:
-            place = missing.index(max(missing))
+            place = lacking.index(max(lacking))
             groups[place].append(number)
-            missing[place] -= self.parts[number].total()
+            lacking[place] -= self.parts[number].total()
         return groups, not strays and not any(left)
 
     def are_parts(self, many: Recording, one: Recording) -> bool | None:
