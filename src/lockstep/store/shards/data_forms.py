@@ -88,7 +88,8 @@ class DataForms:
             self._reordered |= bool(self._order.rows)
         self._sorted = sorted_in(by_rank, whole, self._order)
         for seen in seen_of(CallKind.LOSS, by_rank, whole):
-            self._of_loss(seen)
+            if len(set(seen.shapes)) == 1:
+                self._of_loss(seen)
 
     def is_batch(self, seen: Seen) -> bool:
         """Whether the rows of ranks make those of one, by their shapes."""
@@ -140,6 +141,8 @@ class DataForms:
         if seen.is_held:
             return Form(Spread.COPIES), 1
         if role is Role.LOSS:
+            if len(set(seen.shapes)) > 1:
+                raise UnlikeDimsError(f"ranks hold the shapes {sorted(set(seen.shapes))}")
             return self._of_loss(seen)
         if role is Role.PARAM_GRAD and seen.call.kind is CallKind.GRADIENT:
             return Form(Spread.SUM), self._of_accumulated
@@ -173,8 +176,8 @@ class DataForms:
             of = self._by_shape(seen) or Form(Spread.COPIES)
         if of.spread is Spread.BATCH:
             return of, self._divided_by
-        if of.spread is Spread.SUM and ways > 1:
-            return Form(Spread.COPIES), self._divided_by // ways
+        if of.spread is Spread.SUM and ways > 1:  # of a sum that is divided by so much
+            return Form(Spread.SUM), len(seen.records) * self._divided_by // ways
         return Form(Spread.COPIES if of.spread is Spread.SUM else Spread.SUM), self._divided_by
 
     def _by_shape(self, seen: Seen) -> Form | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 
+from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
@@ -25,6 +26,7 @@ from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.batch_forms import Form, Spread, apart, together
 from lockstep.store.shards.beside_one import Joiner
 from lockstep.store.shards.data_forms import DataForms
+from lockstep.store.shards.joining import Array
 from lockstep.store.shards.put_together import Key, made_of
 from lockstep.store.shards.seen import Seen
 from lockstep.store.shards.step_parts import Dealt, Parted, groups_of
@@ -180,21 +182,35 @@ class MicroForms(DataForms):
     def _of_loss(self, seen: Seen) -> tuple[Form, int]:
         parts, ranks, form = len(seen.records), self._of_ranks, Form(Spread.SUM)
         ways = {ranks, *([parts] if parts > ranks else []), *([] if self._is_wrapped else [1])}
-        whole, dtype, found = seen.whole, seen.first.dtype, ranks
-        if whole is not None:
-            found = min(
-                sorted(ways),
-                key=lambda one: apart(together(seen.parts, form, dtype, divided_by=one), whole),
-            )
+        whole = seen.whole
+        found = ranks if whole is None else self._nearest(seen, whole, sorted(ways))
         self._divided_by, self.sums_parts = found, found in (1, ranks)
         self._losses[_digests(seen)] = found
         return form, found
 
     def _of_forward(self, seen: Seen) -> tuple[Form, int]:
-        """What is the loss, to the last bit, is put together as it is."""
-        digests = _digests(seen)
+        """What is the loss, to the last bit, is put together as it is; another number as is nearest to one rank's."""
+        digests, whole, dtype = _digests(seen), seen.whole, seen.first.dtype
         ways = self._losses.get(digests) if None not in digests else None
-        return super()._of_forward(seen) if ways is None else (Form(Spread.SUM), ways)
+        if ways is not None:
+            return Form(Spread.SUM), ways
+        if seen.first.shape or whole is None or whole.shape or not is_floating(dtype):
+            return super()._of_forward(seen)
+        parts = len(seen.records)
+        fitting = [
+            one
+            for one in sorted({1, parts, self._of_ranks}, reverse=True)
+            if parts * self._divided_by % one == 0
+        ]
+        return Form(Spread.SUM), self._nearest(seen, whole, fitting)
+
+    @staticmethod
+    def _nearest(seen: Seen, whole: Array, ways: Sequence[int]) -> int:
+        """By which of several numbers the sum of all parts is divided to come nearest to one rank's."""
+        form, dtype = Form(Spread.SUM), seen.first.dtype
+        return min(
+            ways, key=lambda one: apart(together(seen.parts, form, dtype, divided_by=one), whole)
+        )
 
 
 def _digests(seen: Seen) -> tuple[str | None, ...]:

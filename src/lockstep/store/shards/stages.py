@@ -17,6 +17,7 @@ from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording, Recording
+from lockstep.store.shards.batch_forms import Order
 from lockstep.store.shards.micro_batches import (
     Made,
     MicroForms,
@@ -26,6 +27,7 @@ from lockstep.store.shards.micro_batches import (
 )
 from lockstep.store.shards.put_together import Calls, Key, Told, made_of
 from lockstep.store.shards.rank_ends import joined_states
+from lockstep.store.shards.sorted_rows import sorted_in
 from lockstep.store.shards.step_parts import Dealt, Parted, groups_of
 from lockstep.store.written_calls import ReadCall
 
@@ -93,39 +95,52 @@ def stages_of(many: Recording, one: RankRecording) -> list[Stage]:
         If two stages hold one parameter of the one rank.
     """
     ranks = [many.ranks[f"rank{number}"] for number in range(len(many.ranks))]
-    whole = _parameters(one)
-    paths = [_paths(_parameters(rank), whole) for rank in ranks]
-    by_names: dict[frozenset[str], list[int]] = defaultdict(list)
-    for number, rank in enumerate(ranks):
-        own = Stage([], paths[number])
-        by_names[frozenset(map(own.name, _parameters(rank)))].append(number)
-    held = [names for names in by_names if names]
-    sizes = {len(numbers) for numbers in by_names.values()}
-    if (
-        len(held) < 2
-        or len(held) < len(by_names)
-        or set().union(*held) != set(whole)
-        or len(sizes) > 1
-    ):
-        return []
-    twice = [
-        name for name, times in Counter(one for names in held for one in names).items() if times > 1
-    ]
-    if twice:
+    whole, own = _parameters(one), [*map(_parameters, ranks)]
+    by_bits = [_paths(held, whole) for held in own]
+    for paths in (by_bits, [dict[str, str]()] * len(ranks)):
+        named = [
+            frozenset(map(Stage([], path).name, held))
+            for path, held in zip(paths, own, strict=True)
+        ]
+        sizes = Counter(named)
+        if (
+            len(sizes) > 1
+            and len(set(sizes.values())) == 1
+            and frozenset().union(*named) == set(whole)
+        ):
+            return _in_order(many, ranks, paths, named, whole)
+    return []
+
+
+def _in_order(
+    many: Recording,
+    ranks: Sequence[RankRecording],
+    paths: Sequence[Mapping[str, str]],
+    named: Sequence[frozenset[str]],
+    whole: Sequence[str] | Mapping[str, object],
+) -> list[Stage]:
+    """The stages by the first of their parameters, as one rank has them; of a training whose ranks hold these names.
+
+    Raises
+    ------
+    UsageError
+        If two stages hold one parameter.
+    """
+    held = [name for names in set(named) for name in names]
+    if twice := [name for name, times in Counter(held).items() if times > 1]:
         raise UsageError(
-            f"{many.path}: stages of the model share {twice[0]}, and nothing says how their gradients belong together;"
-            " give each stage a parameter of its own, in both trainings"
+            f"{many.path}: stages of the model share {min(twice)}, and nothing says how their gradients belong"
+            " together; give each stage a parameter of its own, in both trainings"
         )
     order = {name: place for place, name in enumerate(whole)}
-    stages = [
-        (
-            min(map(order.__getitem__, names)),
-            [ranks[number] for number in numbers],
-            paths[numbers[0]],
+    stages = dict.fromkeys(sorted(named, key=lambda names: min(map(order.__getitem__, names))))
+    return [
+        Stage(
+            [rank for rank, own in zip(ranks, named, strict=True) if own == names],
+            paths[named.index(names)],
         )
-        for names, numbers in by_names.items()
+        for names in stages
     ]
-    return [Stage(own, path) for _, own, path in sorted(stages, key=lambda stage: stage[0])]
 
 
 def _parameters(rank: RankRecording) -> dict[str, tuple[str | None, tuple[int, ...]]]:
@@ -207,15 +222,34 @@ def as_whole_model(many: Recording, one: Recording, stages: Sequence[Stage]) -> 
     return made
 
 
+Batch = tuple[Order, Mapping[int, int]]
+
+
 class StageForms(MicroForms):
     """Forms of the tensors of a stage: losses are averaged over micro-batches, or gradients once all are accumulated.
 
     The last stage has the losses, and says so to the others.
     """
 
-    def follow(self, last: StageForms) -> None:
-        """Take over what the last stage's losses said."""
-        self._divided_by = last._divided_by
+    _batches: Iterator[Batch] = iter(())
+
+    def follow(self, last: StageForms, batches: Sequence[Batch]) -> None:
+        """Take over what the last stage's losses said, and the first one's batches, one for each part of one rank."""
+        self._divided_by, self._batches = last._divided_by, iter(batches)
+
+    def begin(
+        self, step: int, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+    ) -> None:
+        """Look at the losses; what another stage sorts by its own batch would not meet the rows of the first."""
+        super().begin(step, by_rank, whole)
+        if (batch := next(self._batches, None)) is not None:
+            self._order, self._rows = batch
+            self._sorted = sorted_in(by_rank, whole, self._order)
+
+    def batch(self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]) -> Batch:
+        """Return the order of the samples of one part, and how many rows each micro-batch has."""
+        super().begin(0, by_rank, whole)
+        return self._order, self._rows
 
     @property
     def _of_accumulated(self) -> int:
@@ -273,9 +307,15 @@ class _StagesJoiner:
         parted = [[placing.of(number, rank) for rank in own] for number, own in enumerate(parted)]
         self._between += placing.left_out
         groups = groups_of(parted[0], whole)
+        parts = [part for rank in parted[0] for part in rank.parts]
+        batches = [
+            self.joiners[0].forms.batch([parts[number] for number in own], one)
+            for own, one in zip(groups, whole.parts, strict=True)
+            if own
+        ]
         made: list[tuple[int, float, ReadCall, Key]] = []
         for number, joiner in reversed([*enumerate(self.joiners)]):
-            joiner.forms.follow(self.joiners[-1].forms)
+            joiner.forms.follow(self.joiners[-1].forms, batches)
             first = joiner.count
             calls = joiner.made(parted[number], whole, groups)
             made[:0] = [

@@ -97,8 +97,9 @@ class Dealt:
             return None
         groups, proven = self.groups()
         several, parts = len(self.ranks) > 1, len(self.ranks[0])
-        if several and all(own == self.ranks[0] for own in self.ranks):
-            if _all(self.ranks[0]) != _all(self.wholes) or self.ranks[0] == self.wholes:
+        shares = all(own == self.ranks[0] for own in self.ranks)
+        if several and shares and _all(self.ranks[0]) == _all(self.wholes):
+            if self.ranks[0] == self.wholes:
                 return None
             raise UsageError(
                 f"{many.path}: its ranks share each batch and take it in {parts} parts; {one.path} takes it in"

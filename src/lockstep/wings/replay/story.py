@@ -73,9 +73,7 @@ def _one_is_off(one: ReplayedCall, instead: str) -> Story:
         words = f"the {one.chosen.run}'s call recorded {instead}; {_SOUND_AGAIN}"
         return Story(words, False, one, _SOUND_AGAIN)
     run = f"the {one.chosen.run}'s call is at fault" if one.chosen.run else "it is at fault"
-    because = {Conclusion.RECORDED_OFF: _ELSEWHERE, Conclusion.TRANSIENT: _TRANSIENT}.get(
-        one.conclusion, ""
-    )
+    because = _BECAUSE.get(one.conclusion, "")
     again = (
         ", not reproduced: another result the second time"
         if one.conclusion is Conclusion.TRANSIENT
@@ -91,6 +89,16 @@ _TRANSIENT = (
     " earlier result that was left in its place, threads that met in a library's first call, or something that"
     " the training did to it"
 )
+
+
+_BECAUSE = {
+    Conclusion.RECORDED_OFF: _ELSEWHERE,
+    Conclusion.TRANSIENT: _TRANSIENT,
+    Conclusion.PERSISTENT: (
+        "run it on another rank's device of the same kind too: if that gives the sound result, this device is at fault,"
+        " and if not, the operator is, as this kind of device computes it"
+    ),
+}
 
 
 def _of_a_class(
