@@ -322,12 +322,13 @@ _ARITHMETIC = frozenset(
 )
 _SPELLINGS = {"truediv": "div", "floordiv": "floordivide", "mod": "remainder", "mse": "mseloss"}
 _DUNDER = re.compile(r"__(\w+)__")
+_FRAMEWORKS = {"tf": "tensorflow", "ms": "mindspore"}
 
 
 @cache
-def _tensorflow_names() -> dict[str, str]:
-    """Operators of TensorFlow that go by another name than the same one here."""
-    text = Path(__file__).with_name("tensorflow_names.csv").read_text(encoding="utf-8")
+def _names_of(framework: str) -> dict[str, str]:
+    """Operators of another framework that go by another name than the same one here."""
+    text = Path(__file__).with_name(f"{framework}_names.csv").read_text(encoding="utf-8")
     return {row["operator"]: row["name"] for row in csv.DictReader(text.splitlines())}
 
 
@@ -344,9 +345,10 @@ def canonical_name(op: str) -> str:
     >>> canonical_name("tf.BiasAdd"), canonical_name("tf.LeakyRelu")
     ('add', 'leakyrelu')
     """
-    if op.startswith("tf."):
-        bare = op.removeprefix("tf.")
-        return _tensorflow_names().get(bare, bare.lower())
+    framework = _FRAMEWORKS.get(op.partition(".")[0])
+    if framework is not None:
+        bare = op.partition(".")[2]
+        return _names_of(framework).get(bare, bare.lower())
     for prefix in ("torch.ops.aten.", "aten.", "aten::"):
         if op.startswith(prefix):
             op = op[len(prefix) :].split(".")[0]

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_frameworks() -> list[Framework]:
-    """TensorFlow 2, with Keras 3."""
-    return [Framework("TensorFlow", "tensorflow", "lockstep.wings.frameworks.tensorflow.arming")]
+    """TensorFlow 2, with Keras 3, and MindSpore."""
+    return [
+        Framework("TensorFlow", "tensorflow", "lockstep.wings.frameworks.tensorflow.arming"),
+        Framework("MindSpore", "mindspore", "lockstep.wings.frameworks.mindspore.arming"),
+    ]
 
 
 @hookimpl

@@ -28,7 +28,7 @@ from lockstep.capture.user_notes import warn
 from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
 from lockstep.core.selection import parse_ranks
 from lockstep.core.site import Phase, Role
-from lockstep.core.text import words_of
+from lockstep.core.text import listed, words_of
 from lockstep.wings.frameworks.adapter import CodeSite
 
 _BACKWARD = frozenset({Role.GRAD_OUTPUT, Role.GRAD_INPUT})
@@ -294,3 +294,35 @@ def asked() -> tuple[Path, Options] | None:
     """What `lockstep record` asks of this process; None where it does not."""
     text = os.environ.get(VARIABLE)
     return request_from(text) if text else None
+
+
+def arm(
+    name: str, packages: Mapping[str, str], why: str, seed: Callable[[int], None]
+) -> FrameworkRecording | None:
+    """The recording that `lockstep record` asks of this process, which ends with it; None where there is to be none.
+
+    Parameters
+    ----------
+    name, packages
+        As of `FrameworkRecording`.
+    why
+        Why trainings of this release cannot be recorded, or "".
+    seed
+        Fixes all random numbers.
+    """
+    if (request := asked()) is None:
+        return None
+    directory, options = request
+    if impossible := not_possible(options):
+        why = f"{listed(impossible, 3)} cannot be kept to in a {name} training; leave it out"
+    if why:
+        leave_note(directory, UNWRITTEN, why)
+        warn(f"{name} is not recorded: {why}")
+        return None
+    words = f"{name} was imported, and the process did not end by itself"
+    leave_trace(directory, Reached.FRAMEWORK, words)
+    if options.seed is not None:
+        seed(options.seed)
+    recording = FrameworkRecording(directory, options, packages, name)
+    recording.listen_for_the_end()
+    return recording
