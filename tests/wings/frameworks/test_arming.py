@@ -40,8 +40,9 @@ def test_a_process_that_imports_none_loads_nothing_for_it(tmp_path: Path) -> Non
     assert ran(tmp_path, code) == ["False"]
 
 
-def test_tensorflow_is_known_by_its_root_module() -> None:
-    assert [(one.name, one.module) for one in frameworks()] == [("TensorFlow", "tensorflow")]
+def test_frameworks_are_known_by_their_root_modules() -> None:
+    known = {one.name: one.module for one in frameworks()}
+    assert known == {"TensorFlow": "tensorflow", "MindSpore": "mindspore"}
 
 
 def test_options_that_take_pytorch_are_refused_rather_than_passed_over() -> None:

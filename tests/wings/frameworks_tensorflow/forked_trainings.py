@@ -15,7 +15,8 @@ import sys
 
 
 def serve(path: str) -> None:
-    """Import TensorFlow, then run a script for each that asks, in a fork; until the process is ended."""
+    """Import TensorFlow, then run a script for each that asks, in a fork; ends with the process that started it."""
+    parent = os.getppid()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras  # noqa: F401 - imported for all
     import tensorflow  # noqa: F401 - imported for all
@@ -25,8 +26,12 @@ def serve(path: str) -> None:
         server.bind(path)
         server.listen()
         print("ready", flush=True)
-        while True:
-            asked, _ = server.accept()
+        server.settimeout(1.0)
+        while os.getppid() == parent:
+            try:
+                asked, _ = server.accept()
+            except TimeoutError:
+                continue
             if os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 server.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -74,13 +75,13 @@ class Plan:
     updates: list[Update] = field(default_factory=list)
     has_loops: bool = False
 
-    @property
+    @cached_property
     def tensors(self) -> list[Any]:
         """All tensors that are wanted, each once."""
         wanted = (one.source for one in self.looks if isinstance(one.source, tf.Tensor))
         return list({id(one): one for one in (*wanted, *self.losses)}.values())
 
-    @property
+    @cached_property
     def variables(self) -> list[Any]:
         """All variables whose values before the run are wanted, each once."""
         looks = (*self.looks, *self.before)

@@ -119,7 +119,7 @@ class Sessions:
             id(graph.as_graph_element(one, allow_operation=False)) for one in given if one is not None
         )  # fmt: skip
         asked = (*handler.targets(), *(one.op for one in handler.fetches()))
-        key = (graph, len(graph.get_operations()), frozenset(asked), fed)
+        key = (graph, graph.version, frozenset(asked), fed)
         if key not in self._plans:
             has_slots = self._recording.options.optimizer_state
             planner = Planner(graph, asked, fed, self._gradients, has_slots=has_slots)
