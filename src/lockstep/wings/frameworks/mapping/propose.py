@@ -80,7 +80,8 @@ def propose(reference: RankRecording, candidate: RankRecording) -> Proposal:
         elif one.path != other.path:
             lines.append(Line("modules", one.path, other.path, confidence, reason))
         lines.extend(_weights(one, other, confidence, reason))
-    root = _root(partners)
+    # Below a model that is mapped, layers of one name are one: not where one has an activation inside.
+    root = None if unmapped else _root(partners)
     lines[:0] = [] if root is None else [root]
     lines.extend(_states(reference, candidate))
     lines.extend(_activations(left, right))
