@@ -41,7 +41,13 @@ def convolutional() -> keras.Model:
 def recurrent() -> keras.Model:
     """An LSTM."""
     return keras.Sequential(
-        [keras.Input((6, 3)), layers.LSTM(5, name="lstm"), layers.Dense(3, name="head")], name="net"
+        [
+            keras.Input((6, 3)),
+            layers.LSTM(5, name="lstm", return_sequences=True),
+            layers.Lambda(lambda sequence: sequence[:, -1], name="last"),
+            layers.Dense(3, name="head"),
+        ],
+        name="net",
     )
 
 

@@ -1,4 +1,4 @@
-"""A layer that has its activation inside, beside one that has a module for it: parameters are one, results are not."""
+"""A layer that returns another thing than its partner: parameters are one, results are not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 
 import lockstep
 from lockstep.capture.sink import Sink
+from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.mapping.command import text_of
-from lockstep.wings.frameworks.mapping.propose import propose
+from lockstep.wings.frameworks.mapping.layers import Layer, Weight
+from lockstep.wings.frameworks.mapping.propose import proposal_of, propose
 
 Array = np.ndarray[Any, Any]
 
@@ -70,3 +72,20 @@ def test_a_result_with_an_activation_inside_is_not_held_against_one_without(tmp_
     mapping = tmp_path / "mapping.yaml"
     mapping.write_text(text_of(proposal))
     assert not lockstep.compare_recordings(*sides, mapping=mapping).origins
+
+
+def test_a_last_state_is_not_held_against_a_sequence() -> None:
+    # given two layers of one kind, of which one returns every step
+    weight = Weight("rnn.weight", "O", "", (content(3),))
+    sides = [
+        [Layer("rnn", "a.LSTM", "lstm", {"bias": weight}, {}, content(*shape))]
+        for shape in ((2, 4, 3), (2, 3))
+    ]
+    # then their parameters are mapped alone, and that is told
+    proposal = proposal_of(*sides)
+    assert [line.section for line in proposal.lines if line.section == "modules"] == []
+    assert proposal.unmapped == ("the result of rnn [a.LSTM]: it has 2 axes, that of rnn has 3",)
+
+
+def content(*shape: int) -> Content:
+    return Content(0, "float32", shape, "cpu", None, None)
