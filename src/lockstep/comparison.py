@@ -31,7 +31,8 @@ from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import Gathered, conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
 from lockstep.locate.flow.noise import measure_noise
-from lockstep.locate.flow.updates import SetupWalk, UpdateWalk, gradients_of_backward
+from lockstep.locate.flow.setup_walk import SetupWalk
+from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
 from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart

@@ -170,6 +170,21 @@ def _accumulated(net: Any, inputs: Tensor, targets: Tensor, count: int, words: s
             net.zero_grad()
 
 
+def _optimizer(net: Any, updates: str, words: set[str]) -> torch.optim.Optimizer:
+    if updates == "sgd":
+        return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    if "zero" not in words or RANKS == 1:
+        return torch.optim.AdamW(net.parameters(), lr=1e-2)
+    # loaded here, as it takes long
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rate = 2e-2 if "rate" in words and RANK == 1 else 1e-2
+    shared = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=rate)
+    if "unsent" in words:
+        shared._sync_params = lambda: None
+    return shared
+
+
 def train(directory: Path, name: str) -> None:
     """Record two steps of a training of two, or four, which its name describes: MODEL-OPTIMIZER-WORDS."""
     kind, updates, *rest = name.split("+")
@@ -184,12 +199,7 @@ def train(directory: Path, name: str) -> None:
     net: Any = _wrapped(model, words)
     if "undivided" in words and not by_hand:
         net.register_comm_hook(None, lambda state, bucket: _undivided(bucket))
-    sgd = updates == "sgd"
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        if sgd
-        else torch.optim.AdamW(net.parameters(), lr=1e-2)
-    )
+    optimizer = _optimizer(net, updates, words)
     save = "sketch" if "sketch" in words else "tensors"
     with lockstep.record(directory / name, steps="0:2", save=save):
         for step, (inputs, targets) in enumerate(_data(kind, words)):
@@ -213,6 +223,9 @@ def train(directory: Path, name: str) -> None:
                 _loss(net(part), wanted, targets.numel(), words).backward()
             if by_hand:
                 _by_hand(model, words)
+            if "other-state" in words and RANK == 1 and step:
+                for held in optimizer.optim.state.values():  # type: ignore[attr-defined]
+                    held["exp_avg"] *= 1.01
             if "clip" in words:
                 nn.utils.clip_grad_norm_(net.parameters(), 0.5)
             optimizer.step()

@@ -63,6 +63,8 @@ FAULTS = {
 }
 ACCUMULATED = ("conv+adamw+parts", "conv+adamw+parts+fsdp2", "conv+adamw+parts+by-hand+scaled")
 """Of which each rank takes its rows in two parts."""
+SHARED_UPDATES = ("conv+adamw+zero", "conv+adamw+zero+unsent")
+"""Of which each rank updates some of the parameters, and sends them to the others; or does not."""
 SLIPS_OF_PARTS = {
     # word by word what goes wrong: the first origin's operator, or the role of its tensor
     "never-reduced": "whose copies differ",
@@ -94,7 +96,10 @@ def runs(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All trainings, in one process of one rank and two of two: to start them takes longer than they do."""
     folder = tmp_path_factory.mktemp("data-parallel")
     return _recorded(
-        programs, folder, [*TWINS], [*SOUND, *FAULTS, *LONGER, *WITHOUT_TENSORS, *ACCUMULATED]
+        programs,
+        folder,
+        [*TWINS],
+        [*SOUND, *FAULTS, *LONGER, *WITHOUT_TENSORS, *ACCUMULATED, *SHARED_UPDATES],
     )
 
 
@@ -225,6 +230,28 @@ def test_every_way_of_accumulating_agrees_and_every_slip_is_named(
         assert found.verdict is Verdict.DIVERGED, many
         first = found.origins[0]
         assert said in f"{first.op} {first.role.value} {first.reason}", many
+
+
+# --- updates that ranks share out
+
+
+def test_ranks_that_each_update_some_parameters_agree(runs: Path) -> None:
+    _agrees(_compared(runs, "conv+adamw", "conv+adamw+zero"))
+
+
+def test_parameters_that_are_not_sent_after_their_update_are_named(runs: Path) -> None:
+    first = _compared(runs, "conv+adamw", "conv+adamw+zero+unsent").origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.OPTIMIZER, Role.PARAM_AFTER)
+    assert "whose copies differ" in first.reason
+
+
+@pytest.mark.exhaustive
+def test_slips_of_shared_updates_are_named(programs: Path, tmp_path: Path) -> None:
+    names = {"conv+adamw+zero+rate": "lr is 0.01", "conv+adamw+zero+other-state": "exp_avg"}
+    folder = _recorded(programs, tmp_path, ["conv+adamw"], [*names])
+    for many, said in names.items():
+        found = _compared(folder, "conv+adamw", many)
+        assert (found.verdict, said in found.origins[0].reason) == (Verdict.DIVERGED, True)
 
 
 # --- their ends

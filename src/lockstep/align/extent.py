@@ -195,7 +195,7 @@ class Extent:
         )  # fmt: skip
 
     def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
-        """What of this rank was not compared because one recording ends before the other.
+        """Return the parts of this rank that were not compared because one recording ends before the other.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ def why_it_ends(rank: RankRecording) -> str:
 
 
 def looked_at_more(view: View, extents: Iterable[Extent]) -> list[NotCompared]:
-    """What was not compared because one recording was asked to look at less."""
+    """Return the parts that were not compared because one recording was asked to look at less."""
     counts = [sum(numbers) for numbers in zip(*(one.left_out for one in extents), strict=True)]
     if not any(counts):
         return []

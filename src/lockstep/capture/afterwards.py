@@ -132,7 +132,7 @@ class Afterwards:
 
     @property
     def not_seen(self) -> str:
-        """What variables of the script led to and was not looked at, "" where all was."""
+        """Words about values of variables that were not looked at, "" if all were."""
         return self._outside.not_seen
 
     def forget(self) -> None:

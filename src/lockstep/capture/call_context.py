@@ -11,7 +11,7 @@ from lockstep.capture.surroundings import in_backward, in_transform
 
 
 class CallContext(NamedTuple):
-    """What surrounds a call of the recorded training; a tuple, as making one is part of what each call costs.
+    """The context of a recorded call; a tuple, because each call makes one.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ class Derivations:
             self._sent.setdefault(parameter, []).append(content)
 
     def sum_of_sent(self, parameter: str) -> Formula | None:
-        """What a parameter's gradient may be: what it was, and the sum of what was sent to it since."""
+        """Note that a parameter's gradient may be its earlier value plus all that was sent to it."""
         parts = [self._contents.stored(content) for content in self._sent.pop(parameter, [])]
         before = self._contents.stored(self._sums.get(parameter, UNRECORDED))
         if not parts or None in parts or (before is None and len(parts) == 1):
@@ -98,7 +98,7 @@ class Derivations:
             self._sums[parameter] = content
 
     def update(self, call: OpenCall) -> dict[str, Formula]:
-        """What an optimizer may make of a parameter ("param") and of its state, by the names of these.
+        """Note the formulas of an optimizer's update of a parameter ("param") and its states, by name.
 
         Parameters
         ----------

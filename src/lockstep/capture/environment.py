@@ -135,7 +135,7 @@ def leave_note(directory: Path, name: str, detail: str = "") -> None:
 
 
 def unmatched_notes(directory: Path) -> list[UnmatchedNote]:
-    """What the processes said so far of patterns that nothing matched."""
+    """Return the processes' notes about patterns that matched nothing."""
     return [
         UnmatchedNote.from_text(detail)
         for name, detail in _notes_of(directory)
@@ -149,7 +149,7 @@ def count_of(directory: Path, name: str) -> int:
 
 
 def armed_processes(directory: Path) -> set[int]:
-    """The processes that have imported torch behind the start-up hook so far, as they number themselves."""
+    """Return the processes that have imported torch after the start-up hook, by their own numbers."""
     return set(_numbers_behind(_notes_of(directory), ARMED))
 
 

@@ -40,7 +40,7 @@ def _after_fork_in_child() -> None:
 
 
 def lineage() -> str:
-    """The number of this process among its parent's children behind those of the processes above it: `/2/1`.
+    """Return this process's number among its parent's children, after those of the processes above: `/2/1`.
 
     `ANY_WORKER` stands for a worker of a pool; `/` is a process that no Python process has forked or started by
     `multiprocessing`.

@@ -28,7 +28,7 @@ _IN_WORDS = ("platform", "devices", "environment", "numerics", "distributed")
 
 
 def redaction_of_process(recording: Path) -> Redaction:
-    """What is to be taken out of a recording of this process, also from what is said of the recording itself."""
+    """Return the names and paths to take out of this process's recording, and out of words about it."""
     home = str(Path.home())
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME")}
     with suppress(OSError, KeyError):  # a user without a name

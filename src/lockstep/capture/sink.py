@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -289,8 +289,9 @@ class Sink:
         if isinstance(array, Shared):
             return array.content_in(self, self._content)
         value = np.asarray(array, order="C")
-        value = value.astype(value.dtype.newbyteorder("="), copy=False)
-        dtype = str(value.dtype)
+        if not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+        dtype = _name_of(value.dtype)
         if not can_store(dtype):
             return None
         writer = self._writer or self._open()
@@ -328,6 +329,8 @@ class Sink:
         """Nothing is numbered yet in the directory that comes."""
         self._contents: dict[tuple[str, tuple[int, ...], str], int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {}
+        self._known_stacks: dict[int, int] = {}
+        """By the identity of the stacks that are kept in `_stacks`."""
         self._modules_written = 0
         self._next_call, self._sequence = 0, 0
 
@@ -383,16 +386,23 @@ class Sink:
     ) -> None:
         call.id, self._next_call = self._next_call, self._next_call + 1
         place = (call.kind.value, call.phase.value, call.module, call.op)
-        stack = self._stacks.get(call.stack, -1)
-        if call.stack and stack < 0:
-            stack = self._stacks[call.stack] = len(self._stacks)
-            writer.add_stack(stack, call.stack)
+        stack = self._stack_number(writer, call.stack)
         writer.add_call(
             (call.id, self.steps_counted, call.kind.value, call.phase.value, call.module,
              call.module_class, call.op, numbers[place], call.parent.id if call.parent else -1,
              self._sequence, stack, json.dumps(call.arguments, default=str), False, "", schema.NO_CONTENT)
         )  # fmt: skip
         numbers[place] += 1
+
+    def _stack_number(self, writer: RankWriter, stack: tuple[Frame, ...]) -> int:
+        """The number of a stack, which is written once; -1 for none. To hash frames takes longer than to know them."""
+        number = self._known_stacks.get(id(stack))
+        if number is None and stack:
+            number = self._stacks.get(stack)
+            if number is None:
+                number = self._stacks[stack] = self._known_stacks[id(stack)] = len(self._stacks)
+                writer.add_stack(number, stack)
+        return -1 if number is None else number
 
     def _close_rank(self, ended_by: str) -> None:
         """The directory of the rank is whole once the writing thread is done."""
@@ -445,6 +455,12 @@ class Sink:
         writer = self._writer or self._closing
         if writer is not None:
             writer.save()
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy takes long to name a dtype."""
+    return str(dtype)
 
 
 def _measured(value: Array, data: npt.NDArray[np.uint8], *, sketched: bool) -> tuple[Any, ...]:

@@ -191,7 +191,7 @@ class Steps:
 
     @property
     def is_aside(self) -> bool:
-        """Whether what had begun was set aside, and nothing has begun behind it."""
+        """Whether the open step was set aside, and none has begun after it."""
         return self.state is _ASIDE
 
     @property
@@ -216,7 +216,7 @@ class Steps:
             self.state = _ON_MODULE_CALLED[self.state]
 
     def set_aside(self) -> None:
-        """What was recorded of the open step may not be of it: it begins with what comes now, or later."""
+        """Set aside the open step's rows: it may begin with the next call, or later."""
         self._happens(StepEvent.SET_ASIDE)
 
     def make_certain(self) -> None:

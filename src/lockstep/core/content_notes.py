@@ -9,7 +9,7 @@ from functools import lru_cache
 
 
 class NoteKind(str, Enum):
-    """What a note tells; the value is its text in a recording, with a place for each of its fields."""
+    """The kind of a note; the value is its text in a recording, with a place for each of its fields."""
 
     UNWRITTEN = "memory as it was found, not written to yet"
     """The numbers mean nothing: `torch.empty` gives such a tensor."""
@@ -33,7 +33,7 @@ class NoteKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is known of a content beside its numbers.
+    """A fact about a content beside its numbers.
 
     Examples
     --------

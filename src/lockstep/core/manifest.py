@@ -187,7 +187,7 @@ class NotSeen:
 
     @property
     def compiled(self) -> str:
-        """What was compiled and is recorded at its boundary alone; "" where this tells of something else."""
+        """The compiled code that is recorded at its boundary alone; "" if this is about something else."""
         is_compiled = self.what.startswith(INSIDE) and self.reason.startswith(AT_BOUNDARY)
         return self.what.removeprefix(INSIDE) if is_compiled else ""
 

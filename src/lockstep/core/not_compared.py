@@ -1,4 +1,4 @@
-"""What of two trainings was not compared or not judged, as data; the sentences that tell it stand here alone."""
+"""The parts of two trainings that were not compared or not judged, as data, with the sentences for them."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Redaction:
         return self.relative(str(path.relative_to(max(above, key=lambda root: len(root.parts)))))
 
     def relative(self, file: str) -> str:
-        """A relative path from behind the last folder on that is called by the user or the host."""
+        """Return a path after the last folder that is named like the user or the host."""
         parts = PurePath(file).parts
         told = [place for place, part in enumerate(parts[:-1]) if self._names.search(part)]
         kept = parts[told[-1] + 1 :] if told else parts

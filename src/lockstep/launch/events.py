@@ -42,7 +42,7 @@ class StepsLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class StepUnreadable:
-    """What was written of a rank cannot be read, as where its process was killed while it wrote."""
+    """The files of a rank cannot be read, for example because its process was killed while it wrote."""
 
     rank: str
     reason: str

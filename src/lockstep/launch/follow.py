@@ -45,8 +45,8 @@ class WrittenStep:
     number: int
     may_go_on: Callable[[], bool] | None
 
-    def end_training_behind(self, step: int) -> None:
-        """Ask all processes of the training to end behind a step, with exit code 0; needs `Follow.may_end`.
+    def end_training_after(self, step: int) -> None:
+        """Ask all processes to end after a step, with exit code 0; needs `Follow.may_end`.
 
         Ranks that train together must all be before it still: the most that any can be past `number` is one more than
         `Follow.waiting_steps`, where the training waits.

@@ -135,7 +135,7 @@ def sources_of(step: Step) -> list[Source]:
 
 
 def first_overflow(step: Step) -> Source | None:
-    """Return the first part that a NaN or an inf came out of in a skipped step, behind the scaled loss too."""
+    """Return the first part of a skipped step that made NaN or inf, also after the scaled loss."""
     units, found = _found(step)
     return next(iter(_sources(step.calls, units, found)), None)
 

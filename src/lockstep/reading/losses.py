@@ -11,7 +11,7 @@ from lockstep.store.reader import RankRecording
 
 
 def losses_of(rank: RankRecording) -> list[LaterLoss]:
-    """The losses of a rank's recorded steps and of those behind, in order of time; several of a step stand each apart.
+    """Return the losses of a rank's recorded steps and of later ones, in order of time.
 
     Raises
     ------

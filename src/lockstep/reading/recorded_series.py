@@ -42,7 +42,7 @@ class Series:
 
     @property
     def when(self) -> str:
-        """What stands after its name where it goes on after the recorded steps."""
+        """The words after its name, if it goes on after the recorded steps."""
         return ", after the recorded steps" if self.is_later else ""
 
 
@@ -75,7 +75,7 @@ class TensorSeries:
 
 
 def losses_of(recording: Recording) -> Iterator[Series]:
-    """The loss of each rank at the recorded steps, and behind them where that was kept.
+    """Return the loss of each rank at the recorded steps, and at later ones if they were kept.
 
     A step with several losses, as where gradients add up over parts of a batch, has a series for each.
     """

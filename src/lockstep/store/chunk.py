@@ -62,7 +62,7 @@ class Chunk:
         self.used_bytes = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
     def end_step(self, step: int) -> None:
-        """All of a step is in it, and of what comes behind nothing belongs to it."""
+        """Mark a step as complete: no later row belongs to it."""
         self.ends.append(self._end(step))
 
     def _end(self, step: int) -> StepEnd:

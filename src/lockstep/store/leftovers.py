@@ -26,7 +26,7 @@ def sweep(recording: Path) -> None:
 
 
 def drop_untrained(recording: Path, training: Collection[str]) -> None:
-    """Remove what processes left behind that have ended and never trained; no row of theirs was written.
+    """Remove the folders of processes that ended and never trained; they have no row.
 
     Parameters
     ----------

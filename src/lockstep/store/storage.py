@@ -274,7 +274,7 @@ def _why(error: Exception) -> str:
 
 
 def in_order(names: Mapping[str, int]) -> list[str]:
-    """Return names of files in the order in which they are copied: manifests last, the one at the top behind all."""
+    """Return names of files in the order of copying: manifests last, the one at the top at the very end."""
     shown = [name for name in names if not name.startswith(".") and "/." not in name]
     return sorted(shown, key=lambda name: (name.endswith(MANIFEST), -name.count("/"), name))
 

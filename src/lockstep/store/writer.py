@@ -252,11 +252,11 @@ class RankWriter:
         self._queue.put(None)
 
     def add_table(self, name: str, table: pl.Schema, rows: list[Row]) -> None:
-        """Write a table of its own, behind everything queued before it."""
+        """Write a table of its own, after everything queued before it."""
         self._queue.put(lambda: self._write_table(name, parquet_bytes(table, rows)))
 
     def add_sources(self, rows: Callable[[], list[Row]]) -> None:
-        """Write lines of source, behind everything queued before, where there is room; the recording is whole without.
+        """Write source lines, after everything queued before, if there is room.
 
         `rows` makes those of `schema.SOURCES`, and is called by the writing thread.
         """

@@ -31,7 +31,9 @@ def test_the_fault_is_named(trained: Trained, fault: str, module: str, op: str) 
 
 
 @pytest.mark.parametrize("model", ["session", "session-unfused"])
-def test_an_infinity_at_a_logarithm_is_named_fused_or_not(trained: Trained, model: str) -> None:
+def test_the_fault_is_named_where_a_logarithm_makes_an_infinity_fused_or_not(
+    trained: Trained, model: str
+) -> None:
     recording = str(trained(model, "plain", "log").path)
     found = ran("-m", "lockstep", "shell", recording, "-c", "ac").stdout
     assert "out of log / tf.Log #0, forward" in found

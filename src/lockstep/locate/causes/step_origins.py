@@ -153,6 +153,6 @@ class StepOrigins:
 
 
 def is_cut(origin: Origin) -> bool:
-    """Whether a gradient is sent on in one run only: cut, or nothing that is trained lies behind."""
+    """Return whether only one run sends a gradient on: it is cut, or leads to nothing that is trained."""
     missing = origin.finding.outcome is Outcome.MISSING and origin.kind is Kind.FAULT
     return missing and origin.phase is Phase.BACKWARD

@@ -14,7 +14,7 @@ from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
-from lockstep.locate.ends.held_outside import HeldOutside, held_behind_noise, held_outside
+from lockstep.locate.ends.held_outside import HeldOutside, held_beyond_noise, held_outside
 from lockstep.locate.ends.rounding_alone import NO_STEPS, RoundingAlone
 from lockstep.locate.ends.training_sides import (
     SIDES,
@@ -86,10 +86,10 @@ def course_of(
     if cut := next((side.end_cut for side in sides if side.end_cut), ""):
         return RankEnds(Course.UNKNOWN, cut)
     if not equal:
-        return RankEnds(Course.NOISE, "", notes=held_behind_noise(*sides))
+        return RankEnds(Course.NOISE, "", notes=held_beyond_noise(*sides))
     found = _equal_or_not(sides, rounding_alone)
     if found.course is Course.NOISE:
-        return replace(found, notes=held_behind_noise(*sides))
+        return replace(found, notes=held_beyond_noise(*sides))
     return _with_held(held_outside(*sides)) if found.course is Course.EQUAL else found
 
 

@@ -87,8 +87,8 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
 _SHOWN = 3
 
 
-def held_behind_noise(reference: Side, candidate: Side) -> tuple[str, ...]:
-    """Notes on what is further apart than noise makes it, where the recorded steps differ by noise."""
+def held_beyond_noise(reference: Side, candidate: Side) -> tuple[str, ...]:
+    """Return notes on things that differ by more than noise, where the recorded steps differ by noise."""
     if reference.settings is None or candidate.settings is None:
         return ()
     noise = max(

@@ -54,7 +54,7 @@ class HeldStates:
 
 
 def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> HeldStates:
-    """Hold the states of one rank behind the first and the last recorded step against each other.
+    """Compare the states of one rank after the first and the last recorded step.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class _Apart:
         return count_words(_pair("", self, Phase.INIT))
 
     def order(self) -> tuple[bool, bool, float]:
-        """What left first leads: numbers that round, furthest beyond what they may follow by; then what counts."""
+        """The order of states that differ: numbers that round come first, by their excess."""
         finite = math.isfinite(self.far) and self.tolerance > 0
         ratio = self.far / self.tolerance if finite else 0.0
         return finite and self.is_beyond, bool(self.counts), ratio

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lockstep.align.constants import DRAWN
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
+from lockstep.core.operators import family_of, operator_of
 from lockstep.core.records import OF_LAST_FUNCTION, Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.protocol import Region
 from lockstep.locate.flow.ledger import Key, Ledger, State, key_of
 from lockstep.measure.measured_pair import Measured
@@ -223,3 +226,17 @@ class Tracer:
 def _is_inside(pair: Pair) -> bool:
     """Whether a gradient is one that the last function of a call sends on, rather than one of an argument."""
     return pair.present.name.startswith(OF_LAST_FUNCTION)
+
+
+def computes(region: Region) -> bool:
+    """Whether calls without partner do more than hand elements on: then derivatives follow from what enters."""
+    calls = (*region.reference_calls, *region.candidate_calls)
+    return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
+
+
+def is_constant(boundary: Boundary) -> bool:
+    """Whether calls of each run make a tensor of no other tensor, and draw nothing."""
+    region = boundary.region
+    calls = (*region.reference_calls, *region.candidate_calls)
+    made = bool(region.reference_calls and region.candidate_calls) and not boundary.sources
+    return made and not any(family_of(call.site.op) in DRAWN for call in calls)

@@ -1,5 +1,4 @@
-"""What is known so far about aligned tensors: how far apart they are and whether an origin lies
-behind it."""
+"""Keep the results for aligned tensors: their distance, and whether it follows from an origin."""
 
 from __future__ import annotations
 
@@ -206,7 +205,7 @@ class Ledger:
         self._partner_of_candidate[key[1]] = key
 
     def tainted(self, measured: Measured) -> bool:
-        """Whether an origin lies behind a pair's difference."""
+        """Whether a pair's difference follows from an origin."""
         if measured.equal:
             return False
         state = self._states.get(key_of(measured.pair))

@@ -1,33 +1,30 @@
-"""What lies outside of the two passes: initial parameters, the batch, and the optimizer's
-updates."""
+"""Judge the optimizer's part of a step: gradients as they arrive, states and updates."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from lockstep.align.settings import Setting, differing_settings
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.finding import Finding, Outcome, Pair
+from lockstep.core.finding import Outcome, Pair
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
-from lockstep.judge.stray_elements import with_stray_elements
-from lockstep.judge.tolerances import LINEAR_REGIME, TRAINED_ALIKE, UPDATE_SIZE_LIMITS
+from lockstep.judge.tolerances import LINEAR_REGIME, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
-from lockstep.locate.flow.arrivals import follows_from_the_run
-from lockstep.locate.flow.counts import count_words
-from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
+from lockstep.locate.flow.ledger import Ledger, State, agreeing, settle
 from lockstep.locate.flow.optimizer_states import OptimizerStates
-from lockstep.locate.flow.origins import Origins, Place, place_of, place_of_call, without_partner
-from lockstep.locate.flow.words import left_clause, origin_reason, setting_clause
+from lockstep.locate.flow.origins import Origins, place_of, place_of_call, without_partner
+from lockstep.locate.flow.words import setting_clause
+from lockstep.locate.flow.wrong_together import Wrong, report_together
 from lockstep.measure.measured_pair import Measured, pooled
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"
@@ -36,89 +33,11 @@ BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-red
 CHANGED = "parameter between the start of the step and its update"
 """Operator name of an origin at a parameter that is changed by other than its optimizer."""
 
-_NAMES_SHOWN = 3
-
 _CLIPPING = Region(unseen=1)
 """What may lie between backward and optimizer."""
 
 _UNSEEN = Region(unseen=8)
 """Calls assumed between what backward computes and a gradient that is not seen to be added up."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    """One judged tensor that is an origin by itself, before equal causes are put together."""
-
-    place: Place
-    state: State
-    entering: list[Measured]
-
-
-class SetupWalk:
-    """Judges initial parameters and the batch: nothing enters them, a difference is an origin."""
-
-    def __init__(self, step: AlignedStep, ledger: Ledger, origins: Origins, judge: Judge) -> None:
-        self._step, self._ledger, self._origins, self._judge = step, ledger, origins, judge
-
-    def run(self) -> None:
-        """Judge both kinds, each as one cause."""
-        for kind in (CallKind.INIT, CallKind.DATA):
-            pairs = [
-                (item, pair)
-                for item in self._step.of_kind(kind)
-                if not follows_from_the_run(item)
-                for pair in item.complete(*Role)
-            ]
-            if kind is CallKind.INIT and self._trained_alike(pairs):
-                for _, pair in pairs:
-                    if not count_words(pair):
-                        settle(self._ledger, agreeing(self._ledger.measure(pair)))
-                # What counts has no noise.
-                pairs = [(item, pair) for item, pair in pairs if count_words(pair)]
-            wrong = [one for item, pair in pairs for one in self._judged(item, pair)]
-            report_together(wrong, self._ledger, self._origins)
-
-    def _trained_alike(self, pairs: Sequence[tuple[Aligned, Pair]]) -> bool:
-        """Whether parameters differ by no more than sound steps before the recording may have left.
-
-        Where the first recorded step is not the training's first, noise has been through some
-        updates, which Adam turns into full steps where a true gradient is zero: single parameters
-        say nothing, all of them together do.
-        """
-        if not pairs or pairs[0][0].reference.step == 0:
-            return False
-        together = pooled(
-            measured
-            for measured in (self._ledger.measure(pair) for _, pair in pairs)
-            if measured.floating and not measured.shape_differs
-        )
-        return together is None or together.relative <= TRAINED_ALIKE
-
-    def _judged(self, item: Aligned, pair: Pair) -> Iterator[_Wrong]:
-        measured = self._ledger.measure(pair)
-        known = self._ledger.state(pair)
-        if known is not None:  # what an earlier step has left: a loss that is summed up, say
-            settle(self._ledger, known.at(measured))
-            return
-        judgement = AGREES
-        if not measured.equal:
-            judgement = self._judge.passage([], measured, region=NOTHING_BETWEEN)
-            if self._judge.looks_at_set_up:
-                judgement = with_stray_elements(judgement, measured)
-        if not judgement.unexplained:
-            settle(self._ledger, replace(agreeing(measured), judgement=judgement))
-            return
-        if count_words(pair):
-            judgement = replace(judgement, tolerance=math.nan)  # a count has none
-        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
-        self._ledger.remember(state)
-        place = place_of(item, pair, self._step.module_classes)
-        if item.reference.kind is CallKind.DATA:
-            place = replace(place, module="", module_class="")
-        kept = self._ledger.aside.get(key_of(pair))
-        if kept is not None:  # a step before made it
-            place = replace(kept, step=place.step, sequence=place.sequence)
-        yield _Wrong(place, state, [])
 
 
 class UpdateWalk:
@@ -195,14 +114,16 @@ class UpdateWalk:
         only_reference = left_out[0].candidate is None
         names = [pair.present.with_role(Role.PARAM)[0].name for pair in left_out]
         side = "reference" if only_reference else "candidate"
-        words = f"only the {side} updates {listed(names, _NAMES_SHOWN)}, though the gradient is there in both runs"
+        words = (
+            f"only the {side} updates {listed(names)}, though the gradient is there in both runs"
+        )
         reason = Reason(Clause(About.LONE_CALL, words, first.site.op))
         sides = (record, None) if only_reference else (None, record)
         finding = without_partner(Pair(*sides), reason)
         self._origins.add(place_of_call(first, record, self._step.module_classes), finding)
         self._ledger.updated_apart = self._ledger.any_tainted = True
 
-    def _arrive(self, item: Aligned) -> Iterator[_Wrong]:
+    def _arrive(self, item: Aligned) -> Iterator[Wrong]:
         """Parameter and gradient as the optimizer gets them."""
         for pair in item.complete(Role.PARAM, Role.PARAM_GRAD):
             measured = self._ledger.measure(pair)
@@ -215,7 +136,7 @@ class UpdateWalk:
             else:
                 yield from self._parameter_arrives(item, measured)
 
-    def _parameter_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
+    def _parameter_arrives(self, item: Aligned, measured: Measured) -> Iterator[Wrong]:
         """A parameter that is not as the step found it: the script changed it before the update."""
         before = self._as_found(item, measured)
         if before is None or self._ledger.tainted(before):
@@ -228,7 +149,7 @@ class UpdateWalk:
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         self._ledger.remember(state)
         place = place_of(item, measured.pair, self._step.module_classes)
-        yield _Wrong(replace(place, op=CHANGED), state, [before])
+        yield Wrong(replace(place, op=CHANGED), state, [before])
 
     def _as_found(self, item: Aligned, measured: Measured) -> Measured | None:
         """A parameter as this step found it, where the update is its first one; None where that is not known."""
@@ -260,7 +181,7 @@ class UpdateWalk:
                 found.setdefault(pair.present.name, item)
         return found
 
-    def _gradient_arrives(self, item: Aligned, measured: Measured) -> Iterator[_Wrong]:
+    def _gradient_arrives(self, item: Aligned, measured: Measured) -> Iterator[Wrong]:
         states = self._gradients.get(measured.pair.present.name, ())
         sources, tainted = [state.measured for state in states], self._any_tainted
         if sources:
@@ -278,7 +199,7 @@ class UpdateWalk:
             state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
             self._ledger.remember(state)
             place = place_of(item, measured.pair, self._step.module_classes)
-            yield _Wrong(replace(place, phase=Phase.BACKWARD, op=BETWEEN), state, sources)
+            yield Wrong(replace(place, phase=Phase.BACKWARD, op=BETWEEN), state, sources)
             return
         differs = judgement.unexplained or (judgement.open and tainted and not states)
         outcome = Outcome.DIFFER if differs else self._outcome(judgement, sources)
@@ -337,7 +258,7 @@ class UpdateWalk:
                 entering.append(self._pooled)
         return entering
 
-    def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[_Wrong]:
+    def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[Wrong]:
         entering = self._entering(item)
         otherwise = self._begins_otherwise(item)
         tainted = otherwise or any(self._ledger.tainted(measured) for measured in entering)
@@ -363,7 +284,7 @@ class UpdateWalk:
             if judgement.unexplained and (judgement.local or not overwhelmed):
                 state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
                 self._ledger.remember(state)
-                yield _Wrong(place_of(item, pair, self._step.module_classes), state, entering)
+                yield Wrong(place_of(item, pair, self._step.module_classes), state, entering)
                 continue
             taints = tainted or (settings_differ and not measured.equal)
             differs = taints and judgement.beyond_floor
@@ -376,7 +297,7 @@ class UpdateWalk:
         return any(name in self._begun_otherwise for name in names)
 
     def _report_settings(
-        self, items: list[Aligned], settings: list[Setting], wrong: list[_Wrong]
+        self, items: list[Aligned], settings: list[Setting], wrong: list[Wrong]
     ) -> None:
         """A hyper-parameter differs: one origin for the whole group, with or without effect yet."""
         said = list(map(setting_clause, settings))
@@ -405,7 +326,7 @@ class UpdateWalk:
         for other in wrong[1:]:
             self._ledger.report(other.state, "follows from the hyper-parameter", inherited=True)
 
-    def _size_differs(self, items: list[Aligned]) -> list[_Wrong]:
+    def _size_differs(self, items: list[Aligned]) -> list[Wrong]:
         """Updates of another size, pooled over the parameters whose gradients agree well."""
         for quiet, limit in UPDATE_SIZE_LIMITS:
             left = right = 0.0
@@ -422,13 +343,13 @@ class UpdateWalk:
                 return [self._wrong_size(first)] if differs else []
         return []
 
-    def _wrong_size(self, item: Aligned) -> _Wrong:
+    def _wrong_size(self, item: Aligned) -> Wrong:
         pair = item.complete(Role.PARAM_AFTER)[0]
         judgement = Judgement(math.nan, 0.0, beyond_floor=True, unexplained=True)
         measured = self._ledger.measure(pair)
         state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
         entering = [self._ledger.measure(one) for one in item.complete(*_BEFORE)]
-        return _Wrong(place_of(item, pair, self._step.module_classes), state, entering)
+        return Wrong(place_of(item, pair, self._step.module_classes), state, entering)
 
     def _update_sizes(self, item: Aligned, quiet: float) -> tuple[float, float] | None:
         entering = self._entering(item)
@@ -462,46 +383,6 @@ def gradients_of_backward(
         if item.reference.kind is not CallKind.OPTIMIZER
         for pair in item.complete(Role.GRAD_INPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)
     ]
-
-
-def report_together(
-    wrong: Sequence[_Wrong],
-    ledger: Ledger,
-    origins: Origins,
-    *,
-    one_of: tuple[Hashable, ...] | None = None,
-) -> None:
-    """Report tensors that went wrong in the same way as one origin, saying how many."""
-    first: Finding | None = None
-    for one in wrong:
-        reason = _reason(one)
-        finding = ledger.report(one.state, reason, inherited=first is not None)
-        first = first or finding
-    if first is None:
-        return
-    names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
-    more = [f"and {listed(names[1:], _NAMES_SHOWN)}"] if len(names) > 1 else []
-    reason = Reason(first.reason, *more)
-    if not origins.add(wrong[0].place, first, reason, one_of=one_of):
-        ledger.repeat(first)
-
-
-def _reason(one: _Wrong) -> Reason:
-    measured, judgement = one.state.measured, one.state.judgement
-    if one.place.phase is Phase.INIT:
-        left, step = (
-            left_clause(measured, judgement, one.place.tensor or "parameter"),
-            measured.pair.present.step,
-        )
-        return Reason(
-            left, *[f"the fault lies before step {step}, record from step 0"] * bool(step)
-        )
-    if one.place.phase is Phase.DATA:
-        return Reason(left_clause(measured, judgement, f"the batch ({one.place.tensor})"))
-    if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
-        words = "gradients agree, but the parameters move by a different amount"
-        return Reason(Clause(About.LEFT, words))
-    return origin_reason(one.entering, measured, judgement)
 
 
 def _of_parameters(count: int) -> str:

@@ -47,7 +47,7 @@ class Regions:
         self.step = step
 
     def behind(self, pair: Pair) -> Region:
-        """What lies between a pair of tensors and the aligned calls before it; of a gradient, before and after."""
+        """Return the calls between a pair of tensors and the aligned calls before it (of a gradient, around it)."""
         step = self.step
         sides = (
             (pair.reference, _Side(step.reference, step.of_reference, self._owners[0])),

@@ -61,5 +61,5 @@ def rounds(tensor: torch.Tensor) -> bool:
 
 
 def in_a_row(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements one behind the other, as they are compared; copied once, not at each comparison."""
+    """Return the same elements one after the other, copied once for all comparisons."""
     return tensor.contiguous() if tensor.layout is torch.strided else tensor

@@ -1,4 +1,4 @@
-"""What running a call must leave as it was in torch, how its plain kernels are had, and what it refuses."""
+"""Keep torch's state while a call runs again: its settings, its plain kernels, and the calls it refuses."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _RUNS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class AfterRegion:
     """One run's tensor after a region; a `lockstep.replay.verdicts.two_runs.Held`.
 
     Parameters
@@ -72,7 +72,7 @@ class Behind:
         known = 0.0 if other is None else other.error.norm
         return worst(within_each(self.actual, self.truth, self.noisy, self.unit, known=known))
 
-    def defined(self, undefined: torch.Tensor) -> Behind:
+    def defined(self, undefined: torch.Tensor) -> AfterRegion:
         """The same with zeros in what is not defined."""
         if not bool(undefined.any()):
             return self
@@ -96,7 +96,7 @@ class Passages:
         self._work = 0
 
     def judged(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
-        """Judge a tensor behind a region.
+        """Judge a tensor after a region.
 
         Raises
         ------
@@ -190,14 +190,14 @@ def _coarsest(calls: Sequence[Call]) -> float:
     return max((unit_roundoff(record.dtype) for record in made), default=0.0)
 
 
-def _own(run: RegionRun, record: TensorRecord) -> Behind:
+def _own(run: RegionRun, record: TensorRecord) -> AfterRegion:
     """A run's tensor against its own calls."""
     return _by(run, record, {})
 
 
 def _by(
     run: RegionRun, record: TensorRecord, given: _Given, *, like_its_own: bool = True
-) -> Behind:
+) -> AfterRegion:
     """A tensor against calls on `given` tensors.
 
     `like_its_own` tells whether the same calls in their own dtypes show what arithmetic may be off.
@@ -215,7 +215,7 @@ def _by(
     undefined |= _stepping(run, given, truth, noisy[0], unit)
     if float(undefined.double().mean()) > MOST_UNDEFINED:
         raise CannotReplay("what it gives follows from the number by which a mask leaves out")
-    return Behind(record, widened(load(record)), truth, tuple(noisy), undefined)
+    return AfterRegion(record, widened(load(record)), truth, tuple(noisy), undefined)
 
 
 def _stepping(
@@ -240,7 +240,7 @@ def _stepping(
 
 
 def _verdict(
-    sides: tuple[Behind, Behind],
+    sides: tuple[AfterRegion, AfterRegion],
     target: Measured,
     other: torch.Tensor | None = None,
     *,
@@ -284,7 +284,7 @@ def _by_function(
     found: Judgement,
     runs: tuple[RegionRun, RegionRun],
     given: _Given,
-    sides: tuple[Behind, Behind],
+    sides: tuple[AfterRegion, AfterRegion],
     target: Measured,
 ) -> Judgement:
     """The verdict by what the two runs' calls compute without the roundings to 16 bits that hide a small factor."""
@@ -305,7 +305,9 @@ def _by_function(
     return fault(target, apart.excess, words)
 
 
-def _apart(sides: tuple[Behind, Behind], other: torch.Tensor, alone: Sequence[Local]) -> Local:
+def _apart(
+    sides: tuple[AfterRegion, AfterRegion], other: torch.Tensor, alone: Sequence[Local]
+) -> Local:
     """How far apart the two functions are, against what both runs may be off."""
     truth = sides[0].truth
     error = error_of(where_both_leave_out(truth, other), truth)

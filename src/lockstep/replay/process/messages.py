@@ -87,7 +87,7 @@ def packed(value: object) -> tuple[bytes, dict[Path, TensorFiles]]:
 
 
 def send(stream: IO[bytes], data: bytes) -> None:
-    """Write a message behind its length."""
+    """Write a message after its length."""
     stream.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
     stream.write(data)
     stream.flush()

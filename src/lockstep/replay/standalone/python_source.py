@@ -56,7 +56,7 @@ def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
 
 
 def settings_source(settings: Mapping[str, Any]) -> str:
-    """Keyword arguments behind a first one.
+    """Return the source of keyword arguments after a first one.
 
     Raises
     ------

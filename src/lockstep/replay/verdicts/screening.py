@@ -97,7 +97,7 @@ def screened_update(calls: CallPair, output: Measured, explained: Judgement) -> 
 
 
 def screened_passage(target: Measured, explained: Judgement) -> Judgement | None:
-    """Judge a tensor behind several calls without a re-run; None where only that can tell."""
+    """Judge a tensor after several calls without a re-run; None if only a re-run can."""
     quiet = target.floating and target.unit == SINGLE and not target.shape_differs
     return _handed_on(target) if quiet and _is_quiet(target, KERNEL_ROUNDINGS, explained) else None
 

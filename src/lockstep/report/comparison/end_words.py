@@ -9,7 +9,7 @@ from lockstep.core.text import factor_figure
 
 
 def in_headline(ends: Ends | None) -> list[str]:
-    """What an agreement says of the ends: `equal at the end`, or that it does not reach so far."""
+    """Return an agreement's words about the ends: `equal at the end`, or that it does not reach so far."""
     if ends is None:
         return []
     if ends.course is Course.EQUAL:

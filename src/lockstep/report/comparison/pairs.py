@@ -88,7 +88,7 @@ def _row(finding: Finding, origin: Origin | None) -> Row:
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
-    """What tells a finding from all others: a cause may stand in its place under `Comparison.origins`."""
+    """Return the key of a finding: a cause may replace it under `Comparison.origins`."""
     record = finding.pair.present
     side = finding.pair.reference is None
     return (side, record.rank, record.step, record.site, record.role, record.index, record.name,

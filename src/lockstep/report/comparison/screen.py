@@ -301,7 +301,7 @@ def _judgement(comparison: Comparison) -> str:
 
 
 def signs_words(tally: Tally) -> str:
-    """What the signs in front of numbers mean, where there are any."""
+    """Return the meaning of the signs before numbers, if there are any."""
     words = []
     if Evidence.SKETCH in tally.evidence:
         words.append("~ marks estimates from sketches")

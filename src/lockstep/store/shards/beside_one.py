@@ -6,6 +6,7 @@ cannot be put together is listed, and is not compared.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
 from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Role
 from lockstep.core.states import StateRecord
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
@@ -107,7 +109,7 @@ class Joiner:
     ) -> None:
         self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
-        self._between = 0
+        self._between = self._shared = 0
         self._numbers: dict[Numbered, int] = {}
 
     # --- calls
@@ -116,8 +118,15 @@ class Joiner:
         """Every call, and what could not be put together."""
         for step in self._told.steps_of(dict(enumerate(self.ranks)), self._path):
             yield from self._step(step)
+        yield from self.said()
+
+    def said(self) -> Iterator[NotSeen]:
+        """What could not be put together, and what was left out."""
         yield from self._told.gaps()
         yield from self._forms.notes()
+        if self._shared:
+            what = "each parameter is updated by one rank alone, whose update is compared"
+            yield NotSeen("updates of every rank", what)
         if self._between:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
@@ -139,7 +148,13 @@ class Joiner:
     def _group(
         self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
     ) -> Iterator[tuple[Key, ReadCall]]:
+        shared = _updates_of_one_rank(by_rank)
+        self._shared += len(shared)
+        for key, call in shared.items():
+            yield key, self._call([call], whole.get(key), _after(call, by_rank))
         for key, call in by_rank[0].items():
+            if key in shared:
+                continue
             if call.site.op.startswith(_BETWEEN_RANKS):
                 self._between += 1
                 continue
@@ -150,10 +165,16 @@ class Joiner:
             yield key, self._call([call, *others], whole.get(key))
         for found in by_rank[1:]:
             for key, call in found.items():
-                if key not in by_rank[0] and not call.site.op.startswith(_BETWEEN_RANKS):
+                if (
+                    key not in by_rank[0]
+                    and key not in shared
+                    and not call.site.op.startswith(_BETWEEN_RANKS)
+                ):
                     self._told.apart[f"{call.rank} alone made them"].append(str(call.site))
 
-    def _call(self, calls: Sequence[Call], partner: Call | None) -> ReadCall:
+    def _call(
+        self, calls: Sequence[Call], partner: Call | None, after: Sequence[TensorRecord] = ()
+    ) -> ReadCall:
         call = calls[0]
         tensors = []
         for record, records in together_by_record(calls):
@@ -163,6 +184,7 @@ class Joiner:
             elif len(records) < len(calls):
                 self._told.apart["not every rank recorded it"].append(place)
             else:
+                records = [*records, *after] if record.role is Role.PARAM_AFTER else records
                 equal = record.digest is not None and len({each.digest for each in records}) == 1
                 seen = Seen(call, records, partner_of(partner, record), equal)
                 tensor = self._tensor(seen, place)
@@ -229,6 +251,30 @@ class Joiner:
             given, note = np.stack(parts), str(Note(NoteKind.COPIES_DIFFER, "replicated"))
         data = encoded(given, dtype)
         return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
+
+
+def _updates_of_one_rank(by_rank: Sequence[Mapping[Key, Call]]) -> dict[Key, Call]:
+    """The updates of a step where ranks share out the parameters, as ZeroRedundancyOptimizer does; else none."""
+    updates: dict[str, list[tuple[Key, Call]]] = defaultdict(list)
+    for found in by_rank if len(by_rank) > 1 else ():
+        for key, call in found.items():
+            if call.kind is CallKind.OPTIMIZER:
+                updates[call.site.op].append((key, call))
+    once = (own for own in updates.values() if len(dict(own)) == len(own))
+    return {key: call for own in once for key, call in own}
+
+
+def _after(update: Call, by_rank: Sequence[Mapping[Key, Call]]) -> list[TensorRecord]:
+    """What other ranks hold of a parameter once it was updated by one of them, and sent to all."""
+    names = {one.name for one in update.with_role(Role.PARAM_AFTER)}
+    return [
+        record
+        for found in by_rank
+        for call in found.values()
+        if call.kind is CallKind.OPTIMIZER and call.rank != update.rank
+        for record in call.with_role(Role.PARAM_AFTER)
+        if record.name in names
+    ]
 
 
 def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:

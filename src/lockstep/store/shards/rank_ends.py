@@ -52,17 +52,29 @@ def give_ends(made: RankRecording, ranks: Ranks, dims_of: DimsOf, *, summed_loss
     CorruptError
         If a table of a rank is damaged.
     """
-    joined = _JoinedStates(ranks, dims_of)
-    made.states = tuple(joined.states())
+    states, said = joined_states(ranks, dims_of)
+    made.states = tuple(states)
     losses, why = _losses(list(ranks.values()), summed=summed_losses)
     made.losses, made.held, made.held_settings = losses, (), None
-    gaps = [NotSeen(APART, text) for text in (*joined.said(), *([why] if why else []))]
+    gaps = [NotSeen(APART, text) for text in (*said, *([why] if why else []))]
     made.manifest = replace(
         made.manifest,
         trained=_trained(one.manifest for one in ranks.values()),
         ended_by=next((one.manifest.ended_by for one in ranks.values() if one.manifest.ended_by), ""),
         not_seen=[*made.manifest.not_seen, *gaps],
     )  # fmt: skip
+
+
+def joined_states(ranks: Ranks, dims_of: DimsOf) -> tuple[list[StateRecord], list[str]]:
+    """Return the states of some ranks as one rank would hold them, and what was not put together, in words.
+
+    Raises
+    ------
+    CorruptError
+        If a table of a rank is damaged.
+    """
+    joined = _JoinedStates(ranks, dims_of)
+    return [*joined.states()], [*joined.said()]
 
 
 def _trained(manifests: Iterator[RankManifest]) -> int | None:
@@ -226,4 +238,4 @@ def _relative(left: Content, right: Content) -> float:
     return apart / size if size > 0 else math.inf
 
 
-__all__ = ["give_ends"]
+__all__ = ["give_ends", "joined_states"]

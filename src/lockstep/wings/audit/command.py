@@ -9,7 +9,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -26,7 +26,7 @@ from lockstep.wings.audit.screen import render
 from lockstep.wings.audit.tally import Tally
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{RECORDING | -- COMMAND...}"
 
 

@@ -71,7 +71,7 @@ class Keeper:
             self._left_session(session, connection)
 
     def ended(self, connection: int) -> None:
-        """The process behind a connection that has left has ended, and writes nothing any more."""
+        """The process of a closed connection has ended, and writes nothing any more."""
         self._reserves.ended(connection)
 
     def _left_session(self, session: Session, connection: int) -> None:

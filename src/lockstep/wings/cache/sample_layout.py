@@ -104,7 +104,7 @@ class Laid:
 
     @property
     def checksum(self) -> int:
-        """Of all that is behind the head."""
+        """The checksum of everything after the head."""
         digest = xxhash.xxh3_64()
         for one in self._content():
             digest.update(one)

@@ -12,7 +12,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
 from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection
@@ -23,7 +23,7 @@ from lockstep.store.reader import Recording, open_recording
 _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = (
         "{REFERENCE CANDIDATE | RECORDING | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND..."
         " | --hang SECONDS -- COMMAND... | --script FILE}"

@@ -11,7 +11,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
 from lockstep.core.selection import StepSelection
@@ -26,7 +26,7 @@ from lockstep.wings.gate.summary import as_markdown, as_text, sentences
 from lockstep.wings.gate.trainings import CommandTraining
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "GOLDEN -- COMMAND..."
 
 

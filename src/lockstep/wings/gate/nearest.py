@@ -22,24 +22,27 @@ class Machine:
     ----------
     devices
         As the manifest has them ("cpu", or kind and model of an accelerator).
-    torch
-        Its release, without what follows a `+`.
+    release
+        That of its framework, without what follows a `+`.
     architecture
         Of the processor.
     ranks
         How many processes trained together.
+    framework
+        What it trained with.
     """
 
     devices: tuple[str, ...]
-    torch: str
+    release: str
     architecture: str
     ranks: int
+    framework: str = "torch"
 
     @property
     def name(self) -> str:
         """The name of its variant: letters, digits, `.` and `-` alone."""
         several = (f"{self.ranks}ranks",) if self.ranks > 1 else ()
-        parts = (*self.devices, self.architecture, f"torch{self.torch}", *several)
+        parts = (*self.devices, self.architecture, f"{self.framework}{self.release}", *several)
         return "-".join(_ODD.sub("-", part).strip("-.") for part in parts if part)[:150]
 
 
@@ -55,9 +58,11 @@ def machine_of(recording: Recording) -> Machine:
     if not ranks:
         raise CorruptError(recording.path, "holds no rank of a training")
     manifest = ranks[0].manifest
-    torch = manifest.packages.get("torch", "").partition("+")[0]
+    framework = recording.other_framework or "torch"
+    release = manifest.packages.get(framework, "").partition("+")[0]
     devices = tuple(dict.fromkeys(_model(one) for one in manifest.devices))
-    return Machine(devices, torch, manifest.platform.get("machine", ""), manifest.world_size)
+    machine = manifest.platform.get("machine", "")
+    return Machine(devices, release, machine, manifest.world_size, framework)
 
 
 def _model(device: str) -> str:
@@ -68,8 +73,8 @@ def _model(device: str) -> str:
 def nearest(variants: Sequence[Variant], machine: Machine) -> Variant:
     """The variant whose machine is most like this one.
 
-    First counts how many ranks train, then the kind of device, its model, the release of torch (the closest, the older
-    of two as close) and the processor; of equals the first by name.
+    First counts how many ranks train, then the kind of device, its model, the framework, its release (the closest, the
+    older of two as close) and the processor; of equals the first by name.
     """
     return min(variants, key=lambda one: (_distance(machine_of(one.recording), machine), one.name))
 
@@ -79,7 +84,8 @@ def _distance(golden: Machine, here: Machine) -> tuple[float, ...]:
         golden.ranks != here.ranks,
         _kinds(golden) != _kinds(here),
         golden.devices != here.devices,
-        *_releases_apart(golden.torch, here.torch),
+        golden.framework != here.framework,
+        *_releases_apart(golden.release, here.release),
         golden.architecture != here.architecture,
     )
 
@@ -105,7 +111,9 @@ def differing_words(golden: Machine, here: Machine) -> str:
     aspects = (
         ("ranks", str(golden.ranks), str(here.ranks)),
         ("device", "+".join(golden.devices), "+".join(here.devices)),
-        ("torch", golden.torch, here.torch),
+        (here.framework, golden.release, here.release)
+        if golden.framework == here.framework
+        else ("framework", golden.framework, here.framework),
         ("processor", golden.architecture, here.architecture),
     )
     return ", ".join(

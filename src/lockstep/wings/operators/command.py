@@ -11,7 +11,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -31,7 +31,7 @@ from lockstep.wings.operators.screen import TITLES, as_values, csv_rows, render
 from lockstep.wings.operators.times import take_times
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{RECORDING | -- COMMAND...}"
 
 

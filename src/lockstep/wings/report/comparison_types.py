@@ -276,7 +276,7 @@ class ErrorPattern:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the page of one pair shows beside its row; pictures are None where `without` says why."""
+    """The blocks of one pair's page; pictures are None if `without` says why."""
 
     row: int
     reference: SideNumbers | None

@@ -45,7 +45,7 @@ def _classes(recordings: Iterable[Recording]) -> dict[str, str]:
 
 
 def with_those_around(paths: Sequence[str]) -> list[str]:
-    """Every path once, behind all paths around it, which are added where they are missing; the model first."""
+    """Return every path once, after all paths around it, which are added if missing; the model first."""
     children: dict[str, dict[str, None]] = {"": {}}
     for path in paths:
         while path and path not in children.get(around(path), ()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lockstep.cli import options
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.posix import check_posix
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _VALUES = "search.json"
 
 
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @click.option(
     "--config", "file", required=True, type=click.Path(path_type=Path), metavar="FILE",
     help="Read parameters with their bounds, the target and conditions of a trial from this YAML file.",

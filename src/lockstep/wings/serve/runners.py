@@ -123,7 +123,7 @@ class Worker:
         return future
 
     def end(self) -> None:
-        """End behind the calls that were made."""
+        """End after all calls that were made."""
         self._calls.put(None)
 
     def _work(self) -> None:

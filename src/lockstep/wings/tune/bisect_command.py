@@ -13,7 +13,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import json_text
@@ -32,7 +32,7 @@ from lockstep.wings.tune.switches import (
 from lockstep.wings.tune.trials import Trials
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "REFERENCE -- COMMAND..."
 
 

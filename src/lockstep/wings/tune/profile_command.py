@@ -12,7 +12,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.report.json_text import json_text
@@ -29,7 +29,7 @@ from lockstep.wings.tune.trace import read_profile
 PAGE = "profile.html"
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{-- COMMAND... | TRACE | diff LEFT RIGHT...}"
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.wings.tune.settings import read_settings
 from lockstep.wings.tune.tuned_run import check_command, run_tuned
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "SETTINGS -- COMMAND..."
 
 

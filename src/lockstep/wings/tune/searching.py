@@ -23,7 +23,7 @@ from lockstep.wings.tune.switches import (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was searched, the coarsest first, and the switches that must be off together for the numbers to agree."""
+    """The searched switches, the coarsest first, and those that must be off together for the numbers to agree."""
 
     searched: tuple[Found, ...]
     smallest: tuple[str, ...] = ()

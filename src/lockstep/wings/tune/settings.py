@@ -149,7 +149,7 @@ class Settings:
         return found
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command with the words that are put behind it."""
+        """Return the command with the words that are added after it."""
         return [*command, *(word for one in self.own for word in one.arguments)]
 
     def variables(self, **more: Any) -> dict[str, str]:

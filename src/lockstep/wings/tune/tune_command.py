@@ -12,7 +12,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
@@ -33,7 +33,7 @@ from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
 SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.diff"
 
 
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @options.option(
     "--output", default=Path("tuned"),
     words="A folder: the settings, the page, the edit, and a log from which an interrupted search goes on.",

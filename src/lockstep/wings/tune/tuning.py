@@ -60,7 +60,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What comparing says of a state: whether its numbers may be kept, why, and the error of another precision."""
+    """The comparison of a state: may its numbers be kept, why, and the error of another precision."""
 
     hold: bool
     words: str

@@ -13,7 +13,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -38,7 +38,7 @@ _WIDTH = 100
 
 
 @runs_elsewhere(writes=("--output", "--tensorboard", "--events"), stays=("--interactive",))
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @options.option("--every")
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
 @options.option("--level", choices=["module", "api"])

@@ -54,7 +54,7 @@ class EventFile:
             raise UsageError(f"{path}: {error.strerror}") from error
 
     def add(self, event: WatchEvent | Event) -> None:
-        """Write an event, behind those that could not be written yet."""
+        """Write an event, after those that could not be written yet."""
         for line in lines_of(event):
             self._waiting.append(f"{line}\n".encode(errors="backslashreplace"))
         self._write()

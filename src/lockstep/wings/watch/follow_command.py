@@ -12,7 +12,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -34,7 +34,7 @@ from lockstep.wings.watch.loss_words import (
 from lockstep.wings.watch.places import own_streams
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "REFERENCE -- COMMAND..."
 
 

@@ -57,7 +57,7 @@ class FollowedRank:
 
 @dataclass(frozen=True, slots=True)
 class LossesFollowed:
-    """What came of it by rank, the recording of the step that was taken whole, None for none, and the command's end."""
+    """The result by rank, the recording of the step that was taken whole (or None), and the command's end."""
 
     ranks: tuple[FollowedRank, ...]
     recorded: Recording | None

@@ -17,7 +17,7 @@ from lockstep.store.reader import Recording, open_recording
 
 
 class OriginStep:
-    """What is recorded of the last step, while the recording that is compared holds those before.
+    """Records the last step apart from the recording that is compared.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -38,7 +38,7 @@ class _Found:
 
 
 @runs_elsewhere()
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @click.option(
     "--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Report the first N."
 )

@@ -79,9 +79,9 @@ def what_is_missing(ended: Ended) -> Iterator[str]:
 
 
 def end_soon(step: WrittenStep) -> int:
-    """End the training behind the first step that no rank is past yet; gives which one."""
+    """End the training after the first step that no rank is past yet, and return that step."""
     last = step.number + (WAITING_STEPS + 1 if step.rank.manifest.world_size > 1 else 0)
-    step.end_training_behind(last)
+    step.end_training_after(last)
     return last
 
 

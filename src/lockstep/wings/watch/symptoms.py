@@ -37,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What is seen of a training, with what to check in order; `also` is what else people call it."""
+    """A symptom of a training, with checks in order; `also` has other words for it."""
 
     name: str
     title: str

@@ -67,7 +67,7 @@ class Answers:
         return any(one.state is State.DIFFERS and one.aspect.counts for one in self.answers())
 
     def differ(self, aspect: str, *differences: SetupDifference, place: int = 0) -> None:
-        """Something of an aspect differs, first in so many steps behind the first that was looked at."""
+        """Note a difference of an aspect, first seen this many steps after the first one."""
         for one in differences:
             self._differences[aspect].setdefault(str(one), one)
             self._names[aspect].add(one.name)

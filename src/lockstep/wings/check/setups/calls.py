@@ -273,7 +273,10 @@ def _look_at_autocast(step: AlignedStep, answers: Answers) -> None:
     for item in step.of_kind(CallKind.OPERATOR):
         conditions = item.reference.conditions, item.candidate.conditions
         if conditions[0] is None or conditions[1] is None:
-            answers.not_known(["amp"], "an earlier build did not note which calls autocast covers")
+            answers.not_known(
+                ["amp"],
+                "an earlier build, or a framework other than PyTorch, does not tell which calls autocast covers",
+            )
             return
         casts = [sorted({dtype for _, dtype in one.autocast}) for one in conditions if one]
         if casts[0] != casts[1]:

@@ -19,7 +19,7 @@ from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference
 
-_OLDER = "a recording is of an earlier build, which did not note it"
+_OLDER = "a recording does not tell it: an earlier build made it, or it is of another framework than PyTorch"
 _PLACE = re.compile(
     r"(^|[._])(dir|path|folder|file|output|out|log\w*|name|run\w*|tag|host\w*|port|url|device\w*|rank|local_rank|id|uuid|project|"
     r"entity|user|date|time\w*|cache\w*|checkpoint\w*|resume\w*|report_to)($|[._])"

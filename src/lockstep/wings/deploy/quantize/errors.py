@@ -300,7 +300,7 @@ def doubles(array: Array) -> Doubles:
 
 
 def apart(some: Doubles, others: Doubles) -> Doubles:
-    """Differences; none where both are the same infinity, as behind a mask."""
+    """Return differences; zero where both are the same infinity, as after a mask."""
     same = some == others
     return np.asarray(np.where(same, 0.0, some) - np.where(same, 0.0, others))
 

@@ -23,9 +23,12 @@ def stack_here() -> tuple[Frame, ...]:
     return frames_here(HIDDEN) if tf.executing_eagerly() else graph_stack(tf_stack.extract_stack())
 
 
+_stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+
+
 def graph_stack(summary: Iterable[Any]) -> tuple[Frame, ...]:
-    """The frames of a stack that TensorFlow has led back through AutoGraph, innermost first."""
-    return innermost(
+    """The frames of a stack that TensorFlow has led back through AutoGraph, innermost first; of equal ones the same."""
+    found = innermost(
         [
             frame_of(one.filename, one.lineno or 0, one.name)
             for one in reversed(list(summary))
@@ -33,3 +36,4 @@ def graph_stack(summary: Iterable[Any]) -> tuple[Frame, ...]:
             and _GENERATED not in one.filename
         ]
     )
+    return _stacks.setdefault(found, found)

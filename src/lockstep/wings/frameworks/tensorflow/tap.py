@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import op_callbacks
+from tensorflow.python.framework import op_callbacks, ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep.capture.code_frames import frames_here
@@ -133,7 +133,7 @@ class Tap:
     def step_ended(self) -> None:
         """Let go of eager tensors; those of graphs stay, as a graph may still be built."""
         for kept in (self.made, self.named, self.constants):
-            for key in [key for key, value in kept.items() if hasattr(value[1], "numpy")]:
+            for key in [key for key, one in kept.items() if isinstance(one[1], ops.EagerTensor)]:
                 del kept[key]
         self._arrived.clear()
         self._shared.clear()

@@ -75,7 +75,7 @@ class ProbeFiles:
         self._stacks: dict[tuple[str, ...], list[str]] = {}
 
     def add(self, rank: RankRecording) -> None:
-        """Write what a rank recorded, behind what stands there from this process.
+        """Write the records of a rank, after those that this process wrote before.
 
         dump.json comes last and at once: where writing ends early, there is no dump.
 

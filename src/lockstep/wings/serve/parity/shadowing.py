@@ -34,7 +34,7 @@ class Shadowing:
 
 
 async def begin_shadows(repository: Repository, shadowing: Shadowing) -> None:
-    """Open the references and put each behind its model.
+    """Open the references and give each its model.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def parts_of(body: bytes, length: str | None) -> tuple[memoryview, memoryview]:
-    """The JSON of a request, and the bytes of tensors behind it."""
+    """Return the JSON of a request, and the bytes of tensors after it."""
     whole = memoryview(body)
     if length is None:
         return whole, memoryview(b"")
@@ -156,7 +156,7 @@ def raw_names(told: dict[str, Any], names: Mapping[str, Any]) -> set[str]:
 def written(
     answer: dict[str, Any], outputs: Mapping[str, Array], raw_ones: set[str]
 ) -> tuple[bytes, list[bytes]]:
-    """A response as its JSON and the bytes behind it."""
+    """Return a response as its JSON and the bytes after it."""
     entries, raw = [], []
     for name, value in outputs.items():
         entry: dict[str, Any] = {

@@ -155,7 +155,7 @@ def tree_lines(laid_out: LaidOut, opened: frozenset[int], first: int, count: int
 
 
 def next_difference(graph: UnionGraph, node: int, direction: int) -> dict[str, Any]:
-    """The nearest call behind or before a node, in order of time, of which a tensor differs beyond noise."""
+    """Return the nearest call before or after a node with a tensor that differs beyond noise."""
     at = node + direction
     while 0 <= at < len(graph):
         if graph.own_kind[at] >= 0 and graph.own_kind[at] not in _QUIET and not graph.children[at]:

@@ -7,13 +7,13 @@ import click
 _META = "lockstep.training"
 
 
-class TrainingBehind(click.Command):
+class TrainingCommand(click.Command):
     """A command that takes a training to run after `--`; `usage` is how its help writes that."""
 
     usage = "-- COMMAND..."
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands behind `--` apart."""
+        """Keep the words after `--` apart."""
         if "--" in args:
             at = args.index("--")
             context.meta[_META] = tuple(args[at + 1 :])
@@ -21,7 +21,7 @@ class TrainingBehind(click.Command):
         return super().parse_args(context, args)
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        """`[OPTIONS]`, and what the verb takes."""
+        """Return `[OPTIONS]` and the verb's arguments."""
         return ["[OPTIONS]", self.usage]
 
 
