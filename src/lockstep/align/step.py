@@ -147,8 +147,16 @@ class AlignedStep:
     @cached_property
     def sees_inputs(self) -> bool:
         """Whether both sides tell what goes into calls, of any."""
+        return self._tell(Role.INPUT)
+
+    @cached_property
+    def sees_gradients_sent(self) -> bool:
+        """Whether both sides tell which gradients calls send on, of any: the loss sends one wherever they are told."""
+        return self._tell(Role.GRAD_INPUT)
+
+    def _tell(self, role: Role) -> bool:
         sides = self.reference.calls.values(), self.candidate.calls.values()
-        return all(any(call.with_role(Role.INPUT) for call in side) for side in sides)
+        return all(any(call.with_role(role) for call in side) for side in sides)
 
     @cached_property
     def module_classes(self) -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""`lockstep map` and `compare --mapping` between PyTorch and a Keras training that was recorded once.
+"""`lockstep map` and `compare --mapping` between PyTorch and trainings of other frameworks that were recorded once.
 
-The Keras side is `tests/fixtures/tensorflow/eager`: its tensors are so small that their sketches hold every element, so
-the PyTorch side starts from its weights. `tests/wings/frameworks_tensorflow` records both sides anew.
+Their tensors are so small that their sketches hold every element, so the PyTorch side starts from their weights.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Role
 from lockstep.report.comparison.verdict_words import headline
+from lockstep.store.reader import RankRecording
 from lockstep.wings.frameworks.mapping.command import map_
 
-KERAS = Path(__file__).parents[2] / "fixtures" / "tensorflow" / "eager"
-MISTAKES = ("sound", "slope", "epsilon", "hwio", "flatten")
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+KERAS, MINDSPORE = FIXTURES / "tensorflow" / "eager", FIXTURES / "mindspore" / "sound"
 
 TO_TORCH = NameMapping(
     parameters={
@@ -41,42 +41,55 @@ def elements(content: Content) -> np.ndarray[Any, Any]:
     return content.sketch[: content.numel].reshape(content.shape).astype("f4")
 
 
+def start_of(rank: RankRecording) -> dict[str, np.ndarray[Any, Any]]:
+    """The initial parameters of a recording, without those of its normalisation, which begin alike everywhere."""
+    calls = rank.calls(0, kind=CallKind.INIT)
+    named = {record.name: record.content for call in calls for record in call.records}
+    return {name: elements(one) for name, one in named.items() if "bn." not in name}
+
+
+class Twins:
+    """The PyTorch side of a recording, each mistake recorded once, and what `lockstep map` made of the sound one."""
+
+    def __init__(self, folder: Path, python: Path, recorded: Path, side: str) -> None:
+        self.folder, self.python, self.recorded, self.side = folder, python, recorded, side
+        self.mapping = folder / "mapping.yaml"
+        sides = [str(self.path("sound")), str(recorded)]
+        made = CliRunner().invoke(map_, [*sides, "-o", str(self.mapping)])
+        assert made.exception is None, made.output
+        self.said = made.output
+
+    def path(self, mistake: str) -> Path:
+        if not (self.folder / mistake).exists():
+            script = Path(__file__).with_name("torch_twin.py")
+            command = [str(self.python), str(script), str(self.folder), self.side, mistake]
+            subprocess.run(command, check=True, capture_output=True)
+        return self.folder / mistake
+
+    def compared(self, mistake: str) -> Comparison:
+        return lockstep.compare_recordings(self.path(mistake), self.recorded, mapping=self.mapping)
+
+
 @pytest.fixture(scope="module")
-def folder(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The PyTorch side of each mistake, and `mapping.yaml`, which `lockstep map` made of the sound one."""
-    folder = tmp_path_factory.mktemp("twins")
-    calls = lockstep.open(KERAS).ranks["rank0"].calls(0)
-    start = {
-        record.name: elements(record.content)
-        for call in calls
-        if call.kind is CallKind.INIT
-        for record in call.records
-        if ".bn." not in record.name
+def keras(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    rank = lockstep.open(KERAS).ranks["rank0"]
+    batch = next(iter(rank.calls(0, kind=CallKind.DATA))).records[0].content
+    labels = next(call for call in rank.calls(0) if call.site.op == "tf.Cast").with_role(
+        Role.OUTPUT
+    )[0]
+    given = {
+        "batch": np.ascontiguousarray(elements(batch).transpose(0, 3, 1, 2)),
+        "labels": elements(labels.content).astype("i8"),
+        **lockstep.convert_weights(start_of(rank), TO_TORCH),
     }
-    batch = next(call for call in calls if call.kind is CallKind.DATA).records[0].content
-    labels = next(call for call in calls if call.site.op == "tf.Cast").with_role(Role.OUTPUT)[0]
-    np.savez(
-        folder / "weights.npz", batch=np.ascontiguousarray(elements(batch).transpose(0, 3, 1, 2)),
-        labels=elements(labels.content).astype("i8"), **lockstep.convert_weights(start, TO_TORCH),
-    )  # fmt: skip
-    script = Path(__file__).with_name("torch_twin.py")
-    command = [str(programs / "python"), str(script), str(folder), *MISTAKES]
-    subprocess.run(command, check=True, capture_output=True)
-    made = CliRunner().invoke(
-        map_, [str(folder / "sound"), str(KERAS), "-o", str(folder / "mapping.yaml")]
-    )
-    assert made.exception is None, made.output
-    (folder / "said.txt").write_text(made.output)
-    return folder
+    folder = tmp_path_factory.mktemp("keras")
+    np.savez(folder / "weights.npz", **given)
+    return Twins(folder, programs / "python", KERAS, "keras")
 
 
-def compared(folder: Path, mistake: str) -> Comparison:
-    return lockstep.compare_recordings(folder / mistake, KERAS, mapping=folder / "mapping.yaml")
-
-
-def test_names_and_layouts_are_proposed_with_their_confidence(folder: Path) -> None:
-    text = (folder / "mapping.yaml").read_text()
-    names = NameMapping.read(folder / "mapping.yaml")
+def test_names_and_layouts_are_proposed_with_their_confidence(keras: Twins) -> None:
+    text = keras.mapping.read_text()
+    names = NameMapping.read(keras.mapping)
     assert names.modules == {
         "": "sequential", "c1": "sequential.c1", "bn": "sequential.bn", "head": "sequential.head",
         "act": "sequential.act",
@@ -87,15 +100,12 @@ def test_names_and_layouts_are_proposed_with_their_confidence(folder: Path) -> N
     assert names.activations == ("NCHW -> NHWC",)
     assert '"c1.weight": "sequential.c1.kernel"  # 100%: equal elements' in text
     assert '"act": "sequential.act"  # 90%: kind and order' in text
-    assert (
-        "not mapped: sequential.flat [keras.layers.Flatten] of the candidate"
-        in (folder / "said.txt").read_text()
-    )
+    assert "not mapped: sequential.flat [keras.layers.Flatten] of the candidate" in keras.said
 
 
-def test_a_sound_pair_says_plainly_what_could_not_be_judged(folder: Path) -> None:
+def test_a_sound_pair_says_plainly_what_could_not_be_judged(keras: Twins) -> None:
     """The gradient of the bias before a normalisation is rounding alone, and Adam makes whole updates of it."""
-    found = compared(folder, "sound")
+    found = keras.compared("sound")
     assert found.verdict is Verdict.INCOMPARABLE
     assert not found.origins
     assert all("c1.bias could not be judged" in one for one in found.not_compared)
@@ -104,15 +114,50 @@ def test_a_sound_pair_says_plainly_what_could_not_be_judged(folder: Path) -> Non
 
 @pytest.mark.parametrize(
     ("mistake", "module", "op"),
-    [("slope", "act", "leaky_relu"), ("epsilon", "bn", "batch_norm"), ("flatten", "", "flatten")],
+    [
+        ("slope", "act", "leaky_relu"),
+        pytest.param("epsilon", "bn", "batch_norm", marks=pytest.mark.exhaustive),
+        pytest.param("flatten", "", "flatten", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_mistake_is_named_with_its_operator(
-    folder: Path, mistake: str, module: str, op: str
+    keras: Twins, mistake: str, module: str, op: str
 ) -> None:
-    origin = compared(folder, mistake).origins[0]
+    origin = keras.compared(mistake).origins[0]
     assert (origin.step, origin.module, origin.op.rpartition(".")[2]) == (0, module, op)
 
 
-def test_a_kernel_whose_axes_were_exchanged_is_named_before_any_call(folder: Path) -> None:
-    origin = compared(folder, "hwio").origins[0]
+def test_a_kernel_whose_axes_were_exchanged_is_named_before_any_call(keras: Twins) -> None:
+    origin = keras.compared("hwio").origins[0]
     assert (origin.phase.value, origin.tensor) == ("init", "c1.weight")
+
+
+@pytest.fixture(scope="module")
+def mindspore(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    rank = lockstep.open(MINDSPORE).ranks["rank0"]
+    batch = next(iter(rank.calls(0, kind=CallKind.DATA))).records[0].content
+    given = {"batch": elements(batch), "labels": np.arange(4) % 3, **start_of(rank)}
+    folder = tmp_path_factory.mktemp("mindspore")
+    np.savez(folder / "weights.npz", **given)
+    return Twins(folder, programs / "python", MINDSPORE, "mindspore")
+
+
+@pytest.mark.exhaustive
+def test_pytorch_and_mindspore_need_names_alone(mindspore: Twins) -> None:
+    # given a sound pair: only a normalisation and the optimizer have other names
+    names = NameMapping.read(mindspore.mapping)
+    assert names.modules == {"plus": "half"}
+    assert names.parameters == {"bn.weight": "bn.gamma", "bn.bias": "bn.beta"}
+    assert names.states == {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
+    assert names.layouts == {}
+    # then nothing is at fault, and what could not be judged is the layer before the normalisation, told plainly
+    found = mindspore.compared("sound")
+    assert not found.origins
+    assert found.verdict is Verdict.INCOMPARABLE
+    assert all("c1." in one and "could not be judged" in one for one in found.not_compared)
+
+
+@pytest.mark.exhaustive
+def test_a_wrong_slope_is_named_between_pytorch_and_mindspore(mindspore: Twins) -> None:
+    origin = mindspore.compared("slope").origins[0]
+    assert (origin.step, origin.module) == (0, "act")

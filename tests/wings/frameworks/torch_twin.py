@@ -1,4 +1,4 @@
-"""The network of `tests/fixtures/tensorflow` in PyTorch, recorded with a mistake: torch_twin.py FOLDER MISTAKE ..."""
+"""The networks of `tests/fixtures` in PyTorch, each with a mistake: torch_twin.py FOLDER keras|mindspore MISTAKE ..."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import lockstep
 
 
-class Net(torch.nn.Module):
+class OfKeras(torch.nn.Module):
     """A convolution, a normalisation, an activation and a head."""
 
     def __init__(self, mistake: str) -> None:
@@ -27,21 +27,46 @@ class Net(torch.nn.Module):
         return self.head((x if self.flattens_as_it_lies else x.permute(0, 2, 3, 1)).flatten(1))
 
 
-def main(folder: Path, mistake: str) -> None:
+class Half(torch.nn.Module):
+    """Adds one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1.0
+
+
+class OfMindSpore(torch.nn.Module):
+    """The same with a pooling, a gelu and a module of its own."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.c1 = torch.nn.Conv2d(1, 3, 3)
+        self.bn = torch.nn.BatchNorm2d(3)
+        self.act = torch.nn.LeakyReLU(0.3 if mistake == "slope" else 0.1)
+        self.pool = torch.nn.MaxPool2d(2, 2)
+        self.flat = torch.nn.Flatten()
+        self.plus = Half()
+        self.head = torch.nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.flat(self.pool(self.act(self.bn(self.c1(x)))))
+        return self.head(self.plus(torch.nn.functional.gelu(x)))
+
+
+def main(folder: Path, side: str, mistake: str) -> None:
     """Record one step from the weights that the folder holds."""
     given = {name: torch.tensor(value) for name, value in np.load(folder / "weights.npz").items()}
     batch, labels = given.pop("batch"), given.pop("labels")
     if mistake == "hwio":
         given["c1.weight"] = given["c1.weight"].transpose(2, 3)
     torch.manual_seed(0)
-    model = Net(mistake)
+    model = (OfKeras if side == "keras" else OfMindSpore)(mistake)
     model.load_state_dict(given, strict=False)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2, eps=1e-7)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, eps=1e-7 if side == "keras" else 1e-8)
     with lockstep.record(folder / mistake, model=model, steps="0", save="tensors"):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch), labels).backward()
         optimizer.step()
 
 
-for one in sys.argv[2:]:
-    main(Path(sys.argv[1]), one)
+for one in sys.argv[3:]:
+    main(Path(sys.argv[1]), sys.argv[2], one)

@@ -57,6 +57,8 @@ class Cuts:
         """
         if len(item.whole) == len(item.pairs) or not self._sees_every_call:
             return
+        if not self._step.sees_gradients_sent:
+            return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.align.sequences import align_sequences
 from lockstep.core.records import Content
@@ -70,19 +70,27 @@ class Proposal:
 
 def propose(reference: RankRecording, candidate: RankRecording) -> Proposal:
     """Propose a mapping between two ranks."""
-    left, right = layers_of(reference), layers_of(candidate)
+    proposal = proposal_of(layers_of(reference), layers_of(candidate))
+    states = tuple(_states(reference, candidate))
+    return replace(proposal, lines=(*proposal.lines, *states))
+
+
+def proposal_of(left: Sequence[Layer], right: Sequence[Layer]) -> Proposal:
+    """Propose names and layouts of layers."""
     lines: list[Line] = []
     unmapped: list[str] = []
     partners = list(_partners(left, right))
     for one, other, confidence, reason in partners:
         if one.has_activation != other.has_activation:
             unmapped += [_fused(layer) for layer in (one, other) if layer.has_activation]
+        elif words := _other_axes(one, other):
+            unmapped.append(words)
         elif one.path != other.path:
             lines.append(Line("modules", one.path, other.path, confidence, reason))
         lines.extend(_weights(one, other, confidence, reason))
-    root = _root(partners)
+    # Below a model that is mapped, layers of one name are one: not where one has an activation inside.
+    root = None if unmapped else _root(partners)
     lines[:0] = [] if root is None else [root]
-    lines.extend(_states(reference, candidate))
     lines.extend(_activations(left, right))
     taken = {id(one) for pair in partners for one in pair[:2]}
     for side, layers in (("reference", left), ("candidate", right)):
@@ -97,6 +105,16 @@ def propose(reference: RankRecording, candidate: RankRecording) -> Proposal:
 def _fused(layer: Layer) -> str:
     activation = layer.settings["activation"]
     return f"the result of {layer.path} [{layer.module_class}]: it has {activation} inside, and the other layer has not"
+
+
+def _other_axes(one: Layer, other: Layer) -> str:
+    """That two layers return things of another kind, as all steps of a sequence or the last one; "" where not."""
+    if one.output is None or other.output is None:
+        return ""
+    ours, theirs = len(one.output.shape), len(other.output.shape)
+    if ours == theirs:
+        return ""
+    return f"the result of {other.path} [{other.module_class}]: it has {theirs} axes, that of {one.path} has {ours}"
 
 
 _Partner = tuple[Layer, Layer, float, str]
