@@ -40,7 +40,7 @@ DEVICES = ("mps", "xpu", "npu")
 FORMS = (*((device, device) for device in DEVICES), ("neutral", "mps"))
 """What scripts are migrated to, and where the result runs: the neutral form where there are the fewest names."""
 
-LIMIT_S = 240
+LIMIT_S = 60
 _BEGIN, _END = "<!-- runs begin -->", "<!-- runs end -->"
 
 
@@ -64,9 +64,11 @@ def run(folder: Path, device: str, command: str) -> Ending:
         code = _waited(child)
         told = error.read_text(errors="replace")
         placed = re.findall(rf"{stand_in.PLACED} (\d+)", told)
-        words = re.sub(rf"[\d.e+-]+|\S*/\S*|\b{device}\b", "", out.read_text(errors="replace"))
+        words = re.sub(
+            rf"\(?\b{device}(:\d+)?\b\)?|[\d.e+-]+|\S*/\S*", "", out.read_text(errors="replace")
+        )
         said = f"{out.read_text(errors='replace')}\n{told}"
-        return Ending(code, " ".join(words.split()), said, int(placed[-1]) if placed else 0)
+        return Ending(code, "".join(words.split()), said, int(placed[-1]) if placed else 0)
 
 
 def _become(folder: Path, device: str, command: str, out: Path, error: Path) -> None:
