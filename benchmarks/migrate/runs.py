@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -32,7 +32,7 @@ import yaml
 from lockstep.wings.migrate.delivery.output import write_tree
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.plan import Outcome, Plan
+from lockstep.wings.migrate.plan import Outcome, Plan, rows_of
 from lockstep.wings.migrate.project import plan_collection
 
 RUNS = Path(__file__).with_name("runs.yaml")
@@ -79,7 +79,7 @@ def _become(folder: Path, device: str, command: str, out: Path, error: Path) -> 
     try:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-        signal.alarm(LIMIT_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
         sys.argv = ["", device, *shlex.split(command)]
         stand_in.main()
         code = 0
@@ -168,7 +168,7 @@ def _listed(error: str, plan: Plan) -> str:
     lines = {line.strip() for line in error.splitlines()}
     for file in plan.files:
         text = file.source.text.splitlines()
-        for row in file.rows():
+        for row in rows_of(file):
             if (
                 row.outcome in (Outcome.LISTED, Outcome.DIFFERS)
                 and text[row.line - 1].strip() in lines
