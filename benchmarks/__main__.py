@@ -33,6 +33,7 @@ import small_ops
 import start_up
 import step_cost
 import tiny_tensors
+import walk
 import watch_cost
 import watch_memory
 import whole_tensors
@@ -44,6 +45,7 @@ WORKLOADS: dict[str, tuple[str, Workload]] = {
     "step": ("A GPT-2 step, level api", step_cost.rows),
     "small": ("A tiny model's step, level module", small_ops.rows),
     "tiny": ("Trainings of tiny tensors, level api, as commands", tiny_tensors.rows),
+    "walk": ("A warm recorded torch.mul: what runs in Python", walk.rows),
     "armed": ("A step outside of the chosen ones", armed.rows),
     "memory": ("Memory that recording adds", recording_memory.rows),
     "compare": ("Comparing whole tensors", whole_tensors.rows),

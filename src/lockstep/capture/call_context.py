@@ -1,4 +1,4 @@
-"""What surrounds a call: asked once, where it is tapped."""
+"""The context of a call: outer call, autograd's mode, its engine, a transform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.capture.surroundings import in_backward, in_transform
 
 
 class CallContext(NamedTuple):
-    """What surrounds a call of the recorded training; a tuple, as making one is part of what each call costs.
+    """The context of a recorded call; a tuple, because each call makes one.
 
     Attributes
     ----------
@@ -47,5 +47,5 @@ class CallContext(NamedTuple):
 
 
 def context_at(place: Place | None) -> CallContext:
-    """What surrounds this code, which is at a place."""
+    """Return the context of the code at a place."""
     return CallContext(place, torch.is_grad_enabled(), in_backward(), in_transform())

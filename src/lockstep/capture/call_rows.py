@@ -83,7 +83,7 @@ class CallRows:
         self._unwaited: Unwaited[OpenCall] = Unwaited()
 
     def context(self) -> CallContext | None:
-        """What surrounds this code; None where its thread trains something else than what is recorded."""
+        """Return the context of this code; None if its thread trains something that is not recorded."""
         return None if self._optimizers.trainers.is_another else context_at(self.places.here)
 
     def is_none_of_ours(self, around: CallContext) -> bool:
@@ -188,7 +188,7 @@ class CallRows:
                 session.abandon(opened)
 
     def end_collective(self, session: Session, opened: OpenCall, result: Any) -> None:
-        """What other ranks send has come where the call has waited for it, and comes later where it has not."""
+        """Record a collective's results now if the call waited for them, and later if it did not."""
         if not is_work(result):
             self.end(session, opened, None)
             return

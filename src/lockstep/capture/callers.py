@@ -48,7 +48,7 @@ class Callers:
         self._made: dict[tuple[int, int, int], tuple[CodeType, Caller]] = {}
 
     def of(self, frame: FrameType) -> Caller:
-        """What calls in the name of the code in a frame, at the line where it is.
+        """Return the function that calls on behalf of the code in a frame, at its line.
 
         Parameters
         ----------

@@ -64,7 +64,7 @@ class GradientTaker(Protocol):
         """Both at once, by the numbers of outputs and inputs, where one node is all that a call has made."""
 
     def failed(self, error: Exception) -> None:
-        """What was done with a gradient has failed."""
+        """Note an error in the handling of a gradient."""
 
 
 class EdgeFinder:
@@ -324,7 +324,7 @@ def _is_accumulate(node: Node) -> bool:
 
 
 class Passing:
-    """A call that is the hook behind the one node that it has made: delivers what came to it and what it sends.
+    """A hook on the one node that a call has made: delivers the gradients that come in and go out.
 
     With a hook of its own for each node there would be one object more for the garbage collector to look at.
     """

@@ -52,7 +52,7 @@ class ModuleCall:
 
 
 class GraphListener(Protocol):
-    """Who records what a graph calls; `lockstep.capture.compiled_calls.CompiledCalls` is the real one."""
+    """Records the calls of a graph; `lockstep.capture.compiled_calls.CompiledCalls` is the real one."""
 
     def graph_run(
         self,
@@ -80,7 +80,7 @@ class GraphListener(Protocol):
         """It ends."""
 
     def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
-        """What comes next was called from here: file, line and function, innermost first."""
+        """Note the frames that make the next calls: file, line and function, innermost first."""
 
 
 def eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[[GraphModule, Any], Any]:
@@ -166,7 +166,7 @@ class GraphPlan:
         self._place(nodes, 0, order)
 
     def moved(self, owners: tuple[str, ...]) -> tuple[str, str]:
-        """What took the place of what since the first run; `owners` are names of what goes in."""
+        """Return the replaced inputs since the first run; `owners` are the names of inputs."""
         if self._owners is None:
             self._owners = owners
         return moved_path(self._owners, owners)

@@ -45,7 +45,7 @@ _READ_BY_PYTHON = frozenset({"item", "tolist", "numpy", "__array__"})
 
 
 class Listener(Protocol):
-    """What the taps report to."""
+    """Receives the reports of the taps."""
 
     @property
     def compiled(self) -> CompiledCalls:

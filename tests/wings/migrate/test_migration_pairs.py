@@ -1,9 +1,9 @@
 """Every pair below `pairs/`: a small project, what becomes of it for a target, and what is said of it.
 
-One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it, and
-`=== TARGET rows` what is listed, or rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`. A
-file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes the
-parts of the targets that a case names anew: read them before you commit them.
+One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it,
+`=== TARGET rows` what is listed, and rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`.
+A file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes
+the parts of the targets that a case names anew: read them before you commit them.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @shared.option("--all", "show_all")
 @click.option("--verify", is_flag=True, hidden=True)
 @click.pass_context
-def migrate(context: click.Context, **given: Any) -> int:
+def migrate(context: click.Context, /, **given: Any) -> int:
     """Rewrite the CUDA scripts below PATH for another device; what needs a person is listed with a reason.
 
     Without -o or --in-place it is a preview: nothing is written. Exit code 0 when done, 1 if --check finds work or
