@@ -52,12 +52,12 @@ def _short(text: str) -> str:
     return " ".join(text.split())[:120]
 
 
-def drawn(corpus: Path, seed: int, count: int) -> Iterator[Listed]:
+def drawn(corpus: Path, targets: list[str], seed: int, count: int) -> Iterator[Listed]:
     """As many places of each target, in the order of the draw."""
     roots = sorted(path for path in corpus.iterdir() if path.is_dir())
     draw = random.Random(seed)
     with ProcessPoolExecutor(2) as pool:
-        for target in TARGETS:
+        for target in targets:
             found = [row for rows in pool.map(listed_in, roots, repeat(target)) for row in rows]
             print(f"{target}: {len(found)} listed", file=sys.stderr)
             yield from draw.sample(sorted(found), min(count, len(found)))
@@ -69,12 +69,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, required=True, help="folder of gathered scripts")
+    parser.add_argument("--to", action="append", choices=TARGETS, help="a target [all]")
     parser.add_argument("--seed", type=int, default=63)
     parser.add_argument("--count", type=int, default=30, help="places for each target [30]")
     options = parser.parse_args()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(field.name for field in fields(Listed))
-    writer.writerows(map(astuple, drawn(options.corpus, options.seed, options.count)))
+    writer.writerows(
+        map(
+            astuple, drawn(options.corpus, options.to or list(TARGETS), options.seed, options.count)
+        )
+    )
 
 
 if __name__ == "__main__":

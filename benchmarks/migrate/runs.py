@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -32,7 +32,7 @@ import yaml
 from lockstep.wings.migrate.delivery.output import write_tree
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.plan import Outcome, Plan
+from lockstep.wings.migrate.plan import Outcome, Plan, rows_of
 from lockstep.wings.migrate.project import plan_collection
 
 RUNS = Path(__file__).with_name("runs.yaml")
@@ -40,7 +40,7 @@ DEVICES = ("mps", "xpu", "npu")
 FORMS = (*((device, device) for device in DEVICES), ("neutral", "mps"))
 """What scripts are migrated to, and where the result runs: the neutral form where there are the fewest names."""
 
-LIMIT_S = 240
+LIMIT_S = 60
 _BEGIN, _END = "<!-- runs begin -->", "<!-- runs end -->"
 
 
@@ -64,9 +64,11 @@ def run(folder: Path, device: str, command: str) -> Ending:
         code = _waited(child)
         told = error.read_text(errors="replace")
         placed = re.findall(rf"{stand_in.PLACED} (\d+)", told)
-        words = re.sub(rf"[\d.e+-]+|\S*/\S*|\b{device}\b", "", out.read_text(errors="replace"))
+        words = re.sub(
+            rf"\(?\b{device}(:\d+)?\b\)?|[\d.e+-]+|\S*/\S*", "", out.read_text(errors="replace")
+        )
         said = f"{out.read_text(errors='replace')}\n{told}"
-        return Ending(code, " ".join(words.split()), said, int(placed[-1]) if placed else 0)
+        return Ending(code, "".join(words.split()), said, int(placed[-1]) if placed else 0)
 
 
 def _become(folder: Path, device: str, command: str, out: Path, error: Path) -> None:
@@ -77,7 +79,7 @@ def _become(folder: Path, device: str, command: str, out: Path, error: Path) -> 
     try:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-        signal.alarm(LIMIT_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
         sys.argv = ["", device, *shlex.split(command)]
         stand_in.main()
         code = 0
@@ -166,7 +168,7 @@ def _listed(error: str, plan: Plan) -> str:
     lines = {line.strip() for line in error.splitlines()}
     for file in plan.files:
         text = file.source.text.splitlines()
-        for row in file.rows():
+        for row in rows_of(file):
             if (
                 row.outcome in (Outcome.LISTED, Outcome.DIFFERS)
                 and text[row.line - 1].strip() in lines

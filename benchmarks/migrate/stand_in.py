@@ -179,7 +179,10 @@ class OnCpu(TorchFunctionMode):
         if moved and any(result is leaf for leaf in leaves):
             result = result.clone()  # a tensor on another device is another tensor
             result.__dict__.pop(_MARK, None)
-        for leaf in tree_leaves(result) if marked else ():
+        made = result[0] if getattr(function, "__name__", "") == "_pack_padded_sequence" else result
+        for leaf in (
+            tree_leaves(made) if marked else ()
+        ):  # (the lengths of a packed sequence are the CPU's)
             if isinstance(leaf, torch.Tensor) and not any(leaf is one for one in leaves):
                 self._mark(leaf)
         return result

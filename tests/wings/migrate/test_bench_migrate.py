@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
+from migrating import plan_of_code
 
 from lockstep.wings.migrate.engine.text import read_python
 from lockstep.wings.migrate.plan import Edit, FilePlan, Mention, Outcome, Span, rows_of
 
 _FOLDER = Path(__file__).parents[3] / "benchmarks" / "migrate"
-_MODULES = ("corpus", "counter", "emitted", "measures")
+_MODULES = ("corpus", "counter", "emitted", "measures", "report", "stand_in", "runs")
 
 
 @pytest.fixture
@@ -149,6 +150,42 @@ def test_an_import_that_comes_from_elsewhere_now_is_no_new_warning(bench: Simple
     found = bench.measures.Findings()
     bench.measures._check_code("a.py", before, after, "npu", found)
     assert found.new_warnings == []
+
+
+def test_a_run_is_the_same_only_if_it_says_and_places_as_much(bench: SimpleNamespace) -> None:
+    # Given a script that ends well on CUDA's stand-in, and a plan that lists one of its lines
+    ending, plan = bench.runs.Ending, plan_of_code("import torch\ntorch.cuda.cudart()\n")
+    before = ending(0, "loss", "", 4)
+
+    def fate(after: object) -> str:
+        result = bench.runs._compared("a", "b", "mps", before, after, SimpleNamespace(files=[plan]))
+        return str(result.fate)
+
+    # when the migrated one ends in some way, then it is the same, excused by a listing, or missed
+    assert fate(ending(0, "loss", "", 4)) == "same"
+    assert fate(ending(0, "lost", "", 4)) == "MISSED"
+    assert fate(ending(0, "loss", "", 3)) == "MISSED"
+    assert fate(ending(1, "", "  torch.cuda.cudart()\nRuntimeError: none", 4)) == "listed"
+    assert fate(ending(1, "", "  torch.cuda.other()\nRuntimeError: none", 4)) == "MISSED"
+
+
+@pytest.mark.exhaustive
+def test_a_stand_in_has_the_listed_names_and_no_double_precision(tmp_path: Path) -> None:
+    # Given a script that asks what there is
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "x = torch.nn.Linear(2, 2).to('mps').weight\n"
+        "print(x.device, x.is_mps, x.grad, hasattr(torch.mps, 'empty_cache'), hasattr(torch.mps, 'Stream'))\n"
+        "print(torch.cuda.is_available(), (x + 1).cpu().is_mps)\n"
+        "x.double()\n"
+    )
+    # when it runs on the stand-in for mps
+    command = [sys.executable, str(_FOLDER / "stand_in.py"), "mps", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # then it finds the device with its names, and no other device
+    assert done.stdout.split() == ["mps:0", "True", "None", "True", "False", "False", "False"]
+    assert "doesn't support float64" in done.stderr
 
 
 @pytest.mark.exhaustive

@@ -42,6 +42,10 @@ _NAMING: tuple[type[ast.AST], ...] = (
     ast.Global,
     ast.Nonlocal,
 )
+_ONE_PROCESS = re.compile(r"(?<![A-Za-z])DataParallel")
+_DOTTED = re.compile(r"torch(?:\.\w+)+\Z")
+_KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
+_HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
 
 
@@ -111,10 +115,16 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         )
     elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
         unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
-    elif isinstance(node, ast.alias | ast.ImportFrom):
-        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
-    else:
+    elif not isinstance(node, ast.alias | ast.ImportFrom):
         unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
+    elif _ONE_PROCESS.search(name):
+        row = unit.settings.table.lookup("torch.nn.DataParallel")
+        reason, instead = (row.reason, row.becomes) if row else ("", "")
+        unit.list(node, "leftovers/import", reason, instead, span=span)
+    elif not _DEVICE_ITSELF.search(name):
+        unit.keep(node, "leftovers/own-name", "a name that has no device in it", span=span)
+    else:
+        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
 
 
 def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
@@ -133,12 +143,26 @@ def _starts_in_torch(unit: Unit, node: ast.AST) -> bool:
     )
 
 
+def _is_key(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a text is what a dictionary is asked by, or made with."""
+    if isinstance(parent, ast.Dict):
+        return node in parent.keys
+    return isinstance(parent, ast.Subscript) and parent.slice is node
+
+
 def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     if is_docstring(unit.scopes, node):
         return
     parent = unit.scopes.parents[node]
     if is_type_expression(unit.scopes, parent):
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
+    elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
+        unit.keep(node, "leftovers/text", "text for people")
+    elif _KEY.match(text) and _is_key(parent, node):
+        unit.keep(node, "leftovers/own-name", "a key of this project's own")
+    elif _DOTTED.match(text) and (row := unit.settings.table.lookup(text)) is not None:
+        reason = "the name of something of CUDA's in a text, which a program looks up"
+        unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
     elif _CODE.search(text):
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"
