@@ -62,6 +62,11 @@ def _stage(
             inside.append(
                 ReadCall(0, names[layer], "Layer", tensors, kind=CallKind.MODULE, parent=top)
             )
+        if own[-1] != 3:  # as a cut model has an identity where the whole has its last norm
+            same = [_tensor(Role.INPUT, "args.0", hidden), _tensor(Role.OUTPUT, "result", hidden)]
+            inside.append(
+                ReadCall(0, "layers.3", "Identity", same, kind=CallKind.MODULE, parent=top)
+            )
         given = inside[0].tensors[0]
         batch = _tensor(Role.OUTPUT, "args.0 of Model", given.value)
         ends = [given, inside[-1].tensors[-1]]

@@ -244,6 +244,7 @@ class PartJoiner(Joiner):
     """Puts the parts of each step together."""
 
     _left_out = _moments = 0
+    _several = False
 
     def _step(self, step: int) -> Iterator[ReadCall]:
         """The calls of a step, in the order in which one rank makes them."""
@@ -278,6 +279,7 @@ class PartJoiner(Joiner):
     ) -> list[Made]:
         """Return the calls of the parts that have the samples of each part of one rank, and of what is done once."""
         several, made = len(whole.parts), list[Made]()
+        self._several = several > 1
         parts = [*chain(*(rank.parts for rank in ranks))]
         for number, (members, own) in enumerate(zip(groups, whole.parts, strict=True)):
             group = [parts[member] for member in members]
@@ -293,6 +295,8 @@ class PartJoiner(Joiner):
     def _together(
         self, group: Sequence[Mapping[Key, Call]], own: Mapping[Key, Call], place: float
     ) -> Iterator[Made]:
+        if self._several:
+            group, own = [*map(_told_apart, group)], _told_apart(own)
         self._forms.begin(0, group, own)
         for key, call in self._group(group, own):
             yield Made(place, key, call, own.get(key))
@@ -303,6 +307,22 @@ class PartJoiner(Joiner):
         if self._left_out:
             what = f"one batch makes none; {self._left_out} were left out"
             yield NotSeen("gradients before the last part of a batch", what)
+
+
+def _told_apart(part: Mapping[Key, Call]) -> dict[Key, Call]:
+    """The calls without batches of one name, as a loader gives that fetches ahead: what takes them is compared."""
+    batches = [
+        call.records[0].name
+        for call in part.values()
+        if call.kind is CallKind.DATA and call.records
+    ]
+    return {
+        key: call
+        for key, call in part.items()
+        if call.kind is not CallKind.DATA
+        or not call.records
+        or batches.count(call.records[0].name) == 1
+    }
 
 
 def in_time(

@@ -466,12 +466,19 @@ class _Placing:
         if call.kind not in (CallKind.MODULE, CallKind.OPERATOR):
             return call
         name = _called(call)
+        if call.kind is CallKind.MODULE and self._stands_in(name):
+            return None
         counts = [one[name] for one in self._counts]
         if sum(map(bool, counts)) < 2:
             return call
         if all(count in (0, self._own[name]) for count in counts):
             return self._of_all(stage, call, counts)
         return replace(call, site=replace(call.site, call=call.site.call + sum(counts[:stage])))
+
+    def _stands_in(self, name: tuple[object, ...]) -> bool:
+        """Whether a module is called where the one rank calls another, which another stage does, as for a norm."""
+        there = [one for one in self._own if one[:2] == name[:2]]
+        return name not in there and any(one in counts for one in there for counts in self._counts)
 
     @staticmethod
     def _of_all(stage: int, call: Call, counts: Sequence[int]) -> Call | None:
