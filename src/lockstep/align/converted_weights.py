@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.align.mapping import SUM, NameMapping
+from lockstep.align.mapping import NameMapping
+from lockstep.align.names import SUM
 from lockstep.core.errors import UsageError
 from lockstep.core.tensor_layouts import Layout
 

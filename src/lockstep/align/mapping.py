@@ -33,15 +33,13 @@ from pathlib import Path
 
 import yaml
 
-from lockstep.align.names import BY_FILE, NameMap
+from lockstep.align.names import BY_FILE, SUM, NameMap
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import nearest_names
 from lockstep.core.tensor_layouts import Layout
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
-SUM = " + "
-"""Between the names of parameters that are one in the other run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +218,8 @@ class NameMapping:
         for rule in self.rules():
             for ours, theirs in rule.partners(reference, candidate):
                 found[rule.section].setdefault(theirs, ours)
+            if SUM in rule.reference and rule.candidate in candidate.parameters:
+                found[rule.section].setdefault(rule.candidate, rule.reference)
         found_by = {name: BY_FILE for names in found.values() for name in names}
         declared = {
             name: Layout.parse(words)

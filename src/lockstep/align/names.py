@@ -10,6 +10,9 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.core.tensor_layouts import Layout
 
+SUM = " + "
+"""Between the names of parameters that are one in the other run: their sum has a name that no tensor has."""
+
 BY_FILE = "mapping file"
 """How a name was found that the user gave."""
 
@@ -87,7 +90,14 @@ class NameMap:
         """A candidate's call as the reference would name it."""
         module, op = self.module(call.site.module), self.operator(call.site.op)
         records = tuple(self._record(record) for record in call.records)
+        if call.kind in _OF_PARAMETERS and self._is_given(call):
+            module = records[0].name.rpartition(".")[0]  # one run may keep it in a module deeper
         return replace(call, site=replace(call.site, module=module, op=op), records=records)
+
+    def _is_given(self, call: Call) -> bool:
+        """Whether the user gave the name of the first parameter of a call."""
+        name = call.records[0].name.partition("|")[0] if call.records else ""
+        return name in self.tensors and self.found_by.get(name) == BY_FILE
 
     def _record(self, record: TensorRecord) -> TensorRecord:
         name = self.tensor(record.name)
@@ -120,7 +130,8 @@ class NameMap:
         return f"{self.module(above)}.{last}".lstrip(".") == old
 
 
-_NAMED_BY_TENSOR = frozenset({CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER, CallKind.DATA})
+_OF_PARAMETERS = frozenset({CallKind.INIT, CallKind.GRADIENT, CallKind.OPTIMIZER})
+_NAMED_BY_TENSOR = _OF_PARAMETERS | {CallKind.DATA}
 
 SAME_NAMES = NameMap()
 """Both runs name everything alike."""

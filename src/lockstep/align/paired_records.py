@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.names import SAME_NAMES, SUM, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
@@ -153,7 +153,10 @@ def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
 
 def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
     """Two optimizers may keep other states, or the same in another order: names alone tell which is which."""
-    state = names.tensor(record.name).partition("|")[2] if record.role in _STATES else ""
+    name = names.tensor(record.name)
+    state = name.partition("|")[2] if record.role in _STATES else ""
+    if SUM in name:  # of two parameters, and neither of them
+        state = name
     return (record.site.phase, record.role, record.occurrence, record.index, state)
 
 

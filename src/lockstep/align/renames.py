@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lockstep.align.names import NameMap
+from lockstep.align.names import SUM, NameMap
 from lockstep.core.finding import Axes
 from lockstep.core.records import Content
 from lockstep.measure.axis_order import TRANSPOSED, is_transposed, may_be_transposed, other_layout
@@ -300,9 +300,9 @@ def _as_names(overlay: _Overlay, given: NameMap) -> NameMap:
         found_by[new] = f"renamed tensor {old} -> {new}"
     found_by |= given.found_by
     layouts = _layouts(overlay, tensors) | _declared(overlay, given)
-    names = replace(
-        given, modules=modules, tensors=_changes(tensors), layouts=layouts, found_by=found_by
-    )
+    sums = {new: old for new, old in given.tensors.items() if SUM in old}
+    renamed = _changes(tensors) | sums
+    names = replace(given, modules=modules, tensors=renamed, layouts=layouts, found_by=found_by)
     return _without_clashes(names, overlay, tensors)
 
 

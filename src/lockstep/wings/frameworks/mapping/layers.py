@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lockstep.align.mapping import SUM
+from lockstep.align.names import SUM
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Role
