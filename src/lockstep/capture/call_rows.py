@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -144,8 +145,9 @@ class CallRows:
         inputs: list[NamedTensor],
         arguments: dict[str, Any],
         buffers: Iterable[NamedTensor] = (),
+        frame: FrameType | None = None,
     ) -> OpenCall | None:
-        """Begin to record an operator."""
+        """Begin to record an operator; `frame` is one that no frame of the user's is inside of."""
         place, grad = around.place, around.grad
         between = not grad and place is None and self._steps.is_certain
         path, module_class = ("", "") if place is None else (place.path, place.module_class)
@@ -165,6 +167,7 @@ class CallRows:
             grad,
             conditions,
             around.in_backward,
+            frame=frame,
             wanted=session.wants(path, name),
         )
         return session.begin(call, buffers)

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -236,14 +237,15 @@ class Calls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         caller: Caller,
+        frame: FrameType,
     ) -> tuple[Any, bool]:
         """Record a call of the torch API; returns its result and whether it deals in tensors at all.
 
-        `caller` calls it, in the name of who did.
+        `caller` calls it, in the name of who did; `frame` is the innermost without Lockstep's.
         """
         call: OpenCall | _Unseen = _Unseen.FAILED
         try:
-            call = self._begin_operator(name, args, kwargs)
+            call = self._begin_operator(name, args, kwargs, frame)
         except Exception as error:  # whatever a class of the script's does when it is asked
             self._recording.fail(error)
         if isinstance(call, _Unseen):
@@ -261,7 +263,7 @@ class Calls:
         return result, self._end_operator(call, result, args)
 
     def _begin_operator(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
     ) -> OpenCall | _Unseen:
         """Begin to record an operator where that is to be."""
         around = self._rows.context()
@@ -290,7 +292,7 @@ class Calls:
             return _Unseen.NO_STEP
         if is_collective(name):
             arguments = with_groups(name, arguments, kwargs)
-        call = self._rows.begin_operator(session, around, name, inputs, arguments)
+        call = self._rows.begin_operator(session, around, name, inputs, arguments, frame=frame)
         return _Unseen.FAILED if call is None else call
 
     def _unseen(

@@ -353,7 +353,9 @@ class FunctionTap(TorchFunctionMode):
             return site.call(func, args, kwargs)
         if (site.is_of_torch or frame.f_code is ASKING) and is_plumbing(frame, name):
             return taps.listener.plumbing_call(func, args, kwargs)
-        result, deals_in_tensors = taps.listener.operator_call(name, func, args, kwargs, site.call)
+        result, deals_in_tensors = taps.listener.operator_call(
+            name, func, args, kwargs, site.call, frame
+        )
         if not deals_in_tensors and self._names.get(func) is not _WRAPPED:
             self._names[func] = ""
         return result

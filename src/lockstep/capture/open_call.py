@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +53,8 @@ class OpenCall:
     conditions: str = ""
     recomputed: bool = False
     stack: int = -1
+    frame: FrameType | None = None
+    """One that no frame of the user's is inside of; let go as soon as the stack has its number."""
     wanted: bool = True
     session: Session = None  # type: ignore[assignment]
     """Takes what comes to it; none of what is no call of the model."""

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from operator import is_
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from lockstep.capture.held_rows import HeldRows, RowSink
@@ -123,13 +123,10 @@ class Rows:
         self.open(call, key)
         return call
 
-    def stack_here(self, around: int = -1, frame: FrameType | None = None) -> int:
-        """Number of the call stack at this place, within the recorded call whose stack is `around`.
-
-        `frame` is one that none of the user's is inside of.
-        """
+    def stack_here(self) -> int:
+        """Number of the call stack at this place."""
         with self._lock:
-            stack, frames = self._stacks.here(around, frame or sys._getframe(1))
+            stack, frames = self._stacks.here(-1, sys._getframe())
             if frames is not None:
                 self._writer.add_stack(stack, frames)
             return stack
@@ -147,13 +144,8 @@ class Rows:
         with self._lock:
             return self._stacks.named_lines()
 
-    def open(
-        self, call: OpenCall, key: tuple[str, ...] = (), frame: FrameType | None = None
-    ) -> None:
-        """Begin a call: number it among those of its operator at its module in this step.
-
-        `frame` is as for `stack_here`.
-        """
+    def open(self, call: OpenCall, key: tuple[str, ...] = ()) -> None:
+        """Begin a call: number it among those of its operator at its module in this step."""
         counted = (call.kind._value_, call.phase._value_, call.path, call.op, call.recomputed, *key)
         place = call.place
         call.step = self.step
@@ -164,7 +156,8 @@ class Rows:
             self.call_count += 1
             if call.stack < 0:
                 around = -1 if place is None else place.stack
-                call.stack, frames = self._stacks.here(around, frame or sys._getframe(1))
+                call.stack, frames = self._stacks.here(around, call.frame or sys._getframe())
+                call.frame = None
                 if frames is not None:
                     self._writer.add_stack(call.stack, frames)
         if place is not None:

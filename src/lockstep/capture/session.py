@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -367,11 +367,10 @@ class Session:
         self,
         call: OpenCall,
         buffers: Iterable[NamedTensor] = (),
-        frame: FrameType | None = None,
     ) -> OpenCall:
         """Begin a call: number it and record what goes in.
 
-        `buffers` are those that it may change; `frame` is as for `Rows.stack_here`. None comes back where this fails.
+        `buffers` are those that it may change. None comes back where this fails.
         """
         call.session, wanted = self, call.wanted
         if call.inputs:
@@ -379,7 +378,7 @@ class Session:
                 call.unread = _outs(call.kind, call.inputs)
             if wanted and call.phase is Phase.FORWARD:
                 self._note_arrivals(call)
-        self._rows.open(call, (), frame)
+        self._rows.open(call)
         self._name_inputs(call)
         if wanted:
             for _, tensor in buffers:

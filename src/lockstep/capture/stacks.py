@@ -52,7 +52,7 @@ class Stacks:
         lines: list[int] = []
         at = self._lines
         codes, border = self._codes, self._border if around >= 0 else None
-        while frame is not None and len(lines) < 2 * _MAX_FRAMES:
+        while frame is not None:
             code = frame.f_code
             if code is border:
                 lines += self._stacks[around]
@@ -66,6 +66,8 @@ class Stacks:
                         frame.f_lineno or 0
                     )  # slow: Python looks through the code's table
                 lines += (place[0], line)
+                if len(lines) == 2 * _MAX_FRAMES:
+                    break
             frame = frame.f_back
         key = tuple(lines[: 2 * _MAX_FRAMES])
         number = self._numbers.get(key)
