@@ -21,18 +21,18 @@ from lockstep.wings.watch.rule_texts import page as page_of_rules
 from lockstep.wings.watch.rules import BUILT_IN
 from lockstep.wings.watch.symptoms import page as page_of_symptoms
 
-_HEAD_OF_COMMANDS = r"""# Command line
+_HEAD_OF_COMMANDS = """# Command line
 
 `make docs` makes this page from the help of each verb. Options that several verbs share mean the same on all of them;
 [the table](../src/lockstep/cli/options.py) has them.
 
 Your shell completes verbs and options with Tab after one line in its start-up file:
 
-| shell | file | line |
-|---|---|---|
-| bash 4.4 or newer | `~/.bashrc` | `eval "$(_LOCKSTEP_COMPLETE=bash_source lockstep)"` |
-| zsh | `~/.zshrc` | `eval "$(_LOCKSTEP_COMPLETE=zsh_source lockstep)"` |
-| fish | `~/.config/fish/completions/lockstep.fish` | `_LOCKSTEP_COMPLETE=fish_source lockstep \| source` |
+```
+eval "$(_LOCKSTEP_COMPLETE=bash_source lockstep)"   # ~/.bashrc, bash 4.4 or newer
+eval "$(_LOCKSTEP_COMPLETE=zsh_source lockstep)"    # ~/.zshrc
+_LOCKSTEP_COMPLETE=fish_source lockstep | source    # ~/.config/fish/completions/lockstep.fish
+```
 """
 
 PAGE = Path(__file__).parent / "cli.md"

@@ -60,6 +60,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--mirror", type=Path, help="folder of clones to gather the scripts from")
     parser.add_argument("--corpus", type=Path, help="folder of scripts that were gathered before")
+    parser.add_argument(
+        "--list", type=Path, default=corpus.LIST, help="the repositories [corpus.yaml]"
+    )
     parser.add_argument("--to", action="append", choices=TARGETS, help="a target [all]")
     parser.add_argument("--faults", type=Path, help="folder for lists of what misses a bar")
     parser.add_argument("--docs", type=Path, help="put the table into this Markdown page")
@@ -75,8 +78,10 @@ def _options() -> argparse.Namespace:
 
 def _scripts(options: argparse.Namespace, folder: Path) -> tuple[corpus.Gathered, Path]:
     if options.corpus:
-        return corpus.found_in(options.corpus), options.corpus.resolve()
-    gathered = corpus.gather(corpus.repositories(), options.mirror, folder)
+        return corpus.found_in(
+            options.corpus, corpus.repositories(options.list)
+        ), options.corpus.resolve()
+    gathered = corpus.gather(corpus.repositories(options.list), options.mirror, folder)
     if not gathered.files:
         raise SystemExit(
             f"{options.mirror}: none of the repositories is there; {corpus.LIST} says how to clone them"

@@ -53,8 +53,10 @@ def repositories(file: Path = LIST) -> list[Repository]:
     ]
 
 
-def gather(wanted: Sequence[Repository], mirror: Path, into: Path) -> Gathered:
-    """Write each repository's scripts below `into`; of files with equal bytes the first one only."""
+def gather(
+    wanted: Sequence[Repository], mirror: Path, into: Path, *, every_file: bool = False
+) -> Gathered:
+    """Write each repository's scripts below `into`, of files with equal bytes the first one only; or every file."""
     seen: set[bytes] = set()
     missing = []
     for repository in wanted:
@@ -62,9 +64,9 @@ def gather(wanted: Sequence[Repository], mirror: Path, into: Path) -> Gathered:
         if clone is None:
             missing.append(repository.name)
             continue
-        for path, data in _scripts(clone, repository):
+        for path, data in _files(clone, repository, every_file=every_file):
             content = hashlib.sha256(data).digest()
-            if content not in seen:
+            if every_file or content not in seen:
                 seen.add(content)
                 file = into / repository.folder / path
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,12 +75,12 @@ def gather(wanted: Sequence[Repository], mirror: Path, into: Path) -> Gathered:
     return Gathered(len(wanted) - len(missing), len(seen), tuple(missing), digest)
 
 
-def found_in(folder: Path) -> Gathered:
+def found_in(folder: Path, wanted: Sequence[Repository]) -> Gathered:
     """What was gathered into a folder before."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     contents = sorted(hashlib.sha256(file.read_bytes()).digest() for file in files)
     there = {path.name for path in folder.iterdir()}
-    missing = tuple(one.name for one in repositories() if one.folder not in there)
+    missing = tuple(one.name for one in wanted if one.folder not in there)
     digest = hashlib.sha256(b"".join(contents)).hexdigest()[:12]
     return Gathered(len(there), len(files), missing, digest)
 
@@ -101,8 +103,10 @@ def _clone(mirror: Path, repository: Repository) -> Path | None:
     return None
 
 
-def _scripts(clone: Path, repository: Repository) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Paths and bytes of the commit's files that are scripts; links are left out."""
+def _files(
+    clone: Path, repository: Repository, *, every_file: bool
+) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Paths and bytes of the commit's files, or of those that are scripts; links are left out."""
     git = ["git", f"--git-dir={clone}"]
     listing = subprocess.run(
         [*git, "ls-tree", "-r", "-z", repository.commit, "--", *repository.paths],
@@ -114,12 +118,12 @@ def _scripts(clone: Path, repository: Repository) -> Iterator[tuple[PurePosixPat
             entry.partition("\t")[0].split(),
             PurePosixPath(entry.partition("\t")[2]),
         )
-        if mode.startswith("100") and path.suffix in SUFFIXES and _CHECKPOINTS not in path.parts:
+        script = path.suffix in SUFFIXES and _CHECKPOINTS not in path.parts
+        if mode.startswith("100") and (every_file or script):
             # One by one: a clone may lack the large data files that a whole archive would ask for.
-            blob = subprocess.run(
-                [*git, "cat-file", "blob", name], stdout=subprocess.PIPE, check=True
-            )
-            yield path, blob.stdout
+            blob = subprocess.run([*git, "cat-file", "blob", name], capture_output=True)
+            if blob.returncode == 0:
+                yield path, blob.stdout
 
 
 def main() -> int:
@@ -129,13 +133,17 @@ def main() -> int:
     )
     parser.add_argument("--mirror", type=Path, required=True, help="folder that holds the clones")
     parser.add_argument("--into", type=Path, required=True, help="folder that takes the scripts")
+    parser.add_argument("--list", type=Path, default=LIST, help="the repositories [corpus.yaml]")
     options = parser.parse_args()
-    gathered = gather(repositories(), options.mirror, options.into)
+    gathered = gather(repositories(options.list), options.mirror, options.into)
     print(
         f"{gathered.files} files of {gathered.repositories} repositories, digest {gathered.digest}"
     )
     for name in gathered.missing:
-        print(f"not there at its commit: {name}; {LIST.name} says how to clone it", file=sys.stderr)
+        print(
+            f"not there at its commit: {name}; {options.list.name} says how to clone it",
+            file=sys.stderr,
+        )
     return 1 if gathered.missing else 0
 
 

@@ -171,9 +171,13 @@ def _parses(code: str) -> bool:
 
 
 def _warnings(code: str, name: str) -> Counter[str]:
-    """What pyflakes says, without line numbers; of an import the bound name, as it may come from elsewhere now."""
-    found = checker.Checker(ast.parse(code), filename=name)
-    texts = (message.message % message.message_args for message in found.messages)
+    """What pyflakes says but for `# noqa`, without line numbers; of an import the bound name, wherever it is from."""
+    found, lines = checker.Checker(ast.parse(code), filename=name), code.splitlines()
+    texts = (
+        message.message % message.message_args
+        for message in found.messages
+        if "# noqa" not in lines[message.lineno - 1]
+    )
     return Counter(
         re.sub(r"line \d+", "line N", re.sub(r"^'(?:\S+ as |\S*\.)?(\S+)' imp", r"'\1' imp", text))
         for text in texts
@@ -197,7 +201,7 @@ def _outside(before: str, after: str, rows: Iterable[Row]) -> Iterator[str]:
     allowed = {
         line
         for row in rows
-        if row.outcome is Outcome.REWRITTEN
+        if row.outcome in (Outcome.REWRITTEN, Outcome.DIFFERS)
         for line in range(row.line, row.end_line + 1)
     }
     old, new = (re.split("(?<=\n)", text) for text in (before, after))

@@ -103,7 +103,7 @@ def by_kind(found: Findings) -> list[tuple[str, list[int]]]:
     return sorted(counts, key=lambda entry: (-sum(entry[1]), entry[0]))
 
 
-def put_into(file: Path, text: str) -> None:
+def put_into(file: Path, text: str, begin: str = _BEGIN, end: str = _END) -> None:
     """Replace what stands between the markers of a page.
 
     Raises
@@ -111,8 +111,8 @@ def put_into(file: Path, text: str) -> None:
     SystemExit
         If the page lacks them.
     """
-    head, found, rest = file.read_text().partition(_BEGIN)
-    _, closed, tail = rest.partition(_END)
+    head, found, rest = file.read_text().partition(begin)
+    _, closed, tail = rest.partition(end)
     if not found or not closed:
-        raise SystemExit(f"{file}: lacks the markers {_BEGIN} and {_END}")
-    file.write_text(f"{head}{_BEGIN}\n{text}{_END}{tail}")
+        raise SystemExit(f"{file}: lacks the markers {begin} and {end}")
+    file.write_text(f"{head}{begin}\n{text}{end}{tail}")

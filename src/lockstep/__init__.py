@@ -14,14 +14,18 @@ from lockstep.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from lockstep import reading
+    from lockstep.align.converted_weights import convert_weights
     from lockstep.capture.api import record
     from lockstep.comparison import compare_recordings
     from lockstep.store.reader import open_recording as open
 
-__all__ = ["LockstepError", "__version__", "compare_recordings", "open", "reading", "record"]
+__all__ = [
+    "LockstepError", "__version__", "compare_recordings", "convert_weights", "open", "reading", "record",
+]  # fmt: skip
 
 _LAZY = {
     "compare_recordings": ("lockstep.report.comparison.printing", "compare_recordings"),
+    "convert_weights": ("lockstep.align.converted_weights", "convert_weights"),
     "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
 }

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from lockstep.align.step import AlignedStep
+from lockstep.commands.what_next import Manner, what_next
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
@@ -26,16 +27,16 @@ from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
+from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import Gathered, conclusion
-from lockstep.locate.explained_origins import explained_origins
-from lockstep.locate.ledger import Ledger, State, last_updates
-from lockstep.locate.noise import measure_noise
-from lockstep.locate.updates import SetupWalk, UpdateWalk, gradients_of_backward
-from lockstep.locate.walk import StepWalk
-from lockstep.locate.what_next import Manner, what_next
+from lockstep.locate.flow.ledger import Ledger, State, last_updates
+from lockstep.locate.flow.noise import measure_noise
+from lockstep.locate.flow.setup_walk import SetupWalk
+from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
+from lockstep.locate.flow.walk import StepWalk
 from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
-from lockstep.replay.local_error import LocalErrorJudge
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
 from lockstep.store.shards.sides import side_by_side
 

@@ -27,7 +27,7 @@ hookimpl = pluggy.HookimplMarker(NAME)
 
 
 class Task(str, enum.Enum):
-    """What somebody wants to do: the headings of `lockstep --help`, in their order.
+    """The headings of `lockstep --help`, in their order: the user's tasks.
 
     A plug-in may give a heading of its own, which stands before the last of these.
     """
@@ -112,7 +112,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class SupportList:
-    """What a release of a device's software can run, and what it cannot.
+    """The operators that a release of a device's software can and cannot run.
 
     `lockstep ops --target TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
     place in a script that names what is lacking. Lists of one target, of whichever plug-in, are taken together.
@@ -157,7 +157,7 @@ class Framework:
 
 
 class Use(enum.Enum):
-    """What a verb does with a path that it is given."""
+    """How a verb uses a path that you pass."""
 
     READS = enum.auto()
     WRITES = enum.auto()
@@ -261,7 +261,7 @@ def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
 
 @hookspec
 def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
-    """What devices can run, and what they cannot."""
+    """Return lists of the operators that devices can and cannot run."""
 
 
 @hookspec

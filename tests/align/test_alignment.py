@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.align.alignment import align_calls, pair_records
+from lockstep.align.alignment import align_calls
 from lockstep.align.names import NameMap
+from lockstep.align.paired_records import pair_records
 from lockstep.align.sequences import align_sequences
 from lockstep.core.finding import CallPair
 from lockstep.core.records import Call, Content, TensorRecord

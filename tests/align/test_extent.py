@@ -15,6 +15,7 @@ from torch import nn
 import lockstep
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
+from lockstep.core.not_compared import WhyNot
 from lockstep.core.records import Call
 from lockstep.core.site import Phase, Role
 from lockstep.store.reader import Recording
@@ -199,6 +200,9 @@ def test_steps_after_the_end_are_told_of_together() -> None:
         "rank0: steps 1-3 are complete only in the reference; the candidate's recording ends before: the run was"
         " cut off"
     )
+    facts = sentence.facts
+    assert (facts.why, facts.names, facts.count) == (WhyNot.STEPS_ALONE, ("1-3",), 3)
+    assert (facts.side, facts.rank, facts.step) == ("reference", "rank0", 1)
 
 
 # --- real recordings ----------------------------------------------------------------------------
@@ -281,7 +285,7 @@ def test_what_only_one_side_looked_at_is_no_difference_and_no_agreement(
         assert (comparison.unaligned_reference, comparison.unaligned_candidate) == (0, 0)
         assert comparison.verdict is Verdict.INCOMPARABLE
         (sentence,) = comparison.not_compared
-        assert "were not to be looked at in the other run" in sentence
+        assert "were left out of the other recording" in sentence
         assert comparison.compared > 0
     # And two recordings of the same view agree
     twin = recorded(tmp_path / "twin", **options)

@@ -55,15 +55,21 @@ def test_names_and_patterns_are_read_reference_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("modules: [a", "is no YAML (line 1"),
-        ("modules: *a", "is no YAML"),
-        ("just words", "holds none of modules, parameters and operators"),
+        ("modules: [a", "is not valid YAML (line 1"),
+        ("modules: *a", "is not valid YAML"),
+        (
+            "just words",
+            "holds none of modules, parameters, operators, states, layouts, activations and guesses",
+        ),
         ("", "holds none of modules"),
-        ("module: {a: b}", "unknown key 'module'; there are modules, parameters and operators"),
+        ("module: {a: b}", "unknown key 'module'; there are modules, parameters, operators"),
         ("modules: [a, b]", "not a list of `reference: candidate`"),
         ("modules: {0: b}", "put what YAML takes for a number in quotes"),
         ("modules: {'a.*': b}", "different numbers of *"),
-        ("modules: !!python/object/apply:os.getcwd []", "is no YAML"),
+        ("layouts: {a: OI to IO}", "'OI to IO' is no layout"),
+        ("activations: {a: b}", "write for example [NCHW -> NHWC]"),
+        ("guesses: {module: {a: b}}", "unknown key 'module'"),
+        ("modules: !!python/object/apply:os.getcwd []", "is not valid YAML"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_a_sentence(
@@ -80,7 +86,7 @@ def test_missing_and_binary_files_are_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml: cannot be read \(No such file"):
         NameMapping.read(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(UsageError, match=r"binary\.yaml: is no YAML"):
+    with pytest.raises(UsageError, match=r"binary\.yaml: is not valid YAML"):
         NameMapping.read(tmp_path / "binary.yaml")
 
 
@@ -92,9 +98,9 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (1 << 20) + b"\n")
     # when they are read as mappings, then each is refused at once
     for path, sentence in (
-        (link, "no regular file"),
-        (pipe, "no regular file"),
-        (tmp_path, "no regular file|Is a directory"),
+        (link, "not a regular file"),
+        (pipe, "not a regular file"),
+        (tmp_path, "not a regular file|Is a directory"),
         (large, "larger than"),
     ):
         with pytest.raises(UsageError, match=sentence):
@@ -129,3 +135,33 @@ def test_a_name_that_means_nothing_is_said_with_the_nearest(
     with pytest.raises(UsageError) as caught:
         mapping.check(REFERENCE, CANDIDATE)
     assert sentence in str(caught.value)
+
+
+def test_layouts_states_and_the_model_itself_are_read_and_guesses_are_not_used(
+    tmp_path: Path,
+) -> None:
+    # given a mapping between two frameworks, with a guess
+    path = written(
+        tmp_path,
+        "modules: {'': net}\nstates: {exp_avg: momentum}\nlayouts: {'*.weight': OIHW -> HWIO}\n"
+        "activations: NCHW -> NHWC\nguesses: {modules: {act: net.relu}}\n",
+    )
+    mapping = NameMapping.read(path)
+    # when it is laid over two recordings
+    sides = (
+        Names(frozenset({"", "c", "act"}), frozenset({"c.weight"}), states=frozenset({"exp_avg"})),
+        Names(frozenset({"", "net.c", "net"}), frozenset({"net.c.kernel"}), states=frozenset({"momentum"})),
+    )  # fmt: skip
+    mapping.check(*sides)
+    names = mapping.names_between(*sides)
+    # then all below the model has the reference's path, and what optimizers keep its name
+    assert (names.module("net.c"), names.module("net")) == ("c", "")
+    assert names.tensor("net.c.kernel|momentum") == "net.c.kernel|exp_avg"
+    assert names.declared["c.weight"].axes == (2, 3, 1, 0)
+    assert [str(one) for one in names.activations] == ["NCHW -> NHWC"]
+    # and the guess is told, and does nothing
+    assert names.module("net.relu") == "relu"
+    assert mapping.unconfirmed().startswith("not used: 1 guess of")
+    # and a layout of what is not there is refused
+    with pytest.raises(UsageError, match=r"layouts: 'd\.weight' matches nothing in the reference"):
+        NameMapping(layouts={"d.weight": "OI -> IO"}).check(*sides)

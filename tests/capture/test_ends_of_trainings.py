@@ -131,7 +131,7 @@ def test_weights_that_are_edited_behind_the_last_update_are_no_agreement(
 ) -> None:
     found = against(reference, tmp_path / "cand", lambda: train(after=edit))
     assert found.verdict is Verdict.DIVERGED
-    assert "2.bias differs at the end, behind equal losses" in headline(found)
+    assert "2.bias differs at the end, after equal losses" in headline(found)
 
     # what is printed records the last step, and goes on to the end, where alone the change is seen
     assert found.what_next is not None
@@ -432,4 +432,4 @@ def test_chosen_steps_without_the_last_recorded_one_say_so(reference: Path, tmp_
     # When a step before the last recorded one is compared
     found = compare_recordings(reference, directory, steps=[0])
     # Then the headline says what was left out
-    assert headline(found).endswith("; what came after step 0 was not looked at")
+    assert headline(found).endswith("; nothing after step 0 was compared")

@@ -22,7 +22,7 @@ from lockstep.kernels.digest import digest_of_bytes
 from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.small_tensors import SmallContent
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 from lockstep.store.writer import RankWriter, Row
 
 

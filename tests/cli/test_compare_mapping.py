@@ -118,7 +118,10 @@ def test_a_file_that_is_no_mapping_is_said(
     reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidate = made(tmp_path / "candidate", "stem", "score")
-    for text, words in (("modules: [", "is no YAML"), ("layers: {a: b}", "unknown key 'layers'")):
+    for text, words in (
+        ("modules: [", "is not valid YAML"),
+        ("layers: {a: b}", "unknown key 'layers'"),
+    ):
         mapping = mapping_file(tmp_path, text)
         assert main(["compare", str(reference), str(candidate), "--mapping", mapping]) == 2
         assert words in capsys.readouterr().err
@@ -145,4 +148,4 @@ def test_a_plain_recording_is_no_calibration(
     arguments = ["compare", str(reference), str(candidate), "--calibration", str(plain)]
     assert main(arguments) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "is no calibration; make one with lockstep record --calibrate" in said
+    assert "is not a calibration; make one with lockstep record --calibrate" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+import lockstep.commands
 from lockstep.cli import options
 from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
@@ -54,6 +56,24 @@ def test_an_option_that_two_verbs_take_stands_in_the_table_and_every_row_is_used
     shared = {option for option, names in used.items() if len(names) > 1}
     assert shared - set(options.OPTIONS) == set()
     assert set(options.OPTIONS) - set(used) == set()
+
+
+def test_every_option_that_a_printed_command_has_is_one_of_a_verb() -> None:
+    # given the package that writes the commands which reports and messages tell you to type
+    folder = Path(lockstep.commands.__file__).parent
+    texts = [ast.parse(one.read_text("utf-8")) for one in folder.glob("*.py")]
+    written = {
+        node.value
+        for text in texts
+        for node in ast.walk(text)
+        if isinstance(node, ast.Constant)
+        and str(node.value).startswith("--")
+        and node.value != "--"
+    }
+    # then it names no option that no verb takes
+    known = {option for name, command in commands() for option in long_names(command)}
+    assert "--only" in written
+    assert written - known == set()
 
 
 def test_an_option_of_another_meaning_is_found() -> None:
@@ -148,6 +168,7 @@ WITHOUT_JSON = {
     "serve": "serves models",
     "skill": "prints a page",
     "extract": "writes a file",
+    "map": "writes a file",
     "convert": "writes a recording or files",
     "tfdbg": "writes files",
     "run-tuned": "runs the training, whose output it is",

@@ -11,8 +11,8 @@ import pytest
 from workplace import Ended, Workplace
 
 import lockstep
-from lockstep.locate.what_next import Manner, what_next
-from lockstep.store.record_command import record_again
+from lockstep.commands.record_again import record_again
+from lockstep.commands.what_next import Manner, what_next
 
 TRAIN = """
 import sys

@@ -8,7 +8,8 @@ import torch
 from lockstep.core.optimizer_classes import KERNEL_CHOICES, SWITCHES, optimizer_of
 
 CLASSES = (
-    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop",
+    "Rprop", "SGD",
 )  # fmt: skip
 OPTIONS = {
     "SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.9, "centered": True},
@@ -18,19 +19,45 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_states_and_options_of_the_table_are_those_of_the_class(name: str) -> None:
-    # given an optimizer of a class that has made two updates
-    parameter = torch.nn.Parameter(torch.ones(3))
+    # given an optimizer of a class that has made two updates of a vector and of a matrix
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3,), (3, 2))]
     kind = getattr(torch.optim, name)
-    optimizer = kind([parameter], lr=0.1, **OPTIONS.get(name, {}))
+    optimizer = kind(parameters, lr=0.1, **OPTIONS.get(name, {}))
     for _ in range(2):
-        parameter.grad = torch.full((3,), 0.5)
-        optimizer.step(lambda: parameter.square().sum())
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.5)
+        optimizer.step(lambda: sum(one.square().sum() for one in parameters))
     # then the states and options that the table names are there
-    known, state = optimizer_of(f"torch.optim.{name}"), optimizer.state[parameter]
+    known = optimizer_of(f"torch.optim.{name}")
+    state = {key for parameter in parameters for key in optimizer.state[parameter]}
     named = {*known.averages, *known.squares, *({known.root} if known.root else ())}
     assert named <= {"max_exp_avg_sq", *state}
     assert set(known.options_of_closure) <= optimizer.defaults.keys()
     assert (KERNEL_CHOICES | SWITCHES) & optimizer.defaults.keys() or name == "LBFGS"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_averages_are_linear_in_the_gradients_and_squares_are_quadratic(name: str) -> None:
+    # given three updates by some gradients, and three by twice these
+    torch.manual_seed(0)
+    gradients = [[torch.randn(shape) for shape in ((3,), (3, 2))] for _ in range(3)]
+    held = []
+    for factor in (1.0, 2.0):
+        parameters = [torch.nn.Parameter(torch.ones_like(one)) for one in gradients[0]]
+        optimizer = getattr(torch.optim, name)(parameters, lr=1e-3, **OPTIONS.get(name, {}))
+        for step in gradients if name != "LBFGS" else ():
+            for parameter, gradient in zip(parameters, step, strict=True):
+                parameter.grad = gradient * factor
+            optimizer.step()
+        held.append([optimizer.state[one] for one in parameters])
+    # then what the table calls an average is twice as large, and four times what it calls a square
+    known = optimizer_of(f"torch.optim.{name}")
+    times = dict.fromkeys(known.averages, 2.0) | dict.fromkeys(known.squares, 4.0)
+    if known.squares:
+        times.pop("momentum_buffer", None)  # of updates, which RMSprop divides by the root of these
+    for one, twice in zip(*held, strict=True):
+        for state in times.keys() & one.keys():
+            torch.testing.assert_close(twice[state], one[state] * times[state])
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -133,7 +133,7 @@ def test_what_is_said_to_be_lacking_is_not_composed(tmp_path: Path) -> None:
         ("a.yaml", "operators:\n- {dtypes: [float32]}\n", "line 2, column 3: a row without `operator`"),
         ("a.yaml", "operators:\n- [aten::mm]\n", "line 2, column 3: is no mapping"),
         ("a.yaml", "version: 1\n", "has no list `operators`"),
-        ("a.yaml", "a: [", "line 1, column 5: is no YAML"),
+        ("a.yaml", "a: [", "line 1, column 5: is not valid YAML"),
         ("none.csv", None, "cannot be read (No such file or directory)"),
     ],
 )  # fmt: skip

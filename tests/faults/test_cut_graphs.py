@@ -144,6 +144,7 @@ def test_a_parameter_changed_after_its_update_is_named(compare: Compare) -> None
     assert compare(Run(clamp_after=0.1, threads=2), Run(clamp_after=0.1)).origins == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("save", ["sketch", "tensors"])
 def test_another_seed_is_a_random_stream_even_where_attention_draws_first(
     compare: Compare, save: str
@@ -152,6 +153,7 @@ def test_another_seed_is_a_random_stream_even_where_attention_draws_first(
     assert [origin.kind for origin in found.origins] == [Kind.RANDOM]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("save", ["sketch", "tensors"])
 def test_a_wrong_scale_behind_dropout_is_no_random_stream(compare: Compare, save: str) -> None:
     origin = compare(Run(set_on("unscaled")), save=save).origins[0]
@@ -159,6 +161,7 @@ def test_a_wrong_scale_behind_dropout_is_no_random_stream(compare: Compare, save
     assert "argument 1 is" in origin.reason
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
 def test_noise_through_a_normalising_optimizer_is_noise(
     compare: Compare, optimizer: type[torch.optim.Optimizer]

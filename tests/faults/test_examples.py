@@ -128,7 +128,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("example", "fault", "expected"), FAULTS, ids=[f"{item[0]}-{item[1]}" for item in FAULTS]
 )
@@ -143,7 +143,7 @@ def test_planted_fault_is_named(example: str, fault: str, expected: dict[str, st
     assert result["origin"]["step"] == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("example", ["digits_lstm", "gpt2", "resnet"])
 @pytest.mark.parametrize("fault", ["forward", "backward"])
 def test_both_directions_name_the_same_origin(example: str, fault: str) -> None:
@@ -156,7 +156,7 @@ def test_both_directions_name_the_same_origin(example: str, fault: str) -> None:
     assert [forth["origin"][key] for key in keys] == [back["origin"][key] for key in keys]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("example", ["digits_lstm", "gpt2", "resnet"])
 @pytest.mark.parametrize(
     "flags",

@@ -19,7 +19,7 @@ FEW = 1
 PROOFS = {
     "record it with whole tensors, and run it again, alone": "\n    recorded  ",
     "run it again, alone, on its recorded inputs": "\n    recorded  ",
-    "look at what was recorded there": "rank0 step ",
+    "show what was recorded there": "rank0 step ",
 }
 """What a command of these words prints if it did what they say: results as recorded beside re-runs, or a call."""
 

@@ -13,7 +13,7 @@ from fuzzer import Fuzzer
 from mutations import Mutation, Promise, mutate
 from oracle import MEMORY_BYTES, Answer, Runner, complaint
 
-SHORT = 16
+SHORT = 9
 
 
 @pytest.fixture(scope="module")

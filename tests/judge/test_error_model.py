@@ -187,6 +187,22 @@ def test_a_fault_is_found_in_front_of_noise(
     assert judged(op, operator, reference, candidate, fault=wrong).unexplained
 
 
+def test_a_logarithm_near_one_explains_more_the_smaller_it_is() -> None:
+    # given numbers a little above 1, as the sums that a cross entropy takes the logarithm of
+    (drawn,) = draw([(24, 1)])
+    reference = (1 + 0.004 * np.abs(drawn)).astype(np.float32)
+    candidate = (reference + 2e-5 * drawn).astype(np.float32)
+    # then a difference that is far larger beside the results is explained
+    assert not judged("torch.log", np.log, [reference], [candidate]).unexplained
+
+    def wrong(value: Array) -> Array:
+        return (value * 1.1).astype(np.float32)
+
+    # and one of a tenth is not, nor any where inputs are equal
+    assert judged("torch.log", np.log, [reference], [candidate], fault=wrong).unexplained
+    assert judged("torch.log", np.log, [reference], [reference], fault=wrong).unexplained
+
+
 def test_moving_data_must_be_exact_to_the_last_bit() -> None:
     (value,) = draw([(24, 40)])
     other = value.T.copy()

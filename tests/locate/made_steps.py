@@ -13,7 +13,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.records import Call, Content, Statistics, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
-from lockstep.locate.ledger import Ledger
+from lockstep.locate.flow.ledger import Ledger
 
 Array = npt.NDArray[Any]
 

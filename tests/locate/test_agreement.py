@@ -212,7 +212,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 WEIGHTS = pytest.mark.parametrize("weight", ["sketch", "tensors"])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @WEIGHTS
 @pytest.mark.parametrize("reference", [unchanged, compiled])
 def test_a_gradient_that_is_halved_in_compiled_code_is_an_origin(

@@ -8,8 +8,8 @@ from made_steps import Array, Run, met
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role
-from lockstep.locate.boundary import Boundary, Tracer
-from lockstep.locate.ledger import Ledger, agreeing
+from lockstep.locate.flow.boundary import Boundary, Tracer
+from lockstep.locate.flow.ledger import Ledger, agreeing
 
 
 def tensors(*names: str, seed: int = 0) -> dict[str, Array]:

@@ -196,7 +196,7 @@ def test_indices_read_as_python_writes_them_and_apart() -> None:
 
 def test_only_a_re_run_tells_how_much_the_setting_makes() -> None:
     choice = Choice((("eps", 1e-3),))
-    untried = "the setting alone was not tried: that takes whole tensors"
+    untried = "this setting was not tried alone: that needs recordings with --save tensors"
     assert untried in only_origin(compared(choice)).reason
     reason = only_origin(compared(choice, "tensors")).reason
     assert untried not in reason
@@ -269,7 +269,7 @@ def test_an_input_of_another_shape_is_not_said_to_be_equal(tmp_path: Path) -> No
     (origin, *_) = lockstep.compare_recordings(tmp_path / "4", tmp_path / "6").origins
     # Then the reason tells the input from what leads to it
     assert "inputs are bitwise equal" not in origin.reason
-    assert "what was seen to lead there is bitwise equal, this input has shape" in origin.reason
+    assert "the tensors that lead to it are bitwise equal, this input has shape" in origin.reason
 
 
 class _Cut(nn.Module):

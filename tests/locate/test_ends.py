@@ -16,8 +16,8 @@ from lockstep.core.records import Content, Statistics
 from lockstep.core.site import Role
 from lockstep.core.sketch import sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
-from lockstep.locate.ends import course_of
-from lockstep.locate.training_sides import Side
+from lockstep.locate.ends.ends import course_of
+from lockstep.locate.ends.training_sides import Side
 
 DRAWN = np.random.default_rng(0)
 LAST = DRAWN.standard_normal(500).astype(np.float32)
@@ -101,7 +101,7 @@ def test_a_rounding_that_grows_over_many_steps_is_no_certain_difference() -> Non
 def test_an_end_that_differs_behind_equal_losses_parts_them() -> None:
     found = course_of(side(), side(moved(1e-2)), equal=True)
     assert (found.course, found.certain) == (Course.APART, True)
-    assert found.words == "weight differs at the end, behind equal losses"
+    assert found.words == "weight differs at the end, after equal losses"
 
 
 def test_an_end_that_roundings_explain_is_noise() -> None:

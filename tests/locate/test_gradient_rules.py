@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.locate.gradient_causes import RULES, GradientCauses, Rule, in_order
+from lockstep.locate.causes.gradient_causes import RULES, GradientCauses, Rule, in_order
 
 
 def rule(name: str, *, before: tuple[str, ...] = (), settles: tuple[str, ...] = ()) -> Rule:
@@ -47,7 +47,7 @@ def test_what_has_found_its_cause_settles_others(monkeypatch: pytest.MonkeyPatch
         return Rule(name, lambda _: asked.append(name) is None, **more)
 
     rules = in_order(asks("in part", settles=("clipping",)), asks("clipping"), asks("factor"))
-    monkeypatch.setattr("lockstep.locate.gradient_causes.RULES", rules)
+    monkeypatch.setattr("lockstep.locate.causes.gradient_causes.RULES", rules)
     # when a step is looked at, then the second is not asked
     GradientCauses.run(object.__new__(GradientCauses))
     assert asked == ["in part", "factor"]

@@ -16,8 +16,8 @@ from lockstep.core.records import Content, Statistics
 from lockstep.core.site import Phase, Role
 from lockstep.core.sketch import sketch_of
 from lockstep.core.states import Moment, Standing, StateRecord
-from lockstep.locate.held_states import held_states
-from lockstep.locate.training_sides import Side, States, side_of
+from lockstep.locate.ends.held_states import held_states
+from lockstep.locate.ends.training_sides import Side, States, side_of
 from lockstep.store.reader import RankRecording
 
 Values = npt.NDArray[np.float32]

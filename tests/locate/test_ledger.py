@@ -13,7 +13,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Kind, Metrics, Outcome, Pair
 from lockstep.core.site import Role
 from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
-from lockstep.locate.ledger import (
+from lockstep.locate.flow.ledger import (
     Ledger,
     State,
     agreeing,
@@ -203,7 +203,10 @@ def test_whole_numbers_of_which_only_equal_extremes_are_known() -> None:
     # given labels of a dump that has their largest and smallest alone, equal in both runs, and some that differ
     ledger, _, made = ledger_of(0.0)
     ends = replace(ledger.measure(made), floating=False, equal=False, difference=math.nan)
-    for apart, words in ((0.0, "its extremes are equal, which"), (1.0, "other choices, from")):
+    for apart, words in (
+        (0.0, "its smallest and largest values are equal"),
+        (1.0, "chosen differently, from"),
+    ):
         metrics = Metrics(Evidence.STATISTICS, max_abs=apart)
         outcome = Outcome.INCOMPARABLE if apart == 0.0 else Outcome.AGREE
         state = State(replace(ends, metrics=metrics), AGREES, outcome=outcome)

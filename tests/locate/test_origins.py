@@ -9,7 +9,7 @@ from tiny_run import TinyRun, recording
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Origin
-from lockstep.locate.origins import once_over_ranks
+from lockstep.locate.flow.origins import once_over_ranks
 
 
 def an_origin() -> Origin:

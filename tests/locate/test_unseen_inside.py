@@ -228,7 +228,7 @@ def test_another_epsilon_is_no_agreement_where_the_noise_hides_it(runs: Runs) ->
     assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
     assert origin.module == "stages.0.layer"
     assert "eps is 1e-05 in the reference and 1.1e-05 in the candidate" in origin.reason
-    assert "inside of its noise" in origin.reason
+    assert "within its noise" in origin.reason
 
 
 def test_another_class_that_nothing_is_seen_of_is_not_agreed_with(runs: Runs) -> None:

@@ -11,9 +11,10 @@ from made_steps import Array, Run, met
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.error_model import ErrorModel
-from lockstep.locate.ledger import Ledger, State, agreeing
-from lockstep.locate.origins import Origins
-from lockstep.locate.updates import BETWEEN, SetupWalk, UpdateWalk
+from lockstep.locate.flow.ledger import Ledger, State, agreeing
+from lockstep.locate.flow.origins import Origins
+from lockstep.locate.flow.setup_walk import SetupWalk
+from lockstep.locate.flow.updates import BETWEEN, UpdateWalk
 
 NAMES = ("layer.weight", "layer.bias")
 RATE = np.float32(0.1)

@@ -13,9 +13,9 @@ from made_steps import Array, Run, met
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.error_model import ErrorModel
-from lockstep.locate.ledger import Ledger, last_updates
-from lockstep.locate.origins import Origins, place_of
-from lockstep.locate.walk import StepWalk
+from lockstep.locate.flow.ledger import Ledger, last_updates
+from lockstep.locate.flow.origins import Origins, place_of
+from lockstep.locate.flow.walk import StepWalk
 
 Fault = Callable[[Array], Array]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.replay.confinement import TCP_SINCE, landlock_version
+from lockstep.replay.process.confinement import TCP_SINCE, landlock_version
 
 TRIES = """
 import json, os, socket, sys
 import numpy as np
-from lockstep.replay.confinement import confine, limit, room_bytes
+from lockstep.replay.process.confinement import confine, limit, room_bytes
 
 folder, port, memory_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 kept = os.path.join(folder, "kept")

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 import lockstep
 from lockstep.core.records import Call, Conditions, Layout
 from lockstep.core.site import CallKind, Role
-from lockstep.replay.layouts import laid, laid_together
-from lockstep.replay.rebuild import rebuild
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.calls.layouts import laid, laid_together
+from lockstep.replay.calls.rebuild import rebuild
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 from lockstep.store.reader import RankRecording, open_recording
 
 # --- layouts alone ---------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.replay import questions, verdict
-from lockstep.replay.messages import answer_in
-from lockstep.replay.questions import Imports, Question
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.process import questions
+from lockstep.replay.process.messages import answer_in
+from lockstep.replay.process.questions import Imports, Question
+from lockstep.replay.verdicts import verdict
 
 QUESTIONS = [
     one

@@ -18,11 +18,11 @@ import lockstep
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.records import Call
 from lockstep.core.site import Role
-from lockstep.replay.functions import function_of
-from lockstep.replay.rebuild import rebuild
-from lockstep.replay.recorded_tensors import load, widened
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.calls.functions import function_of
+from lockstep.replay.calls.rebuild import rebuild
+from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 from lockstep.store.reader import Recording, open_recording
 
 Program = Callable[[Tensor, Tensor], Tensor]

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
-from lockstep.replay.again import again
-from lockstep.replay.rounded_elements import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.calls.again import again
 from lockstep.replay.standalone.failing import failing
 from lockstep.replay.standalone.proof import proof_of
+from lockstep.replay.verdicts.rounded_elements import Bias, Envelope, allowed_bias, bias_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MEMORY = 1 << 34

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.site import Phase
-from lockstep.replay.again import again
+from lockstep.replay.calls.again import again
 from lockstep.report.comparison.screen import headline
 
 Kernel = Callable[..., Tensor]

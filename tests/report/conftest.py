@@ -19,6 +19,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.manifest import Event
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, Statistics, TensorRecord
 from lockstep.core.site import Phase, Role, Site
@@ -130,7 +131,7 @@ def diverged() -> Comparison:
         verdict=Verdict.DIVERGED,
         origins=(origin_of(wrong),),
         unaligned_candidate=1,
-        not_compared=("rank1 is in the reference only",),
+        not_compared=(NotCompared(WhyNot.RANK_ALONE, rank="rank1", side="reference"),),
         notes=("step 1 of the candidate is incomplete",),
         events=(Event("loss-scale skip", 1, "the gradient scaler left the optimizer out"),),
     )

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lockstep.replay.held_results import Held
+from lockstep.replay.calls.held_results import Held
 from lockstep.report.paragraphs import Page
 from lockstep.report.rerun_results import add_refusals, figures, refusals_json
 

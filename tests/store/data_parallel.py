@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def _conv() -> nn.Module:
 def _data(model: str, words: set[str]) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(7)
     found = []
-    for size in (6, 5 if "uneven" in words else 6, *((6, 6) if "longer" in words else ())):
+    first = 8 if words & {"eight", "parts", "quarters"} else 6
+    for size in (first, 5 if "uneven" in words else first, *((6, 6) if "longer" in words else ())):
         if model == "gpt":
             tokens = torch.randint(0, TOKENS, (size, 9), generator=draw)
             found.append((tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
@@ -123,6 +125,26 @@ def _by_hand(model: nn.Module, words: set[str]) -> None:
             parameter.grad /= RANKS
 
 
+def _in_parts(inputs: Tensor, targets: Tensor, words: set[str]) -> list[tuple[Tensor, Tensor]]:
+    """The batch whole, or in as many parts as gradients are accumulated over."""
+    count = 4 if "quarters" in words else 2 if "parts" in words else 1
+    parts = list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
+    return [parts[0], *parts[:-1]] if "same-part" in words and RANK == 1 else parts
+
+
+@contextmanager
+def _waiting(net: Any, words: set[str], *, last: bool) -> Iterator[None]:
+    """Around a part that is not the last: its gradients stay on this rank."""
+    waits = (not last and "each-reduced" not in words) or "never-reduced" in words
+    if RANKS > 1 and "fsdp2" in words:
+        net.set_requires_gradient_sync(not waits)
+    elif RANKS > 1 and waits and "by-hand" not in words:
+        with net.no_sync():
+            yield
+        return
+    yield
+
+
 def _wrapped(model: nn.Module, words: set[str]) -> Any:
     if RANKS == 1 or "by-hand" in words:
         return model
@@ -132,6 +154,35 @@ def _wrapped(model: nn.Module, words: set[str]) -> Any:
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def _accumulated(net: Any, inputs: Tensor, targets: Tensor, count: int, words: set[str]) -> None:
+    """Go through a rank's rows in parts, each of whose losses is divided by their number."""
+    parts = _in_parts(inputs, targets, words)
+    for number, (some, wanted) in enumerate(parts):
+        with _waiting(net, words, last=number == len(parts) - 1):
+            loss = _loss(net(some), wanted.flatten(), count, words)
+            loss = loss / (1 if words & {"undivided-parts", "uneven"} else len(parts))
+            if "scaled-part" in words and RANK == 1 and number == 1:
+                loss = loss * 1.001
+            loss.backward()
+        if "zeroed" in words and number == 0:
+            net.zero_grad()
+
+
+def _optimizer(net: Any, updates: str, words: set[str]) -> torch.optim.Optimizer:
+    if updates == "sgd":
+        return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    if "zero" not in words or RANKS == 1:
+        return torch.optim.AdamW(net.parameters(), lr=1e-2)
+    # loaded here, as it takes long
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rate = 2e-2 if "rate" in words and RANK == 1 else 1e-2
+    shared = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=rate)
+    if "unsent" in words:
+        shared._sync_params = lambda: None
+    return shared
 
 
 def train(directory: Path, name: str) -> None:
@@ -148,18 +199,21 @@ def train(directory: Path, name: str) -> None:
     net: Any = _wrapped(model, words)
     if "undivided" in words and not by_hand:
         net.register_comm_hook(None, lambda state, bucket: _undivided(bucket))
-    sgd = updates == "sgd"
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        if sgd
-        else torch.optim.AdamW(net.parameters(), lr=1e-2)
-    )
+    optimizer = _optimizer(net, updates, words)
     save = "sketch" if "sketch" in words else "tensors"
     with lockstep.record(directory / name, steps="0:2", save=save):
         for step, (inputs, targets) in enumerate(_data(kind, words)):
             part, wanted = _part(inputs, words), _part(targets, words).flatten()
             part = part.to(torch.bfloat16) if "bf16" in words and kind == "conv" else part
             optimizer.zero_grad()
+            if words & {"parts", "quarters"}:
+                _accumulated(net, part, wanted.view(len(part), -1), targets.numel(), words)
+                if "doubled" in words and RANK == 1:
+                    list(net.parameters())[3].grad *= 2
+                if by_hand:
+                    _by_hand(model, words)
+                optimizer.step()
+                continue
             unreduced = ("unreduced" in words or ("later" in words and step > 1)) and not by_hand
             if "fsdp2" in words and RANKS > 1:
                 net.set_requires_gradient_sync("unreduced" not in words)
@@ -169,6 +223,9 @@ def train(directory: Path, name: str) -> None:
                 _loss(net(part), wanted, targets.numel(), words).backward()
             if by_hand:
                 _by_hand(model, words)
+            if "other-state" in words and RANK == 1 and step:
+                for held in optimizer.optim.state.values():  # type: ignore[attr-defined]
+                    held["exp_avg"] *= 1.01
             if "clip" in words:
                 nn.utils.clip_grad_norm_(net.parameters(), 0.5)
             optimizer.step()

@@ -18,7 +18,8 @@ from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.derived.evaluation import elements_of
 from lockstep.store.derived.search import derived
 from lockstep.store.schema import shard_name
-from lockstep.store.tensors import RawTensor, TensorFiles, write_shard
+from lockstep.store.tensor_files import TensorFiles
+from lockstep.store.tensors import RawTensor, write_shard
 
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 

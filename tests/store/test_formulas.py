@@ -30,7 +30,8 @@ from lockstep.store.derived.derived_tensor import (
 from lockstep.store.derived.evaluation import elements_of
 from lockstep.store.derived.search import derived, mostly_zero
 from lockstep.store.schema import shard_name
-from lockstep.store.tensors import RawTensor, TensorFiles, compacted, write_shard
+from lockstep.store.tensor_files import TensorFiles
+from lockstep.store.tensors import RawTensor, compacted, write_shard
 from lockstep.store.writer import RankWriter
 
 COUNT = 5000

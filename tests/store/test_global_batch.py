@@ -39,6 +39,8 @@ TWINS = (
     "conv+sgd+clip+uneven",
     "conv+sgd+uneven",
     "conv+sgd+longer",
+    "conv+adamw+eight",
+    "conv+adamw+quarters",
 )
 SOUND = {
     "gpt+adamw+clip": "gpt+adamw+clip",
@@ -59,6 +61,24 @@ FAULTS = {
     "conv+adamw+by-hand+twice": "conv+adamw",
     "conv+adamw+by-hand+scaled": "conv+adamw",
 }
+ACCUMULATED = ("conv+adamw+parts", "conv+adamw+parts+fsdp2", "conv+adamw+parts+by-hand+scaled")
+"""Of which each rank takes its rows in two parts."""
+SHARED_UPDATES = ("conv+adamw+zero", "conv+adamw+zero+unsent")
+"""Of which each rank updates some of the parameters, and sends them to the others; or does not."""
+SLIPS_OF_PARTS = {
+    # word by word what goes wrong: the first origin's operator, or the role of its tensor
+    "never-reduced": "whose copies differ",
+    "undivided-parts": "every gradient is 2.00 times",
+    "zeroed": "param_grad does not agree",
+    "doubled": "whose copies differ",
+    "scaled-part": "loss does not agree",
+    "same-part": "batch",
+    "same-batch": "batch",
+    "fsdp2+never-reduced": "param_grad",
+    "fsdp2+zeroed": "param_grad",
+    "by-hand+lost": "param_grad is held by several ranks of the candidate, whose copies differ",
+    "by-hand+twice": "param_grad does not agree",
+}
 LONGER = ("conv+sgd+longer", "conv+sgd+longer+later", "conv+sgd+longer+fsdp2")
 """Trained on after the recorded steps: soundly, unreduced, and sharded."""
 WITHOUT_TENSORS = {"conv+adamw+sketch": "conv+adamw"}
@@ -75,7 +95,12 @@ def _recorded(programs: Path, folder: Path, one: list[str], many: list[str]) -> 
 def runs(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All trainings, in one process of one rank and two of two: to start them takes longer than they do."""
     folder = tmp_path_factory.mktemp("data-parallel")
-    return _recorded(programs, folder, [*TWINS], [*SOUND, *FAULTS, *LONGER, *WITHOUT_TENSORS])
+    return _recorded(
+        programs,
+        folder,
+        [*TWINS],
+        [*SOUND, *FAULTS, *LONGER, *WITHOUT_TENSORS, *ACCUMULATED, *SHARED_UPDATES],
+    )
 
 
 def _compared(folder: Path, one: str, many: str, *, turned: bool = False) -> Comparison:
@@ -152,6 +177,81 @@ def test_every_sound_pair_agrees(model: str, programs: Path, tmp_path: Path) -> 
     for many, one in pairs.items():
         found = _compared(folder, one, many)
         assert (found.verdict, found.not_compared) == (Verdict.AGREE, ()), many
+
+
+# --- gradients that are accumulated
+
+
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [
+        ("conv+adamw+eight", "conv+adamw+parts"),
+        ("conv+adamw+quarters", "conv+adamw+parts"),
+        ("conv+adamw+eight", "conv+adamw+parts+fsdp2"),
+    ],
+)
+def test_ranks_that_accumulate_agree_with_one_that_takes_the_batch_whole_or_in_other_parts(
+    runs: Path, one: str, many: str
+) -> None:
+    found = _compared(runs, one, many)
+    assert (found.verdict, found.origins, found.not_compared) == (Verdict.AGREE, (), ())
+    roles = {finding.pair.present.role for finding in found.findings}
+    assert {Role.OUTPUT, Role.LOSS, Role.GRAD_OUTPUT, Role.PARAM_GRAD, Role.PARAM_AFTER} <= roles
+    assert found.ends is not None
+    assert found.ends.course is Course.NOISE
+
+
+def test_a_gradient_of_one_rank_that_is_off_is_named_where_both_accumulate(runs: Path) -> None:
+    # given one rank that takes four parts, and two that take two each, of which one scales a gradient
+    found = _compared(runs, "conv+adamw+quarters", "conv+adamw+parts+by-hand+scaled", turned=True)
+    assert found.verdict is Verdict.DIVERGED
+    assert (found.origins[0].step, found.origins[0].tensor) == (0, "1.bias")
+
+
+@pytest.mark.exhaustive
+def test_every_way_of_accumulating_agrees_and_every_slip_is_named(
+    programs: Path, tmp_path: Path
+) -> None:
+    ways = ("", "+by-hand", "+fsdp2", "+each-reduced", "+dealt")
+    sound = [f"{model}+adamw+parts{way}" for model in ("gpt", "conv") for way in ways]
+    slips = {f"conv+adamw+parts+{word}": said for word, said in SLIPS_OF_PARTS.items()}
+    ones = [
+        f"{model}+adamw+{how}"
+        for model in ("gpt", "conv")
+        for how in ("eight", "parts", "quarters")
+    ]
+    folder = _recorded(programs, tmp_path, ones, [*sound, *slips])
+    for many, one in product(sound, ones):
+        if many[:4] == one[:4] and not (many.endswith("dealt") and one.endswith("quarters")):
+            found = _compared(folder, one, many)
+            assert (found.verdict, found.not_compared) == (Verdict.AGREE, ()), (many, one)
+    for many, said in slips.items():
+        found = _compared(folder, "conv+adamw+eight", many)
+        assert found.verdict is Verdict.DIVERGED, many
+        first = found.origins[0]
+        assert said in f"{first.op} {first.role.value} {first.reason}", many
+
+
+# --- updates that ranks share out
+
+
+def test_ranks_that_each_update_some_parameters_agree(runs: Path) -> None:
+    _agrees(_compared(runs, "conv+adamw", "conv+adamw+zero"))
+
+
+def test_parameters_that_are_not_sent_after_their_update_are_named(runs: Path) -> None:
+    first = _compared(runs, "conv+adamw", "conv+adamw+zero+unsent").origins[0]
+    assert (first.step, first.phase, first.role) == (0, Phase.OPTIMIZER, Role.PARAM_AFTER)
+    assert "whose copies differ" in first.reason
+
+
+@pytest.mark.exhaustive
+def test_slips_of_shared_updates_are_named(programs: Path, tmp_path: Path) -> None:
+    names = {"conv+adamw+zero+rate": "lr is 0.01", "conv+adamw+zero+other-state": "exp_avg"}
+    folder = _recorded(programs, tmp_path, ["conv+adamw"], [*names])
+    for many, said in names.items():
+        found = _compared(folder, "conv+adamw", many)
+        assert (found.verdict, said in found.origins[0].reason) == (Verdict.DIVERGED, True)
 
 
 # --- their ends

@@ -36,7 +36,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str, read: 
     else:
         path.mkdir()
     # then it is refused by name
-    with pytest.raises(CorruptError, match=rf"{path}: is no regular file"):
+    with pytest.raises(CorruptError, match=rf"{path}: is not a regular file"):
         read(path)
 
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_no_directory_is_refused(tmp_path: Path, what: str) -> No
         rank.symlink_to("/etc")
     else:
         rank.write_text("{}")
-    with pytest.raises(CorruptError, match="rank0: is no directory"):
+    with pytest.raises(CorruptError, match="rank0: is not a directory"):
         limits.check_directory(rank)
 
 

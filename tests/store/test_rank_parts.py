@@ -157,13 +157,13 @@ def test_what_no_dims_can_be_for_is_refused(
         ("mesh: {tp: x}", "write for example `mesh: {dp: 2, tp: 4}`"),
         ("sites: {act: 'b s[tp'}", "sites: act: 's[tp' in 'b s[tp' is no axis"),
         ("sites: {act: 'b s[tp] h[tp]'}", "names tp twice"),
-        ("sites: {act: 3}", "is no pattern with dims"),
-        ("parameters: {up.weight: {a: b}}", "is no pattern with dims"),
-        ("sites: [a]", "is no list of `pattern: dims`"),
-        ("act: b s", "holds something else than mesh, parameters, sites"),
+        ("sites: {act: 3}", "is not a pattern with dims"),
+        ("parameters: {up.weight: {a: b}}", "is not a pattern with dims"),
+        ("sites: [a]", "is not a list of `pattern: dims`"),
+        ("act: b s", "holds something other than mesh, parameters, sites"),
         ("sites: {a: 'b[tp]', c: 'b[dp]'}", "nothing says which mesh its 2 ranks make"),
-        ("sites: &a {b: *a}", "is no pattern with dims"),
-        ("sites: {", "is no YAML"),
+        ("sites: &a {b: *a}", "is not a pattern with dims"),
+        ("sites: {", "is not valid YAML"),
     ):
         file.write_text(text)
         assert main(["compare", whole, spread, "--dims", str(file)]) == 2

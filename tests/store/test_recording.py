@@ -28,7 +28,8 @@ from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.reading import record_table
 from lockstep.store import schema
 from lockstep.store.reader import open_recording
-from lockstep.store.tensors import RawTensor, TensorFiles
+from lockstep.store.tensor_files import TensorFiles
+from lockstep.store.tensors import RawTensor
 from lockstep.store.writer import RankWriter
 
 SKETCH = np.arange(SKETCH_SIZE, dtype="<f8")

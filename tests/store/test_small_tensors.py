@@ -21,7 +21,7 @@ from lockstep.kernels.numbers import numbers_of_array, numbers_of_each
 from lockstep.store import schema
 from lockstep.store.encoding import parquet_bytes
 from lockstep.store.small_tensors import SmallContent, measured
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 from lockstep.store.writer import RankWriter
 
 SPECIAL = [0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan, 1e-45, 3e38]

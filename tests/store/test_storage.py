@@ -185,7 +185,7 @@ def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without
     assert main(["show", "s3://nowhere/ref"]) == 2
     assert main(["copy", "s3://nowhere/ref", "back"]) == 2
     told = capsys.readouterr().err
-    assert "s3://nowhere/ref: is no recording" in told
+    assert "s3://nowhere/ref: is not a recording" in told
     assert "there is no such bucket, folder or file" in told
     assert "secret-of-the-test" not in told
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

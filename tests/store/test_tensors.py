@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
-from lockstep.store.tensors import RawTensor, Shard, can_store, write_shard
+from lockstep.store.tensor_files import Shard
+from lockstep.store.tensors import RawTensor, can_store, write_shard
 
 LIBRARY_DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32",

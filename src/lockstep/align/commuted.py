@@ -1,4 +1,4 @@
-"""Calls whose operands stand the other way round in one run: `a + b` and `b + a` are the same sum."""
+"""Pair calls whose operands are exchanged in one run: `a + b` and `b + a` are the same sum."""
 
 from __future__ import annotations
 

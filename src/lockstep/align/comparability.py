@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from lockstep.align.names import NameMap
 from lockstep.align.ranks import RankPairs
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.store.reader import RankRecording, Recording
 
 _MODEL_OVERLAP = 0.5
@@ -27,39 +28,40 @@ def why_incomparable(
     ranks: RankPairs,
     steps: Collection[int] | None,
     names: Mapping[str, NameMap],
-) -> str | None:
-    """Why nothing can be compared, in a sentence; None where something can."""
+) -> NotCompared | None:
+    """Why nothing can be compared; None where something can."""
     for recording in (reference, candidate):
         if not recording.ranks:
-            return f"{recording.path}: {recording.missing[0]}"
+            which = (str(recording.path),)
+            return NotCompared(WhyNot.NOTHING_RECORDED, names=which, reason=recording.missing[0])
     if not ranks.both:
         if set(reference.ranks) & set(candidate.ranks):
-            return "; ".join(ranks.alone)
-        return (
-            f"no rank occurs in both: the reference has {_listed(reference.ranks)},"
-            f" the candidate {_listed(candidate.ranks)}"
-        )
+            return NotCompared(WhyNot.NO_RANK, reason="; ".join(ranks.alone))
+        both = _listed(reference.ranks), _listed(candidate.ranks)
+        return NotCompared(WhyNot.NO_RANK, reference=both[0], candidate=both[1])
     first, (left, right) = next(iter(ranks.both.items()))
     if not any(shared_steps(*both, steps) for both in ranks.both.values()):
-        wanted = "" if steps is None else f"; asked for {_listed(sorted(steps))}"
-        return (
-            f"no step occurs in both: the reference has {_listed(left.steps)},"
-            f" the candidate {_listed(right.steps)}{wanted}"
-        )
+        shared = {step for both in ranks.both.values() for step in shared_steps(*both, None)}
+        if steps is not None and shared:
+            asked, has_both = (
+                tuple(map(str, sorted(steps))),
+                f"step{'s' * (len(shared) > 1)} {_listed(sorted(shared))}",
+            )
+            return NotCompared(WhyNot.STEP_NOT_RECORDED, names=asked, reason=has_both)
+        has = _listed(left.steps), _listed(right.steps)
+        return NotCompared(WhyNot.NO_STEP, reference=has[0], candidate=has[1])
     return _why_other_model(left, right, names[first])
 
 
 def _why_other_model(
     reference: RankRecording, candidate: RankRecording, names: NameMap
-) -> str | None:
+) -> NotCompared | None:
     left, right = _model_names(reference), {names.module(name) for name in _model_names(candidate)}
     shared = len(left & right)
     if not left or not right or shared >= _MODEL_OVERLAP * min(len(left), len(right)):
         return None
-    return (
-        f"the two runs train different models: of {len(left)} module paths in the reference and"
-        f" {len(right)} in the candidate, {shared} occur in both"
-    )
+    counts = str(len(left)), str(len(right))
+    return NotCompared(WhyNot.OTHER_MODEL, reference=counts[0], candidate=counts[1], count=shared)
 
 
 def _model_names(rank: RankRecording) -> set[str]:

@@ -1,4 +1,4 @@
-"""What of each step may be held against each other: what both recordings looked at, as far as both go.
+"""Reduce each step to the calls that both recordings could hold.
 
 A recording may end anywhere: the process was killed, the disk or `--max-bytes` full. And it may have been asked to look
 at less: `--level`, `--only`, `--skip`. What is missing for such a reason is no difference, so it is taken out of both
@@ -15,6 +15,7 @@ from lockstep.align.names import NameMap
 from lockstep.align.step import AlignedStep
 from lockstep.align.untold import in_one_order, nested_by_path, tells_nesting, tells_order
 from lockstep.core.manifest import MODULES, Options
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import Call
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase
@@ -29,7 +30,7 @@ _BY_THE_ENGINE = frozenset({Phase.BACKWARD, Phase.OPTIMIZER})
 
 @dataclass(frozen=True)
 class View:
-    """What both recordings were asked to look at.
+    """The options that decide which part of a training each recording holds.
 
     Parameters
     ----------
@@ -68,17 +69,12 @@ class View:
         arriving = _arriving(left) & _arriving(right)
         return _without_data(left, arriving), _without_data(right, arriving)
 
-    def words(self) -> str:
-        """How the two differ, as options."""
-        sides = zip(SIDES, (self.reference, self.candidate), strict=True)
-        return ", ".join(f"the {side} with {_as_typed(options)}" for side, options in sides)
-
     def notes(self) -> list[str]:
-        """What is to be known where one side kept less of each tensor."""
+        """Return notes, if one side kept less of each tensor."""
         left, right = self.reference.save, self.candidate.save
         if left == right:
             return []
-        both = "compared is what both kept of a tensor"
+        both = "only what both kept of a tensor was compared"
         return [
             f"the reference was recorded with --save {left}, the candidate with --save {right}: {both}"
         ]
@@ -148,7 +144,7 @@ class Extent:
     ) -> None:
         self._ranks = (reference, candidate)
         self._view, self._names = view, names
-        self._cut: dict[int, str] = {}
+        self._cut: dict[int, NotCompared] = {}
         self.left_out = [0, 0]
         """Calls of the reference, and of the candidate, that the other side was not to look at."""
 
@@ -179,31 +175,27 @@ class Extent:
         kept = _as_far_as_both(step, (left, right), ends)
         if all(ends) and kept == [left, right] and not any(map(why_it_was_cut, self._ranks)):
             return step  # both runs came to an end by themselves, at the same place
-        self._cut[number] = self._words_of_cut(number, (left, right), kept, ends)
+        self._cut[number] = self._what_was_cut(number, (left, right), kept, ends)
         return AlignedStep(kept[0], kept[1], self._names)
 
-    def _words_of_cut(
+    def _what_was_cut(
         self,
         number: int,
         calls: Sequence[Sequence[Call]],
         kept: Sequence[Sequence[Call]],
         ends: Sequence[bool],
-    ) -> str:
-        """In words: which recording ends in a step, why, and how much of it was compared."""
-        if all(ends):
-            where = "both recordings end"
-        else:
-            where = f"the {SIDES[ends.index(True)]}'s recording ends"
-        whole = max(len(one) for one in calls)
+    ) -> NotCompared:
+        """Which recording ends in a step, why, and how much of it was compared."""
         reasons = [why_it_ends(rank) for rank, end in zip(self._ranks, ends, strict=True) if end]
-        why = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-        return (
-            f"{self._ranks[0].name}: step {number} was compared up to where {where} in it,"
-            f" {min(len(one) for one in kept)} of {whole} calls{f' ({why})' if why else ''}"
-        )
+        return NotCompared(
+            WhyNot.STEP_CUT, rank=self._ranks[0].name, step=number,
+            side="" if all(ends) else SIDES[ends.index(True)],
+            count=min(len(one) for one in kept), of=max(len(one) for one in calls),
+            reason="; ".join(dict.fromkeys(reason for reason in reasons if reason)),
+        )  # fmt: skip
 
-    def not_compared(self, steps: Collection[int] | None) -> list[str]:
-        """What of this rank was not compared because one recording ends before the other, one sentence each.
+    def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
+        """Return the parts of this rank that were not compared because one recording ends before the other.
 
         Parameters
         ----------
@@ -217,15 +209,15 @@ class Extent:
             ]
             for which in ("complete_steps", "steps")
         )
-        sentences = [self._cut[number] for number in sorted(self._cut)]
+        found, name = [self._cut[number] for number in sorted(self._cut)], self._ranks[0].name
         said = {0, 1} if self._cut else set[int]()
         for side in (0, 1):
             alone = sorted((whole[side] - whole[1 - side]) - (any_rows[0] & any_rows[1]))
             if alone:
                 said.add(1 - side)
-                sentences.append(self._only_in(side, alone))
-            sentences.extend(
-                f"{self._ranks[0].name}: step {step} is only in the {SIDES[side]}, and incomplete"
+                found.append(self._only_in(side, alone))
+            found.extend(
+                NotCompared(WhyNot.STEP_INCOMPLETE, rank=name, step=step, side=SIDES[side])
                 for step in sorted(any_rows[side] - any_rows[1 - side] - whole[side])
             )
         for side, rank in enumerate(self._ranks):
@@ -233,18 +225,17 @@ class Extent:
             reason = why_it_was_cut(rank)
             if reason and beyond and side not in said:
                 last = max(rank.complete_steps, default=None)
-                after = "before its first step ended" if last is None else f"after step {last}"
-                sentences.append(
-                    f"{rank.name}: the {SIDES[side]}'s recording ends {after}: {reason}"
-                )
-        return sentences
+                cut = WhyNot.RECORDING_CUT
+                one = NotCompared(cut, rank=rank.name, side=SIDES[side], step=last, reason=reason)
+                found.append(one)
+        return found
 
-    def _only_in(self, side: int, numbers: Sequence[int]) -> str:
-        """Steps of which the other side has nothing, in words."""
-        which = f"step {numbers[0]} is" if len(numbers) == 1 else f"steps {_ranges(numbers)} are"
-        reason = why_it_ends(self._ranks[1 - side])
-        why = f"; the {SIDES[1 - side]}'s recording ends before: {reason}" if reason else ""
-        return f"{self._ranks[0].name}: {which} complete only in the {SIDES[side]}{why}"
+    def _only_in(self, side: int, numbers: Sequence[int]) -> NotCompared:
+        """Steps of which the other side has nothing."""
+        return NotCompared(
+            WhyNot.STEPS_ALONE, rank=self._ranks[0].name, side=SIDES[side], count=len(numbers),
+            step=numbers[0], names=tuple(_ranges(numbers)), reason=why_it_ends(self._ranks[1 - side]),
+        )  # fmt: skip
 
 
 def why_it_was_cut(rank: RankRecording) -> str:
@@ -263,24 +254,24 @@ def why_it_ends(rank: RankRecording) -> str:
     return ""
 
 
-def looked_at_more(view: View, extents: Iterable[Extent]) -> list[str]:
-    """What was not compared because one recording was asked to look at less, in words."""
+def looked_at_more(view: View, extents: Iterable[Extent]) -> list[NotCompared]:
+    """Return the parts that were not compared because one recording was asked to look at less."""
     counts = [sum(numbers) for numbers in zip(*(one.left_out for one in extents), strict=True)]
     if not any(counts):
         return []
-    sides = [
+    sides = (
         f"{count} calls of the {side}" for count, side in zip(counts, SIDES, strict=True) if count
-    ]
-    return [
-        f"{' and '.join(sides)} were not to be looked at in the other run, recorded were {view.words()}"
-    ]
+    )
+    typed = _as_typed(view.reference), _as_typed(view.candidate)
+    less = WhyNot.LESS_RECORDED
+    return [NotCompared(less, names=tuple(sides), reference=typed[0], candidate=typed[1])]
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _ranges(numbers: Sequence[int]) -> list[str]:
     """Numbers in short.
 
     >>> _ranges([1, 2, 3, 7])
-    '1-3, 7'
+    ['1-3', '7']
     """
     runs: list[list[int]] = []
     for number in numbers:
@@ -288,7 +279,7 @@ def _ranges(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
 
 
 # --- as far as both go --------------------------------------------------------------------------

@@ -10,10 +10,16 @@ parameters:
   norm.gain: norm.weight
 operators:
   vendor.fused_norm: torch.nn.functional.layer_norm
+# of two frameworks: what optimizers keep, and how tensors lie (`lockstep.core.tensor_layouts`)
+states: {exp_avg: momentum}
+layouts: {encoder.conv.weight: OIHW -> HWIO}    # of parameters, by the reference's name
+activations: [NCHW -> NHWC]
+guesses:    # of `lockstep map`: used for nothing until you move a line to its section above
+  modules: {act: relu}
 ```
 
-A module stands for everything below it. An operator is called by its full name or, where that is
-unmistakable, by the last part of it.
+A module stands for everything below it; "" is the model. An operator is called by its full name or, where that is
+unmistakable, by the last part of it. `a + b: c` says that a parameter of the candidate is the sum of two.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,23 +36,29 @@ import yaml
 from lockstep.align.names import BY_FILE, NameMap
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import nearest_names
+from lockstep.core.tensor_layouts import Layout
 
-_SECTIONS = ("modules", "parameters", "operators")
+_SECTIONS = ("modules", "parameters", "operators", "states")
+_KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
+SUM = " + "
+"""Between the names of parameters that are one in the other run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a recording, or one rank of it, holds."""
+    """The names in a recording, or in one rank of it."""
 
     modules: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     operators: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
 
     def __or__(self, other: Names) -> Names:
         return Names(
             self.modules | other.modules,
             self.parameters | other.parameters,
             self.operators | other.operators,
+            self.states | other.states,
         )
 
 
@@ -79,11 +91,11 @@ def _read(path: Path) -> str:
     )  # a pipe would wait for its writer
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise UsageError(f"{path}: is no regular file; give a YAML file")
+            raise UsageError(f"{path}: is not a regular file; give a YAML file")
         data = opened.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
         raise UsageError(
-            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is no list of names"
+            f"{path}: is larger than {_LARGEST_BYTES} bytes, so it is not a list of names"
         )
     return data.decode("utf-8")
 
@@ -94,23 +106,35 @@ class NameMapping:
 
     Parameters
     ----------
-    modules, parameters, operators
+    modules, parameters, operators, states
         Candidate name by reference name; either may hold `*`.
+    layouts
+        Layout in words by the reference's name of a parameter, which may hold `*`.
+    activations
+        Layouts in words of all other tensors.
+    guesses
+        Sections of lines that were proposed and that nobody has confirmed; they are not used.
     where
         Where it was written, for messages.
 
     Raises
     ------
     UsageError
-        If the two names of a line have different numbers of `*`.
+        If the two names of a line have different numbers of `*`, or a layout is none.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     operators: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
+    activations: tuple[str, ...] = ()
+    guesses: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     where: str = "mapping"
 
     def __post_init__(self) -> None:
+        for words in (*self.layouts.values(), *self.activations):
+            Layout.parse(words, self.where)
         for rule in self.rules():
             if rule.reference.count("*") != rule.candidate.count("*"):
                 raise UsageError(
@@ -125,7 +149,7 @@ class NameMapping:
         Raises
         ------
         UsageError
-            If the file cannot be read, is no YAML, or holds something else than names.
+            If the file cannot be read, is not valid YAML, or holds something other than names.
         """
         try:
             value = yaml.safe_load(_read(Path(path)))
@@ -134,12 +158,14 @@ class NameMapping:
                 f"{path}: cannot be read ({error.strerror}); give a YAML file"
             ) from error
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"{path}: is no YAML ({_problem(error)})") from error
+            raise UsageError(f"{path}: is not valid YAML ({_problem(error)})") from error
         if not isinstance(value, dict):
-            raise UsageError(f"{path}: holds none of {_listed(_SECTIONS)}; {_EXAMPLE}")
+            raise UsageError(f"{path}: holds none of {_listed(_KEYS)}; {_EXAMPLE}")
         for section, names in value.items():
             _check_section(path, section, names)
-        return cls(**value, where=str(path))
+        activations = value.pop("activations", ())
+        listed = [activations] if isinstance(activations, str) else activations
+        return cls(**value, activations=tuple(listed), where=str(path))
 
     def rules(self) -> Iterator[Rule]:
         """Every line."""
@@ -161,12 +187,17 @@ class NameMapping:
                 (rule.candidate, "candidate", candidate),
             )
             for pattern, side, names in sides:
-                self._check_name(rule, pattern, side, getattr(names, rule.section))
-            if not any(rule.partners(reference, candidate)):
+                for one in pattern.split(SUM):
+                    self._check_name(rule, one, side, getattr(names, rule.section))
+            if SUM not in rule.reference and not any(rule.partners(reference, candidate)):
                 raise UsageError(
                     f"{self.where}: {rule.section}: no name that {rule.reference!r} matches in the"
                     f" reference has its counterpart {rule.candidate!r} in the candidate"
                 )
+        for pattern in self.layouts:
+            self._check_name(
+                Rule("layouts", pattern, ""), pattern, "reference", reference.parameters
+            )
 
     def _check_name(self, rule: Rule, pattern: str, side: str, names: Collection[str]) -> None:
         found = [name for name, _ in _matching(pattern, names, rule.section)]
@@ -184,21 +215,45 @@ class NameMapping:
             )
 
     def names_between(self, reference: Names, candidate: Names) -> NameMap:
-        """What the candidate's names are in the reference, for what these two hold."""
+        """Return the candidate's names in the reference's words, for the names that these two hold."""
         found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
         for rule in self.rules():
             for ours, theirs in rule.partners(reference, candidate):
                 found[rule.section].setdefault(theirs, ours)
         found_by = {name: BY_FILE for names in found.values() for name in names}
-        return NameMap(found["modules"], found["parameters"], found["operators"], {}, found_by)
+        declared = {
+            name: Layout.parse(words)
+            for pattern, words in self.layouts.items()
+            for name, _ in _matching(pattern, reference.parameters, "parameters")
+        }
+        return NameMap(
+            found["modules"], found["parameters"], found["operators"], {}, found_by, found["states"],
+            declared, tuple(map(Layout.parse, self.activations)),
+        )  # fmt: skip
+
+    def unconfirmed(self) -> str:
+        """How many guesses there are that nobody has confirmed, in a clause; "" where there is none."""
+        count = sum(map(len, self.guesses.values()))
+        if not count:
+            return ""
+        lines = "1 guess" if count == 1 else f"{count} guesses"
+        return f"not used: {lines} of {self.where}; move what is right to its section above"
 
 
 _EXAMPLE = "write for example `modules: {encoder.layer.*: blocks.*}`"
 
 
 def _check_section(path: str | Path, section: object, names: object) -> None:
-    if section not in _SECTIONS:
-        raise UsageError(f"{path}: unknown key {section!r}; there are {_listed(_SECTIONS)}")
+    if section not in _KEYS:
+        raise UsageError(f"{path}: unknown key {section!r}; there are {_listed(_KEYS)}")
+    if section == "activations":
+        if not isinstance(names, (str, list)):
+            raise UsageError(f"{path}: activations: write for example [NCHW -> NHWC]")
+        return
+    if section == "guesses" and isinstance(names, dict):
+        for inner, guessed in names.items():
+            _check_section(path, inner, guessed)
+        return
     if not isinstance(names, dict):
         raise UsageError(f"{path}: {section}: not a list of `reference: candidate`; {_EXAMPLE}")
     for reference, candidate in names.items():

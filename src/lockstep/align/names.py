@@ -1,4 +1,4 @@
-"""What the candidate's modules, parameters and operators are called in the reference."""
+"""The candidate's names of modules, parameters and operators in the reference's words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from lockstep.core.finding import Axes
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
+from lockstep.core.tensor_layouts import Layout
 
 BY_FILE = "mapping file"
 """How a name was found that the user gave."""
@@ -26,6 +27,12 @@ class NameMap:
         Order of axes of parameters that the candidate keeps transposed, by the reference's name.
     found_by
         How the partner of a module path or tensor name of the candidate was found, in words.
+    states
+        Reference name by candidate name of what optimizers keep for a parameter.
+    declared
+        Layouts that a mapping file gives to parameters, by the reference's name.
+    activations
+        Layouts that it gives to everything else.
     """
 
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -33,9 +40,21 @@ class NameMap:
     operators: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, Axes] = field(default_factory=dict)
     found_by: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Layout] = field(default_factory=dict)
+    activations: tuple[Layout, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.modules or self.tensors or self.operators or self.layouts)
+        return any(
+            (
+                self.modules,
+                self.tensors,
+                self.operators,
+                self.layouts,
+                self.states,
+                self.activations,
+            )
+        )
 
     def module(self, path: str) -> str:
         """The reference's path of a candidate's module; below a renamed one, the same remainder.
@@ -46,7 +65,7 @@ class NameMap:
         above, below = path, ""
         while above:
             if above in self.modules:
-                return self.modules[above] + below
+                return (self.modules[above] + below).lstrip(".")
             above, _, last = above.rpartition(".")
             below = f".{last}{below}"
         return path
@@ -54,7 +73,7 @@ class NameMap:
     def tensor(self, name: str) -> str:
         """The reference's name of a candidate's parameter, buffer or optimizer state."""
         owner, mark, state = name.partition("|")
-        return self.tensors.get(owner, owner) + mark + state
+        return self.tensors.get(owner, owner) + mark + self.states.get(state, state)
 
     def layout(self, name: str) -> Axes | None:
         """Order of axes of the reference's parameter, its gradient or state in the candidate."""
@@ -87,7 +106,7 @@ class NameMap:
         return self.found_by.get(path, "")
 
     def notes(self) -> list[str]:
-        """What was found to have another name, what follows from a name above it left out."""
+        """Return notes about things with another name, without those that follow from a name above."""
         names = [
             *(new for new, old in self.modules.items() if not self._follows(new, old)),
             *(new for new, old in self.tensors.items() if not self._follows(new, old)),

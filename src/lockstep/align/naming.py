@@ -1,4 +1,4 @@
-"""What the candidate's modules and parameters are called in the reference, for one rank."""
+"""Find the candidate's names of modules and parameters in the reference, for one rank."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def names_in(rank: RankRecording) -> Names:
     operators = rank.call_table.filter(pl.col("kind").is_in(kinds))["op"].to_list()
     parameters = frozenset(name for node in tree.values() for name in node.tensors)
     # What another tool wrote may tell where calls are, and no modules.
-    paths = {*tree, *rank.call_table["module"].unique().to_list()} - {""}
-    return Names(frozenset(paths), parameters, frozenset(operators))
+    paths = {*tree, *rank.call_table["module"].unique().to_list()}
+    updates = rank.calls(rank.steps[0], kind=CallKind.OPTIMIZER) if rank.steps else ()
+    kept = {record.name for call in updates for record in call.records}
+    states = frozenset(name.partition("|")[2] for name in kept if "|" in name)
+    return Names(frozenset(paths), parameters, frozenset(operators), states)
 
 
 def _tree(rank: RankRecording) -> dict[str, Node]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from lockstep.core.manifest import OTHER_TRAININGS
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.process import ANY_WORKER, STARTED_BY_MULTIPROCESSING, how_started, rank_number
 from lockstep.core.site import CallKind
 from lockstep.store.reader import RankRecording, Recording
@@ -26,7 +27,7 @@ _MOST_NOTED = 8
 
 @dataclass(frozen=True)
 class RankPairs:
-    """What is compared with what.
+    """The pairs of ranks to compare.
 
     Attributes
     ----------
@@ -39,7 +40,7 @@ class RankPairs:
     """
 
     both: Mapping[str, tuple[RankRecording, RankRecording]]
-    alone: tuple[str, ...]
+    alone: tuple[NotCompared, ...]
     notes: tuple[str, ...]
 
 
@@ -287,20 +288,26 @@ def _by_name(group: _Group) -> None:
 # --- in words --------------------------------------------------------------------------------------------------------
 
 
-def _alone(group: _Group) -> list[str]:
+def _alone(group: _Group) -> list[NotCompared]:
     if group.left and group.right and group.left[0].one_of_several:
         return [
-            f"the {side}'s {process.name} holds one training of several threads: {process.one_of_several}"
+            NotCompared(
+                WhyNot.SEVERAL_TRAININGS,
+                side=side,
+                rank=process.name,
+                reason=process.one_of_several,
+            )
             for side, (process, *_) in (("reference", group.left), ("candidate", group.right))
         ]
     if group.left and group.right:
         left, right = (", ".join(map(str, side)) for side in (group.left, group.right))
-        alike = f"{left} in the reference and {right} in the candidate were started alike"
-        told = "and hold nothing equal, so nothing tells which belongs to which"
-        advice = "give each process words of its own on its command line, or a RANK"
-        return [f"{alike} {told}; {advice}"]
+        return [NotCompared(WhyNot.ALIKE_PROCESSES, reference=left, candidate=right)]
     sides = (("reference", group.left), ("candidate", group.right))
-    return [f"{rank.name} occurs only in the {side}" for side, ranks in sides for rank in ranks]
+    return [
+        NotCompared(WhyNot.RANK_ALONE, rank=rank.name, side=side)
+        for side, ranks in sides
+        for rank in ranks
+    ]
 
 
 def _notes(pairs: Iterable[tuple[_Process, _Process, str]]) -> list[str]:

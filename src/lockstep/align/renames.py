@@ -257,7 +257,7 @@ def _chains(nodes: list[Node]) -> list[list[Node]]:
 def find_renames(
     reference: dict[str, Node], candidate: dict[str, Node], given: NameMap | None = None
 ) -> NameMap:
-    """What the candidate calls by another name than the reference.
+    """Return the candidate's names that differ from the reference's.
 
     Parameters
     ----------
@@ -299,8 +299,10 @@ def _as_names(overlay: _Overlay, given: NameMap) -> NameMap:
     for new, old in _changes(tensors).items():
         found_by[new] = f"renamed tensor {old} -> {new}"
     found_by |= given.found_by
-    layouts = _layouts(overlay, tensors)
-    names = NameMap(modules, _changes(tensors), given.operators, layouts, found_by)
+    layouts = _layouts(overlay, tensors) | _declared(overlay, given)
+    names = replace(
+        given, modules=modules, tensors=_changes(tensors), layouts=layouts, found_by=found_by
+    )
     return _without_clashes(names, overlay, tensors)
 
 
@@ -349,6 +351,17 @@ def _layouts(overlay: _Overlay, partners: Mapping[str, str]) -> dict[str, Axes]:
         if is_transposed(ours, theirs, otherwise=classes in shown):
             found[name] = TRANSPOSED
     return found
+
+
+def _declared(overlay: _Overlay, given: NameMap) -> dict[str, Axes]:
+    """Orders of axes that a mapping file gives, of all that are an order alone."""
+    return {
+        name: given.declared[name].without_ones(content.shape)
+        for name, content in _tensors(overlay.trees[0]).items()
+        if name in given.declared
+        and given.declared[name].is_order_alone
+        and given.declared[name].shape(content.shape) is not None
+    }
 
 
 def _changes(names: Mapping[str, str]) -> dict[str, str]:

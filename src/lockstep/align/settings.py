@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def plain_name(self) -> str:
-        """What a user calls it: `p`, `argument 1`."""
+        """The user's name for it: `p`, `argument 1`."""
         name = self.name.removeprefix("kwargs.")
         return f"argument {name.removeprefix('args.')}" if name.startswith("args.") else name
 

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lockstep.align.alignment import align_calls, layout_of, pair_records
+from lockstep.align.alignment import align_calls
 from lockstep.align.commuted import commuted
 from lockstep.align.constants import without_other_constants
 from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.other_parts import without_other_parts
+from lockstep.align.paired_records import layout_of, pair_records
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.records import Call, TensorRecord

@@ -1,4 +1,4 @@
-"""What names alone do not tell of calls: their order, which is that of the other run, and which one holds which."""
+"""Recordings whose names do not tell the order of calls, or which call was made inside which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a training behind its recorded steps: its losses, and what stands at its end."""
+"""Keep a training's losses after its recorded steps, and its state at the end."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Afterwards:
 
     @property
     def not_seen(self) -> str:
-        """What variables of the script led to and was not looked at, "" where all was."""
+        """Words about values of variables that were not looked at, "" if all were."""
         return self._outside.not_seen
 
     def forget(self) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lockstep.capture.recording_share import RecordingShare
 from lockstep.core.errors import OutputExistsError
-from lockstep.core.live_runs import is_paused
 from lockstep.core.manifest import Options
+from lockstep.following.live_runs import is_paused
 from lockstep.store.claim import Claim
 
 _LOOKS_EVERY_S = 0.005

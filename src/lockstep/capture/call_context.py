@@ -1,4 +1,4 @@
-"""What surrounds a call: asked once, where it is tapped."""
+"""The context of a call: outer call, autograd's mode, its engine, a transform."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _transform = torch._C._functorch.peek_interpreter_stack
 
 
 class CallContext(NamedTuple):
-    """What surrounds a call of the recorded training; a tuple, as making one is part of what each call costs.
+    """The context of a recorded call; a tuple, because each call makes one.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class CallContext(NamedTuple):
 
 
 def context_at(place: Place | None) -> CallContext:
-    """What surrounds this code, which is at a place."""
+    """Return the context of the code at a place."""
     # As `in_backward` and `in_transform` of `surroundings`, at the cost of what torch itself takes.
     found = place, torch.is_grad_enabled(), _graph_task() != -1, _transform() is not None
     return tuple.__new__(CallContext, found)

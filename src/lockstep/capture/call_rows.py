@@ -76,7 +76,7 @@ class CallRows:
         self._unwaited: Unwaited[OpenCall] = Unwaited()
 
     def context(self) -> CallContext | None:
-        """What surrounds this code; None where its thread trains something else than what is recorded."""
+        """Return the context of this code; None if its thread trains something that is not recorded."""
         trainers = self._optimizers.trainers
         if not trainers.is_mine and trainers.is_another:
             return None
@@ -197,7 +197,7 @@ class CallRows:
             call.session.abandon(call)
 
     def end_collective(self, call: OpenCall, result: Any) -> None:
-        """What other ranks send has come where the call has waited for it, and comes later where it has not."""
+        """Record a collective's results now if the call waited for them, and later if it did not."""
         if not is_work(result):
             self.end(call, ())
             return

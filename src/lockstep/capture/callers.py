@@ -67,7 +67,7 @@ class Callers:
         self._made: dict[tuple[int, int, int], CallSite] = {}
 
     def of(self, frame: FrameType) -> CallSite:
-        """What calls in the name of the code in a frame, at the line where it is.
+        """Return the function that calls on behalf of the code in a frame, and what is known of the place.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What the taps report inside a step: calls of modules, operators and custom functions, and backward.
+"""Record the calls of modules, operators and custom functions inside a step, and backward.
 
 The recorder knows which step it is and whether one is open; this module knows where in the model the
 code is, and hands every call to the session.
@@ -339,7 +339,7 @@ class Calls:
         return True
 
     def read_by_python(self, tensor: Any) -> None:
-        """What comes later may follow from these numbers, though no operator shows it."""
+        """Note that later tensors may follow from these numbers, though no operator shows it."""
         around = self._rows.context() if isinstance(tensor, torch.Tensor) else None
         if around is None or around.in_backward or around.in_transform:
             return

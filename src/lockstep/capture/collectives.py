@@ -1,4 +1,4 @@
-"""Calls between ranks: what their groups and operations are called, and the results that come later."""
+"""Calls between ranks: names of groups and operations, and results that come later."""
 
 from __future__ import annotations
 

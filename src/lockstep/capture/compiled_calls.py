@@ -1,4 +1,4 @@
-"""What the taps report of compiled code: calls of compiled functions, and runs of what was captured of them."""
+"""Record calls of compiled functions, and runs of the graphs captured from them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CompiledCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """What was compiled from a plain function is called; calls `run` once and returns its result."""
+        """Record a call of a compiled function; calls `run` once and returns its result."""
         if self.eager:
             self._meet(modules_reached(compiled, args, kwargs), argument_tensors(args, kwargs))
             return run(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The configuration that a script runs with, as it was resolved: parsed arguments, TrainingArguments, OmegaConf.
+"""The resolved configuration of a script: parsed arguments, TrainingArguments, OmegaConf.
 
 Values are kept as JSON, masked where a name or a value says that it is a secret. Nothing is looked for with `--redact`.
 """
@@ -21,7 +21,7 @@ _MOST = 1024
 
 
 class Configuration:
-    """What the arguments of this process were parsed to, from now on; `fail` is told what went wrong in here."""
+    """Notes the parsed arguments of this process from now on; `fail` gets errors of this class."""
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail = fail
@@ -31,7 +31,7 @@ class Configuration:
         self.patch = Patch(argparse.ArgumentParser, "parse_known_args", self._noting)
 
     def noted(self) -> dict[str, dict[str, Any]]:
-        """What is known by now, by where it comes from; looks at the whole heap once, if at all."""
+        """Return the known settings, by their source; looks through the heap once at most."""
         if self._found is None:
             self._found = self._look()
         return self._found

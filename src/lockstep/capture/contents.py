@@ -34,8 +34,9 @@ from lockstep.capture.memory import (
     sight_of,
 )
 from lockstep.capture.shards import local_part, placement_of
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.formulas import Formula, Stored, View
-from lockstep.core.records import MEMORY_AS_FOUND, Statistics
+from lockstep.core.records import Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.methods import (
     as_strided,
@@ -272,7 +273,7 @@ class Contents:
             number = self._by_identity.get(key, _UNMET)[0]
             if number != UNRECORDED:
                 return number
-            number = self._add(tensor, None, MEMORY_AS_FOUND)
+            number = self._add(tensor, None, NoteKind.UNWRITTEN.value)
             self._by_identity[key] = number, None
             return number
         trusted = self._trusts(tensor, storage)

@@ -1,4 +1,4 @@
-"""What a recorded tensor may follow from: formulas that the writer tries before it stores the tensor's bytes.
+"""Formulas that may give a recorded tensor; the writer tries them before it stores the bytes.
 
 A formula here is a guess at how torch computes: a product, a sum of gradients, an optimizer's update. The writer holds
 it against the bits (`lockstep.store.derived.search`), so a wrong guess costs some time and nothing else.
@@ -54,7 +54,7 @@ class Derivations:
             call.known = dict(zip(names, [content for _, content in call.contents], strict=True))
 
     def output(self, call: OpenCall) -> Formula | None:
-        """What an operator with one result may have computed."""
+        """Note the formula that an operator with one result may have computed."""
         operands = self._operands(call)
         return None if operands is None else _elementwise(call.op, *operands)
 
@@ -64,7 +64,7 @@ class Derivations:
             call.known["grad"] = content
 
     def gradient(self, call: OpenCall, index: int) -> Formula | None:
-        """What an operator may send to an input."""
+        """Note the formula of a gradient that an operator may send to an input."""
         arriving = self._contents.stored((call.known or {}).get("grad", UNRECORDED))
         operands = None if arriving is None else self._operands(call)
         if arriving is None or operands is None:
@@ -84,7 +84,7 @@ class Derivations:
             self._sent.setdefault(parameter, []).append(content)
 
     def sum_of_sent(self, parameter: str) -> Formula | None:
-        """What a parameter's gradient may be: what it was, and the sum of what was sent to it since."""
+        """Note that a parameter's gradient may be its earlier value plus all that was sent to it."""
         parts = [self._contents.stored(content) for content in self._sent.pop(parameter, [])]
         before = self._contents.stored(self._sums.get(parameter, UNRECORDED))
         if not parts or None in parts or (before is None and len(parts) == 1):
@@ -98,7 +98,7 @@ class Derivations:
             self._sums[parameter] = content
 
     def update(self, call: OpenCall) -> dict[str, Formula]:
-        """What an optimizer may make of a parameter ("param") and of its state, by the names of these.
+        """Note the formulas of an optimizer's update of a parameter ("param") and its states, by name.
 
         Parameters
         ----------

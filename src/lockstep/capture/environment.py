@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 
 from lockstep.core.manifest import Options, manifest_from_json
@@ -105,7 +106,7 @@ TRAINED = "TRAINED"
 
 @dataclass(frozen=True)
 class Traces:
-    """What the processes of a command have noted.
+    """The notes of a command's processes.
 
     `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
     that train, `unrecorded_children` counts those that trained and could not be recorded, `left_out` chosen steps
@@ -134,7 +135,7 @@ def leave_note(directory: Path, name: str, detail: str = "") -> None:
 
 
 def unmatched_notes(directory: Path) -> list[UnmatchedNote]:
-    """What the processes said so far of patterns that nothing matched."""
+    """Return the processes' notes about patterns that matched nothing."""
     return [
         UnmatchedNote.from_text(detail)
         for name, detail in _notes_of(directory)
@@ -148,17 +149,17 @@ def count_of(directory: Path, name: str) -> int:
 
 
 def armed_processes(directory: Path) -> set[int]:
-    """The processes that have imported torch behind the start-up hook so far, as they number themselves."""
+    """Return the processes that have imported torch after the start-up hook, by their own numbers."""
     return set(_numbers_behind(_notes_of(directory), ARMED))
 
 
 def take_traces(directory: Path) -> Traces:
-    """What the processes noted; removes the notes."""
+    """Return the notes of the processes, and remove them."""
     notes = _notes_of(directory)
     trace_of(directory).unlink(missing_ok=True)
     reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
     return Traces(
-        *max(reached, default=(Reached.NOTHING, "")),
+        *max(reversed(reached), key=itemgetter(0), default=(Reached.NOTHING, "")),
         frozenset(detail for name, detail in notes if name == TRAINS),
         sum(name == UNRECORDED_CHILD for name, _ in notes),
         sum(_numbers_behind(notes, LEFT_OUT)),

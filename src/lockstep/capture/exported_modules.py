@@ -1,4 +1,4 @@
-"""In which module of the user's a node of an exported program stands."""
+"""Find the user's module that a node of an exported program belongs to."""
 
 from __future__ import annotations
 

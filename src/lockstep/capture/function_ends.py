@@ -145,7 +145,7 @@ def variables_of(frame: types.FrameType) -> Variables:
 
 
 def name_of(code: types.CodeType) -> str:
-    """What a function is called: its class and name, without the functions that it was made in."""
+    """Return a function's name: its class and name, without the functions that it was made in."""
     name: str = getattr(code, "co_qualname", code.co_name)
     return name.rpartition("<locals>.")[2]
 

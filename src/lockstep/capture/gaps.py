@@ -1,4 +1,4 @@
-"""What a way to train keeps out of sight: work of torch between ranks that no operator of the script shows."""
+"""Name the parts of a training that Lockstep cannot see, such as torch's own work between ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from lockstep.core.manifest import NotSeen
+from lockstep.core.manifest import GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS, NotSeen
 
 
 def gap_of(item: Module | Optimizer) -> NotSeen | None:
-    """What is not seen of a training because of a module around its model, or of an optimizer; None if all is."""
+    """Return the unseen part of a training because of a module around its model, or an optimizer; None if none is."""
     if isinstance(item, DistributedDataParallel):
         return NotSeen(
             "how gradients are reduced over ranks",
@@ -24,16 +24,11 @@ def gap_of(item: Module | Optimizer) -> NotSeen | None:
             "how replicas are made and gathered", "DataParallel does it in compiled code"
         )
     if _is(item, "torch.distributed.fsdp", "FSDPModule"):
-        return NotSeen(
-            "how parameters are gathered and gradients reduced", "FSDP2 does it between operators"
-        )
+        return NotSeen(GATHERED, "FSDP2 does it between operators")
     if _is(item, "torch.distributed.fsdp", "FullyShardedDataParallel"):
-        return NotSeen(
-            "gradients between backward and the optimizer",
-            "FSDP1 keeps them in flat parameters of its own",
-        )
+        return NotSeen(IN_FLAT_PARAMETERS, "FSDP1 keeps them in flat parameters of its own")
     if _is(item, "torch.distributed.optim", "ZeroRedundancyOptimizer"):
-        return NotSeen("updates of what other ranks own", "each rank records those of its own part")
+        return NotSeen(OF_OTHER_RANKS, "each rank records those of its own part")
     return None
 
 

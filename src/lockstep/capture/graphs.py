@@ -135,7 +135,7 @@ class GraphPlan:
         self._place(nodes, 0, order)
 
     def moved(self, owners: tuple[str, ...]) -> tuple[str, str]:
-        """What took the place of what since the first run; `owners` are names of what goes in."""
+        """Return the replaced inputs since the first run; `owners` are the names of inputs."""
         if self._owners is None:
             self._owners = owners
         return moved_path(self._owners, owners)

@@ -80,7 +80,7 @@ class HandUpdates:
             self._storages = None
 
     def may_take(self, parameter: torch.Tensor) -> bool:
-        """Whether a gradient that the script gives a parameter is for an update by hand, and not behind one."""
+        """Return whether a gradient that the script sets is for an update by hand, not after one."""
         number = id(parameter)
         if number in self._held:
             return False

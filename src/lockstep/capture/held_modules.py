@@ -1,4 +1,4 @@
-"""Every module whose tensors are worth a look: those that were met, and those that the process holds beside them.
+"""Find every module of the process whose tensors may matter: recorded ones, and others beside them.
 
 Beside are a mean of weights, a target network, a teacher, the other half of a pair of networks. They are called by
 their class, and by how many of it were made before, whether these live or not: what Python has collected by now is left

@@ -80,7 +80,7 @@ class HeldRows:
 
 
 class TopResults:
-    """What is left of what the calls outside of all others have made, in a step that may turn out to be none."""
+    """The results of outermost calls, in a step that may turn out to be none."""
 
     def __init__(self) -> None:
         self._has_calls = False

@@ -1,4 +1,4 @@
-"""What a training's objects hold: tensors, arrays and settings, each with the path that a script would write.
+"""Collect the tensors, arrays and settings that objects hold, each by the path that a script would write.
 
 Nothing of the script's is called: attributes are read where Python keeps them, never by `getattr`, properties or a
 container's own methods. Nothing is named by an address, or in the order of a set.
@@ -68,7 +68,7 @@ _PLAIN_OF_TYPES = (types.SimpleNamespace,)
 
 @dataclass(slots=True)
 class Holdings:
-    """What was found: tensors by path, settings, and what a bound has cut off, in words."""
+    """The tensors by path, the settings, and the parts that a bound has cut off, in words."""
 
     tensors: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     settings: list[HeldSetting] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is told elsewhere.
+    """The tensors that other parts of the recording hold already.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Walk:
         self._children = 0
 
     def through(self, roots: Iterable[tuple[str, object]]) -> Holdings:
-        """What these hold, by their paths."""
+        """Return the tensors and settings that these objects hold, by their paths."""
         for path, value in roots:
             try:
                 self._wait(path, value, depth=0)

@@ -1,4 +1,4 @@
-"""When it is kept what a training becomes behind its recorded steps, and where that is written."""
+"""Digest and write the state of the process after the first and last recorded step, and at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.store.writer import RankWriter
 
 
 class KeptStates:
-    """Keeps what the process holds behind the first and the last recorded step, and at its end.
+    """Keeps the state of the process after the first and the last recorded step, and at its end.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class KeptStates:
         return {} if self._afterwards is None else self._afterwards.recorded()
 
     def write_end(self, writer: RankWriter, manifest: RankManifest) -> None:
-        """Add what the training became behind its recorded steps to a recording that was closed."""
+        """Add the end of the training to a recording that was closed."""
         afterwards, why_not = self._afterwards, ""
         if afterwards is not None and not (self._recording.options.exit_after or writer.failure):
             with Silence(self._recording.fail):

@@ -1,4 +1,4 @@
-"""What a kernel may depend on besides its arguments: how they lie in memory, what was set around it, random numbers."""
+"""Everything a kernel depends on besides its arguments: memory layout, settings, random state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 
 def conditions_now(gradients: bool) -> str:
-    """What is set around a call, as `lockstep.store.context_texts` writes it."""
+    """Return the settings around a call, as `lockstep.store.context_texts` writes them."""
     if not torch._C._is_any_autocast_enabled():
         return "grad" if gradients else "no_grad"
     autocast = tuple((device, dtype_name(dtype)) for device, dtype in autocast_dtypes().items())

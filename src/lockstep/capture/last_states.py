@@ -1,4 +1,4 @@
-"""What modules and optimizers hold when they go, or when the process ends: whichever comes first.
+"""Digest modules and optimizers when they are deleted, or when the process ends.
 
 A script's model is gone when Python runs what is registered for its exit, where it was made inside of a function. So
 each module is referred to weakly, and the dictionaries of its own tensors are held until it goes: tensors live exactly
@@ -74,7 +74,7 @@ HeldIn = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Held]]
 
 @dataclass(frozen=True, slots=True)
 class OptimizedNames:
-    """What the parameters of an optimizer are called: path of the module and full name, by identity.
+    """The names of an optimizer's parameters: path of the module and full name, by identity.
 
     `held_by_modules` are those that a watched module holds, so that they are taken from there; `optimizer` stands
     before the place of one that has no name.

@@ -1,4 +1,4 @@
-"""The losses after the recorded steps: what each backward begins from, read without waiting for a device.
+"""Keep the losses after the recorded steps, without waiting for a device.
 
 One Python call a backward is all that is left of recording then. Losses on the host are read at once; those of other
 devices are kept as they are and read many at a time.

@@ -58,7 +58,7 @@ def _refuse(value: Any, error: Exception) -> None:
 
 
 def values_refused() -> list[NotSeen]:
-    """What was left out since this was called last."""
+    """Return the values that were left out since the last call."""
     gaps = [
         NotSeen(f"what a value of type {kind} holds", f"it raised as it was looked at: {error}")
         for kind, error in _refused.items()

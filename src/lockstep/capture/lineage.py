@@ -1,4 +1,4 @@
-"""Which process of a recorded command this is: what tells it from others that train without a rank.
+"""Identify a process of a recorded command among others that train without a rank.
 
 Processes that start at once make their directories in any order. What stays from run to run is how each was started:
 its command line, and its number among the children of its parent.
@@ -40,7 +40,7 @@ def _after_fork_in_child() -> None:
 
 
 def lineage() -> str:
-    """The number of this process among its parent's children behind those of the processes above it: `/2/1`.
+    """Return this process's number among its parent's children, after those of the processes above: `/2/1`.
 
     `ANY_WORKER` stands for a worker of a pool; `/` is a process that no Python process has forked or started by
     `multiprocessing`.

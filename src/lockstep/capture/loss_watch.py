@@ -1,4 +1,4 @@
-"""A training of which only the losses are heard, until they part from what they may be: then a step is recorded."""
+"""Listen to losses alone, until one differs from its expected value; then record a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO
 
 from lockstep.capture.later_losses import LaterLosses
 from lockstep.capture.setup import rank_and_world_size
-from lockstep.core.followed_losses import (
+from lockstep.following.followed_losses import (
     LossComparison,
     ask_to_record,
     end_line,

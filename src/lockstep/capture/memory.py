@@ -1,4 +1,4 @@
-"""The memory behind a tensor: whether it is still there, and whether a version can tell that it changed.
+"""The memory of a tensor: does it still exist, and can a version tell that it changed?
 
 A version counts what torch's operators write. Nothing counts what is written by others: a loader that fills one NumPy
 array again and again, a collective, an extension that was given an address. Memory that others can write to is known by
@@ -166,7 +166,7 @@ def is_lent(storage: torch.UntypedStorage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What was seen of a tensor on the host at a glance: of its elements, or of the storage around strided ones."""
+    """A quick look at a tensor on the host: its elements, or the storage around strided ones."""
 
     needed_bytes: int
     """How large its storage has to be."""
@@ -214,7 +214,7 @@ class FoundMemory:
         self.look_at(storage)
 
     def look_at(self, storage: torch.UntypedStorage) -> None:
-        """What is there now is known of: found, or written by what is recorded."""
+        """Note that the present content is known: found, or written by recorded code."""
         self._place, self._seen = storage.data_ptr(), self._glance_at(storage)
 
     def was_filled(self, storage: torch.UntypedStorage) -> bool:

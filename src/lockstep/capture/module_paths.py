@@ -262,7 +262,7 @@ def _holds(module: Module, tensor: torch.Tensor) -> bool:
 
 
 def without_wrappers(module: Module) -> Module:
-    """What stands inside of all wrappers around it."""
+    """Return the module inside of all wrappers."""
     for name, child in module._modules.items():
         if child is not None and _is_transparent(module, name):
             return without_wrappers(child)

@@ -1,4 +1,4 @@
-"""Which calls begin a step, and which show that what came before was none; see `lockstep.capture.steps`."""
+"""Tell which calls begin a step, and which show that earlier ones were none; see `lockstep.capture.steps`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizers of a process: what each got and made of it, and when all have stepped that take part."""
+"""The optimizers of a process: the inputs and results of each, and the end of the step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lockstep.devices.methods import item
 
 
 class StepCounter(Protocol):
-    """Who counts steps; `Recorder` is the real one."""
+    """Counts steps; `Recorder` is the real one."""
 
     @property
     def session(self) -> Session | None:
@@ -78,7 +78,7 @@ class _Update:
 
 
 class StepTally:
-    """Counts the steps of one optimizer behind the last recorded one: how long the training was.
+    """Counts the steps of one optimizer after the last recorded one: the length of the training.
 
     Those of a compiled optimizer are not counted: a number that changes would have it compiled anew.
     """
@@ -219,17 +219,17 @@ class Optimizers:
         ]
 
     def trained_now(self) -> list[torch.Tensor]:
-        """What optimizers hold, without those that look as if an earlier training of this process had left them."""
+        """Return the optimizers' parameters, without those left by an earlier training of this process."""
         every = self.trainers.taking_part()
         begun = [item for item in every if item not in self._from_before or not item.state]
         return _held_by(begun or every)
 
     def identities(self) -> frozenset[int]:
-        """What the optimizers hold, by identity."""
+        """Return the tensors that the optimizers hold, by identity."""
         return frozenset(map(id, _held_by(self.trainers.taking_part())))
 
     def idle_identities(self) -> frozenset[int]:
-        """What only such optimizers hold as have never stepped, by identity."""
+        """Return the tensors that only optimizers hold which have never stepped, by identity."""
         every = self.trainers.taking_part()
         stepping = [one for one in every if one in self._ever_stepped]
         idle = [one for one in every if one not in self._ever_stepped]

@@ -1,4 +1,4 @@
-"""What torch really runs where a script has put a function of its own in the place of torch's.
+"""Find torch's own function where a script has replaced it.
 
 A function of torch asks the modes on the stack before it does its work, and names itself by the attribute that it is
 found at. Where a script has wrapped that attribute, the script's wrapper has been called already, calls torch's own

@@ -1,4 +1,4 @@
-"""What a script's own variables lead to at the end of a training: tensors, arrays, modes and settings.
+"""Collect tensors, arrays, modes and settings that a script's own variables lead to at the end of a training.
 
 Variables of the functions that hold the training's loop are gone when the process ends, so these are looked at when
 each of the functions returns. Variables of files are looked at when the recording is closed. Of everything there is
@@ -155,7 +155,7 @@ class Outside:
 
     @property
     def not_seen(self) -> str:
-        """What was not looked at, "" where all was."""
+        """Words about variables that were not looked at, "" if all were."""
         if self._failures:
             error = self._failures[0]
             return f"{type(error).__name__}: {error}"

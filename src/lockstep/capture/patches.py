@@ -24,7 +24,7 @@ class Patch:
         self._stays = False
 
     def put(self) -> None:
-        """Replace the attribute, unless ours is still behind what somebody else put in its place."""
+        """Replace the attribute, unless a later patch by somebody else still calls ours."""
         if not self._stays or vars(self._owner)[self._name] is self._original:
             self._original = vars(self._owner)[self._name]
             self._ours = self._wrap(self._original)

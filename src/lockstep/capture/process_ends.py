@@ -1,4 +1,4 @@
-"""Ends of a process that run nothing of Python's own end: what was recorded is written before them."""
+"""Write the recording before a process ends in a way that skips Python's own end."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class RankRecording:
         return self.session
 
     def set_aside(self) -> None:
-        """What was recorded of this step may not be of it: it begins with what comes now, or later."""
+        """Set aside the rows of this step: it may begin with the next call, or later."""
         with self._beginning:
             session, manifest = self.written, self.manifest
             if not self.steps.is_uncertain or session is None or manifest is None:
@@ -247,7 +247,7 @@ class RankRecording:
         )
 
     def close(self, behind: Callable[[], Tables]) -> None:
-        """Close the session: what is left is written while the training goes on; `behind` gives tables to add."""
+        """Close the session; the rest is written while the training goes on. `behind` gives tables to add."""
         if self.written is None or self.manifest is None:
             return
         writer, manifest = self.written.writer, self.manifest
@@ -298,7 +298,7 @@ class RankRecording:
         self.release()
 
     def discard(self) -> None:
-        """It holds no training: leave nothing behind."""
+        """Remove the recording, because it holds no training."""
         self.began = False
         shutil.rmtree(self.rank_directory, ignore_errors=True)
 

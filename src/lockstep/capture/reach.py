@@ -29,7 +29,7 @@ def modules_reached(
 
 
 def compiled_name(function: Callable[..., Any]) -> str:
-    """What a compiled function is called where it is recorded as one operator."""
+    """Return a compiled function's name as one recorded operator."""
     return f"torch.compile({getattr(function, '__qualname__', type(function).__name__)})"
 
 

@@ -331,7 +331,7 @@ class Recorder:
             self._end_and_advance(End.SAID)
 
     def forward_begins(self) -> None:
-        """A forward begins behind a backward: where the script updated its parameters, the step has ended."""
+        """End the step if a forward begins after a backward and the script has updated its parameters."""
         if not self._optimizers.at_work and self._updated_by_hand():
             self._end_and_advance(End.UPDATED_BY_HAND)
 
@@ -499,7 +499,7 @@ class Recorder:
             self.taps.remove()
         elif not self.taps.installed:  # in the midst of a call, a mode that is on does not show
             self._install_if_chosen()
-        if self._limit is not None and self._limit.ends_behind(self.steps.number):
+        if self._limit is not None and self._limit.ends_after(self.steps.number):
             self._end()
             self._limit.end()
 

@@ -1,4 +1,4 @@
-"""The recursion limit: what recording puts between two calls of the script does not count towards it."""
+"""Raise the recursion limit by the frames that recording adds between two calls of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording with `--redact`: what this process knows of machine and person, and a writer that keeps none of it."""
+"""Record with `--redact`: a writer that leaves out names and paths of this machine and person."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IN_WORDS = ("platform", "devices", "environment", "numerics", "distributed")
 
 
 def redaction_of_process(recording: Path) -> Redaction:
-    """What is to be taken out of a recording of this process, also from what is said of the recording itself."""
+    """Return the names and paths to take out of this process's recording, and out of words about it."""
     home = str(Path.home())
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME")}
     with suppress(OSError, KeyError):  # a user without a name

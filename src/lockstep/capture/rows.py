@@ -75,7 +75,7 @@ class Rows:
             self._held.hand_on(self._writer)
 
     def set_aside(self, *, keep_set_up: bool) -> None:
-        """What was recorded since the step was opened may not be of it, except for what modules look like."""
+        """Set aside the rows since the step was opened, except descriptions of modules."""
         aside, set_up = self._held, self._held.split_off_set_up()
         self._held = set_up if keep_set_up else HeldRows()
         self._aside.append(aside)

@@ -1,4 +1,4 @@
-"""One rank's recording while it grows: turns what the taps see into rows.
+"""Turn the calls that the taps see into rows of one rank's recording.
 
 The taps (`interception`) know when something is called; the recorder knows which step it is; this module knows what a
 call looks like on disk.
@@ -214,7 +214,7 @@ class Session:
         self._rows.is_certain()
 
     def set_aside(self) -> None:
-        """What was recorded since the step was opened may not be of it; `begin_step` starts it again.
+        """Set aside the rows since the step was opened; `begin_step` starts it again.
 
         In the first step that goes for names and initial parameters too: a checkpoint may have been loaded since.
         """

@@ -1,4 +1,4 @@
-"""The set-up of a training process: what a later comparison may need to explain a difference."""
+"""Note the set-up of a training process, for explaining differences later."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _asked_of(options: Options) -> dict[str, str]:
 
 
 def ended_behind(options: Options) -> str:
-    """What ends a training before its time: the option as it was given, or who follows it; "" where nothing does."""
+    """Return the reason why a training ends early: the option as typed, or its follower; "" if there is none."""
     if options.ends_when_asked:
         return FOLLOWER
     return "" if options.max_steps is None else f"{MAX_STEPS} {options.max_steps}"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lockstep.capture.silence import Silence
+from lockstep.core.content_notes import Note, NoteKind
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -46,7 +47,8 @@ def placement_of(tensor: torch.Tensor) -> str:
         for name, size in zip(names, mesh.shape, strict=True)
     )
     placed = ", ".join(map(repr, placements))
-    return f"part of {tuple(tensor.shape)}: {placed} on mesh ({', '.join(sizes)})"
+    shape = str(tuple(tensor.shape))[1:-1]
+    return str(Note(NoteKind.PART, shape, placed, ", ".join(sizes)))
 
 
 def placed_alike(one: torch.Tensor, other: torch.Tensor) -> bool:

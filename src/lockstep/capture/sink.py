@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep.capture.apart import StepsApart
+from lockstep.capture.code_frames import frames_here
 from lockstep.capture.lineage import command_line, lineage
 from lockstep.capture.rank_directories import as_json, claim_rank_directory, copy_of
-from lockstep.capture.user_code import is_of_the_user, loaded_sources, short_path
+from lockstep.capture.sink_call import Shared, SinkCall
+from lockstep.capture.user_code import loaded_sources
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.formulas import Stored
 from lockstep.core.manifest import NotSeen, OptimizerSetup, Options, RankManifest, StepSummary
@@ -43,75 +44,7 @@ from lockstep.store.writer import RankWriter
 
 Array = npt.NDArray[Any]
 
-_MOST_FRAMES = 24
-_OURS = str(Path(__file__).parents[1]) + os.sep
 _MEASURED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16}
-
-
-@dataclass(eq=False, slots=True)
-class SinkCall:
-    """A call of the open step, which takes records until the step ends.
-
-    Parameters
-    ----------
-    module, op
-        Path of the module around it, with dots, and the operator: `numpy.matmul`.
-    kind, phase
-        What is called, and in which part of the step.
-    arguments
-        Plain settings as JSON values.
-    stack
-        Where it was called, innermost frame first.
-    parent
-        The module call around it.
-    module_class
-        Class of that module.
-    """
-
-    module: str
-    op: str
-    kind: CallKind
-    phase: Phase
-    arguments: Mapping[str, Any]
-    stack: tuple[Frame, ...]
-    parent: SinkCall | None
-    module_class: str
-    sink: Sink | None = None
-    counts: Counter[tuple[Role, int]] = field(default_factory=Counter)
-    id: int = -1
-
-    def record(
-        self,
-        role: Role,
-        name: str,
-        array: Any,
-        *,
-        index: int | None = None,
-        phase: Phase | None = None,
-        argument: str = "",
-        axes: str = "",
-    ) -> None:
-        """Record one array of the call.
-
-        Parameters
-        ----------
-        role
-            What it is to the call.
-        name
-            What the code calls it ("args.0", "result"), or the full name of a parameter.
-        array
-            Its elements: an array or a number of any dtype that recordings hold, bfloat16 of `ml_dtypes` too.
-        index
-            Which of its role it is; None for the next. A gradient has the index of the input that it is of.
-        phase
-            None for that of the call; gradients of a forward call are of the backward.
-        argument
-            Which argument a parameter was ("args.1").
-        axes
-            What the axes mean, a letter each, as in "NHWC"; "" where that is not known.
-        """
-        if self.sink is not None:
-            self.sink._record(self, role, name, array, index, phase, argument, axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +286,12 @@ class Sink:
 
     def _content(self, array: Any) -> int | None:
         """The number of the content of an array; None for what no recording holds, as texts."""
+        if isinstance(array, Shared):
+            return array.content_in(self, self._content)
         value = np.asarray(array, order="C")
-        value = value.astype(value.dtype.newbyteorder("="), copy=False)
-        dtype = str(value.dtype)
+        if not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+        dtype = _name_of(value.dtype)
         if not can_store(dtype):
             return None
         writer = self._writer or self._open()
@@ -393,6 +329,8 @@ class Sink:
         """Nothing is numbered yet in the directory that comes."""
         self._contents: dict[tuple[str, tuple[int, ...], str], int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {}
+        self._known_stacks: dict[int, int] = {}
+        """By the identity of the stacks that are kept in `_stacks`."""
         self._modules_written = 0
         self._next_call, self._sequence = 0, 0
 
@@ -448,16 +386,23 @@ class Sink:
     ) -> None:
         call.id, self._next_call = self._next_call, self._next_call + 1
         place = (call.kind.value, call.phase.value, call.module, call.op)
-        stack = self._stacks.get(call.stack, -1)
-        if call.stack and stack < 0:
-            stack = self._stacks[call.stack] = len(self._stacks)
-            writer.add_stack(stack, call.stack)
+        stack = self._stack_number(writer, call.stack)
         writer.add_call(
             (call.id, self.steps_counted, call.kind.value, call.phase.value, call.module,
              call.module_class, call.op, numbers[place], call.parent.id if call.parent else -1,
              self._sequence, stack, json.dumps(call.arguments, default=str), False, "", schema.NO_CONTENT)
         )  # fmt: skip
         numbers[place] += 1
+
+    def _stack_number(self, writer: RankWriter, stack: tuple[Frame, ...]) -> int:
+        """The number of a stack, which is written once; -1 for none. To hash frames takes longer than to know them."""
+        number = self._known_stacks.get(id(stack))
+        if number is None and stack:
+            number = self._stacks.get(stack)
+            if number is None:
+                number = self._stacks[stack] = self._known_stacks[id(stack)] = len(self._stacks)
+                writer.add_stack(number, stack)
+        return -1 if number is None else number
 
     def _close_rank(self, ended_by: str) -> None:
         """The directory of the rank is whole once the writing thread is done."""
@@ -512,6 +457,12 @@ class Sink:
             writer.save()
 
 
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy takes long to name a dtype."""
+    return str(dtype)
+
+
 def _measured(value: Array, data: npt.NDArray[np.uint8], *, sketched: bool) -> tuple[Any, ...]:
     """Digest, statistics and packed sketch of an array."""
     kind = _MEASURED.get(str(value.dtype))
@@ -521,43 +472,3 @@ def _measured(value: Array, data: npt.NDArray[np.uint8], *, sketched: bool) -> t
         digest, statistics = digest_of_bytes(data), statistics_of(value)
         sketch = sketch_of(value) if sketched and value.dtype.kind in "fc" else None
     return digest, statistics, None if sketch is None else sketch.astype("<f8").tobytes()
-
-
-_hidden: dict[tuple[CodeType, tuple[str, ...]], bool] = {}
-
-
-def frames_here(hidden: tuple[str, ...] = ()) -> tuple[Frame, ...]:
-    """The stack of the caller, innermost frame first, without Lockstep's and files that begin with `hidden`."""
-    frame: FrameType | None = sys._getframe(1)
-    frames: list[Frame] = []
-    while frame is not None:
-        code = frame.f_code
-        skip = _hidden.get((code, hidden))
-        if skip is None:
-            skip = code.co_filename.startswith((_OURS, "<frozen ", *hidden))
-            _hidden[code, hidden] = skip
-        if not skip:
-            frames.append(frame_of(code.co_filename, frame.f_lineno or 0, code.co_name))
-        frame = frame.f_back
-    return innermost(frames)
-
-
-def innermost(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The innermost frames of a stack that is too long, and behind them those of the user's own code."""
-    if len(frames) <= _MOST_FRAMES:
-        return tuple(frames)
-    half = _MOST_FRAMES // 2
-    own = [frame for frame in frames[half:] if not frame.library]
-    return (*frames[:half], *own[:half])
-
-
-_names: dict[str, tuple[str, bool]] = {}
-
-
-def frame_of(file: str, line: int, function: str) -> Frame:
-    """A frame that is told by file, line and function."""
-    known = _names.get(file)
-    if known is None:
-        own = file.startswith("<") or is_of_the_user(os.path.abspath(file))  # noqa: PTH100
-        known = _names[file] = (short_path(file), not own)
-    return Frame(known[0], line, function, known[1])

@@ -1,4 +1,4 @@
-"""Lines of source around what call stacks name, as they were when the training ran: read once it is recorded."""
+"""Keep the source lines around call stacks, as they were when the training ran."""
 
 from __future__ import annotations
 

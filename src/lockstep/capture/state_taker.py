@@ -1,4 +1,4 @@
-"""Digests, statistics and sketches of what modules and optimizers hold at a moment."""
+"""Take digests, statistics and sketches of modules and optimizers at a moment."""
 
 from __future__ import annotations
 

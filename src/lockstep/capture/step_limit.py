@@ -1,4 +1,4 @@
-"""Ending a training behind so many steps, where `lockstep record --max-steps` or whoever follows it has asked to."""
+"""End a training after a step, for `lockstep record --max-steps` or a follower."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lockstep.capture.apart import is_followed
 from lockstep.capture.untraced import untraced
-from lockstep.core.last_step import LastStep, last_step_in
+from lockstep.following.last_step import LastStep, last_step_in
 
 _LEAST_PATIENCE_S = 10.0
 _PAUSE_S = 0.05
@@ -47,15 +47,15 @@ class StepLimit:
         # There from the beginning: while torch goes through its hooks none may be added.
         self._handle = register_optimizer_step_post_hook(untraced(self._stepped))
 
-    def ends_behind(self, counted: int) -> bool:
-        """Whether so many steps are all."""
+    def ends_after(self, counted: int) -> bool:
+        """Return whether this step is the last one."""
         if self._asked_in is not None:
             asked = last_step_in(self._asked_in)
             self._steps = min(self._steps, math.inf if asked is None else asked.step + 1)
         return counted >= self._steps
 
     def asked_elsewhere(self, counted: int) -> LastStep | None:
-        """What was asked for, where the step that begins now is to be the last and is recorded elsewhere."""
+        """Return the request, if the step that begins now is the last and is recorded elsewhere."""
         asked = None if self._asked_in is None else last_step_in(self._asked_in)
         return asked if asked is not None and asked.into and counted >= asked.step else None
 
@@ -93,5 +93,5 @@ class StepLimit:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer:
             self._counted += 1
-            if self.ends_behind(self._counted):
+            if self.ends_after(self._counted):
                 self.end()

@@ -1,4 +1,4 @@
-"""What a step is: when one begins, turns out to be one or none, and ends. Pure Python: no torch, no files.
+"""The states of a step: when one begins, is confirmed or dropped, and ends. Pure Python: no torch, no files.
 
 What begins a step
     The first call that builds a graph, where the step that comes is chosen: a module that may train, an operator on a
@@ -24,7 +24,7 @@ from lockstep.core.selection import StepSelection
 
 
 class State(Enum):
-    """Where recording is, between two steps or in one; see `Steps` for what leads from one to another."""
+    """The state of recording, between two steps or in one; see `Steps` for the transitions."""
 
     BETWEEN = ("no step is open", False)
     ASIDE = (
@@ -46,7 +46,7 @@ class State(Enum):
 
 
 class StepEvent(Enum):
-    """What happens to steps."""
+    """An event of a step."""
 
     BEGINS = "a call that builds a graph, where none is open"
     MODULE_CALLED = "a module is called"
@@ -57,7 +57,7 @@ class StepEvent(Enum):
 
 
 class End(Enum):
-    """What ends a step, with the place that finds it out.
+    """The cause that ends a step, with the place that detects it.
 
     An update that a gradient scaler leaves out counts as its optimizer's step.
     """
@@ -191,7 +191,7 @@ class Steps:
 
     @property
     def is_aside(self) -> bool:
-        """Whether what had begun was set aside, and nothing has begun behind it."""
+        """Whether the open step was set aside, and none has begun after it."""
         return self.state is _ASIDE
 
     @property
@@ -216,7 +216,7 @@ class Steps:
             self.state = _ON_MODULE_CALLED[self.state]
 
     def set_aside(self) -> None:
-        """What was recorded of the open step may not be of it: it begins with what comes now, or later."""
+        """Set aside the open step's rows: it may begin with the next call, or later."""
         self._happens(StepEvent.SET_ASIDE)
 
     def make_certain(self) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a call, and what it deals in: questions to torch that the taps ask."""
+"""Questions to torch that the taps ask about a call and its tensors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def in_transform() -> bool:
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """What a `torch.func` transform wrapped."""
+    """Return the tensor that a `torch.func` transform wrapped."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor

@@ -1,4 +1,4 @@
-"""Which of the threads of a process trains what is recorded, where several train models of their own.
+"""Choose the thread whose training is recorded, if several train models of their own.
 
 One training is recorded: that of the thread which comes first. A thread counts as training something else where it
 calls a model, or an optimizer, of whose parameters the recorded training has none. Threads that share its parameters

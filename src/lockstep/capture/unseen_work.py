@@ -1,4 +1,4 @@
-"""What a model computes where no step is open: rollouts, a teacher that runs before its student, a target network.
+"""Mark results of models while no step is open: rollouts, a teacher before its student, a target network.
 
 Nothing of it is recorded, and what comes of it arrives in the step from outside. But it is no batch: it follows from
 parameters, with roundoff, so it must not be held to what a loader gives.

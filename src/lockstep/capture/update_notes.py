@@ -1,4 +1,4 @@
-"""What the manifest tells of updates: optimizers with their hyper-parameters, loss scales, updates left out."""
+"""The manifest's notes on updates: optimizers with their hyper-parameters, loss scales, skipped updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user is told beside what the training prints."""
+"""Print notes to the user beside the training's output."""
 
 from __future__ import annotations
 

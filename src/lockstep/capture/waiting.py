@@ -1,4 +1,4 @@
-"""Waiting for what is still to be written when the training has ended."""
+"""Wait for unfinished writes when the training has ended."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _begun: WithoutDraws | None = None
 
 
 def without_draws(options: Options) -> WithoutDraws | None:
-    """What was asked for, begun once in a process; None where nothing was."""
+    """Begin the requested change once in a process; None if nothing was requested."""
     global _begun
     if _begun is None and (options.no_dropout or options.no_shuffle):
         _begun = WithoutDraws(options)

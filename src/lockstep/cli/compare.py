@@ -60,9 +60,12 @@ def compare(
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
 
-    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared or one crashed. Another precision
-    throughout, with no operator at fault, is 0, and 1 with --strict. What the two were set up with
-    otherwise (`set-up: threads 2 / 1`) and calls that only one of them makes are printed too.
+    Settings that differ (`set-up: threads 2 / 1`) and calls that only one of the two makes are
+    printed too.
+
+    Exit code 0 if they agree, 1 if they differ, 2 if they cannot be compared or one crashed. If the
+    only difference is another precision throughout, with no operator at fault, it is 0, or 1 with
+    --strict.
 
     \b
     lockstep compare ref cand

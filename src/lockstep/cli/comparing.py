@@ -1,4 +1,4 @@
-"""What verbs that compare share: the options that say how, and the comparison itself behind a progress bar."""
+"""The options and the comparison that all comparing verbs share, with a progress bar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OPTIONS = (
 
 
 class Compared(NamedTuple):
-    """A comparison, and the two recordings behind it."""
+    """A comparison, with its two recordings."""
 
     comparison: Comparison
     reference: Recording
@@ -124,7 +124,9 @@ def opened_in(forms: tuple[str, ...], *paths: Path | None) -> list[Recording]:
         If there are more forms than two.
     """
     if len(forms) > 2:
-        raise UsageError("--format is given three times; once is for both sides, twice for each")
+        raise UsageError(
+            "--format is given three times; give it once for both recordings, or twice, once for each"
+        )
     sides = (forms[0], forms[-1]) if forms else ("", "")
     return [
         open_recording(path, form=form)
@@ -162,7 +164,7 @@ def _calibration(path: Path) -> Recording:
     recording = open_recording(path)
     if not recording.manifest.options.calibrate:
         raise UsageError(
-            f"{path}: is no calibration; make one with lockstep record --calibrate, or give plain"
+            f"{path}: is not a calibration; make one with lockstep record --calibrate, or give plain"
             " recordings of the reference with --noise"
         )
     return recording

@@ -26,8 +26,9 @@ from lockstep.store.storage import COPYING, Storage, fetch_all, remove_recording
 def copy(origin: Path, target: Path, force: bool) -> int:
     """Copy a recording, or any folder, to object storage or back: s3://, gs://, az://, obs://, sftp://.
 
-    A lost request is tried again, and a copy that was interrupted goes on when you run it again. Manifests come last,
-    so a recording that is there in part is none. Other verbs take such a URL where they take a recording.
+    Lockstep repeats lost requests. If a copy is interrupted, run it again, and it goes on.
+    Manifests come last, so a recording of which only a part has arrived is never taken for a whole
+    one. Other verbs take such a URL wherever they take a recording.
 
     \b
     lockstep copy ref s3://bucket/ref

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from lockstep.cli import options
-from lockstep.cli.training_behind import training_command
+from lockstep.cli.training_command import training_command
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.plugins import manager

@@ -1,4 +1,4 @@
-"""What a user is told of a command while it runs, and of what came of it: one line each, beside its own output."""
+"""Print the notices about a running command, one line each."""
 
 from __future__ import annotations
 

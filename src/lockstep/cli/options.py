@@ -77,7 +77,7 @@ class Share(Budget):
         except ValueError:
             share = 0.0
         if not 0.0 < share <= 1.0:
-            self.fail(f"{text!r} is no share; write 20% or 0.2", parameter, context)
+            self.fail(f"{text!r} is not a share; write 20% or 0.2", parameter, context)
         return share
 
 
@@ -92,7 +92,7 @@ class Duration(Budget):
         """Return the seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time; write 90s, 30m or 2h", parameter, context)
+            self.fail(f"{value!r} is not a time; write 90s, 30m or 2h", parameter, context)
         return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
@@ -146,14 +146,14 @@ class Option(click.Option):
 
 
 class Default(enum.Enum):
-    """What stands in the table where each verb has a default of its own, which its help then says."""
+    """Marks an option of the table whose default each verb sets for itself."""
 
     OF_THE_VERB = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one option means wherever it stands.
+    """The meaning of one option, the same in every verb.
 
     Parameters
     ----------
@@ -319,8 +319,8 @@ forms = option(
 def memory(words: str = "") -> AddOption:
     """Return `--memory` with the default that recording has; `words` say what happens beyond it."""
     return option(
-        "--memory", "memory_bytes", words=words, default=MEMORY_BYTES, show_default="1GiB",
-        old=["--memory-bytes"],
+        "--memory", "memory_bytes", words=f"{words}  [default: 1GiB]", default=MEMORY_BYTES,
+        show_default=False, old=["--memory-bytes"],
     )  # fmt: skip
 
 

@@ -112,12 +112,14 @@ def record(
     force: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND and record its training into a directory, without changing a line of it.
+    """Run COMMAND and record its training. You change no line of it.
 
-    Works on whatever starts Python: `python train.py`, `python -m pkg`, `bash train.sh`,
-    `torchrun ...`. By default the first two steps are recorded; then the training runs on at full
-    speed. The command's output and exit code pass through; the code is 2 where the command did not
-    fail and nothing was recorded.
+    COMMAND is whatever starts Python: `python train.py`, `python -m pkg`, `bash train.sh`,
+    `torchrun ...`. Lockstep records the first two steps, or those of --steps; then the training
+    runs on at full speed.
+
+    Output and exit code are those of COMMAND. The exit code is 2 if COMMAND did not fail and
+    nothing was recorded.
 
     \b
     lockstep record -o ref -- python train.py --epochs 1
@@ -145,7 +147,7 @@ def record(
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording
     for gap in recording.manifest.not_seen:
-        say(f"not recorded is {gap.what}: {gap.reason}")
+        say(f"not recorded: {gap.what}: {gap.reason}")
     if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
         gone = code and not was_there and _is_removed(directory)

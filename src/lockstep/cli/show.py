@@ -32,11 +32,11 @@ def show(
     ranks: str,
     form: str,
 ) -> int:
-    """Show what is in a recording: the set-up, steps, ranks, sizes, and what was not seen.
+    """Show what is in a recording: set-up, steps, ranks, sizes, and the things that it could not see.
 
-    Without PATTERN the sites follow as a tree; with one, the matching sites' records with statistics, call stack and
-    arguments. PATTERN is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a
-    site as `compare` prints it.
+    Without PATTERN, Lockstep prints the sites as a tree. With one, it prints the tensors of the
+    matching sites with statistics, call stack and arguments. PATTERN is a module path, a path above
+    it, or an operator, with `*` and `?` as in a shell, or a site as `compare` prints it.
 
     \b
     lockstep show ref

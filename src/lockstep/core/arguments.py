@@ -1,4 +1,4 @@
-"""Arguments that somebody else's code passes: taken as they are meant, or refused in one sentence."""
+"""Check arguments from other people's code: take them as meant, or refuse them in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the axes of a tensor mean where several ranks hold its parts: `b s h[tp] d`, `t[cp:zigzag]`, `h[tp:partial]`.
+"""The axes of a tensor that several ranks hold in parts: `b s h[tp] d`, `t[cp:zigzag]`, `h[tp:partial]`.
 
 The notation is that of SGLang's dump comparator: an axis by its name, in brackets the axes of the mesh of ranks that it
 is spread over, the outermost first. A mesh axis that no axis names holds copies.
@@ -46,7 +46,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """What a tensor's axes mean.
+    """The meaning of a tensor's axes.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ _IN_ORDER = frozenset({How.BLOCKS.value, "natural"})
 
 
 def dims_of(text: str) -> Dims:
-    """What a text says that axes mean.
+    """Return the meaning of axes that a text states.
 
     Raises
     ------

@@ -15,7 +15,7 @@ _HERE = Path(__file__).parents[1]
 
 
 def shadow() -> str:
-    """What stands in the way of this package, in one sentence; "" where nothing does."""
+    """Return the file that hides this package, in one sentence; "" if none does."""
     package = sys.modules.get("lockstep")
     place = getattr(package, "__file__", None) or ""
     if getattr(package, "DISTRIBUTION", "") != DISTRIBUTION or Path(place).parent != _HERE:

@@ -1,4 +1,4 @@
-"""What numbers of each dtype can and cannot hold: unit roundoff, size, kind."""
+"""The range and precision of each dtype: unit roundoff, size, kind."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RecordingError(LockstepError):
 
 
 class NotARecordingError(RecordingError):
-    """The path is missing, empty, or holds something else than a recording."""
+    """The path is missing, empty, or holds something other than a recording."""
 
 
 class VersionError(RecordingError):

@@ -1,4 +1,4 @@
-"""What the exit code of a verb says; a recorded command's own code is passed on as it is."""
+"""The exit codes of all verbs; a recorded command's own code is passed on as it is."""
 
 from __future__ import annotations
 

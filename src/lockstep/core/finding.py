@@ -1,4 +1,4 @@
-"""What comparing two recordings found: metrics, findings, origins and the comparison as a whole."""
+"""The result of comparing two recordings: metrics, findings, origins and the comparison as a whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
+from lockstep.core.not_compared import NotCompared, not_compared_of
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
@@ -17,7 +18,7 @@ Axes = tuple[int, ...]
 
 
 class Outcome(str, Enum):
-    """What is said of one pair of records."""
+    """The result for one pair of records."""
 
     AGREE = "agree"
     DIFFER = "differ"
@@ -26,7 +27,7 @@ class Outcome(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What is said of two recordings."""
+    """The result for two recordings."""
 
     AGREE = "agree"
     DIVERGED = "diverged"
@@ -44,7 +45,7 @@ class Evidence(str, Enum):
 
 
 class Kind(str, Enum):
-    """What a difference is, in one word or two."""
+    """The kind of a difference, in one word or two."""
 
     FAULT = "fault"
     NOISE = "noise"
@@ -59,7 +60,7 @@ class Kind(str, Enum):
 
 
 class Instead(str, Enum):
-    """What a wrong result is, next to the right one."""
+    """The computation that explains a wrong result."""
 
     OPERATOR = "another operator"
     SETTING = "another setting"
@@ -77,7 +78,7 @@ class Instead(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the candidate computes instead, found by computing it.
+    """The candidate's computation in place of the right one, found by computing it.
 
     `share` is the part of the squared error that it explains, `1 - (residual / error)^2`, dimensionless.
     """
@@ -136,7 +137,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Finding:
-    """What is said of one pair: the outcome, the numbers, the tolerance and the reason in words.
+    """The result for one pair: outcome, numbers, tolerance and the reason in words.
 
     `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
     here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided. `kind` is
@@ -326,7 +327,7 @@ class SetupDifference:
 
 
 class Course(str, Enum):
-    """What two trainings did behind their recorded steps."""
+    """How two trainings compare after their recorded steps."""
 
     EQUAL = "equal"
     APART = "part later"
@@ -336,7 +337,7 @@ class Course(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How two trainings went on behind their recorded steps, and how far apart they ended.
+    """Two trainings after their recorded steps, and the distance of their ends.
 
     Parameters
     ----------
@@ -403,7 +404,8 @@ class Comparison:
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
-    code 1. `not_run_again` names a framework whose operators Lockstep cannot run.
+    code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
+    mapping file that were not used.
     """
 
     reference: str
@@ -417,7 +419,7 @@ class Comparison:
     missing: int
     unaligned_reference: int
     unaligned_candidate: int
-    not_compared: tuple[str, ...]
+    not_compared: tuple[NotCompared, ...]
     notes: tuple[str, ...]
     events: tuple[Event, ...] = ()
     uniform: tuple[UniformChange, ...] = ()
@@ -430,10 +432,11 @@ class Comparison:
     what_next: WhatNext | None = None
     compiled: tuple[str, ...] = ()
     not_run_again: str = ""
+    unconfirmed: str = ""
     ends: Ends | None = None
     ranks: RanksCompared = RanksCompared()
-    endings: tuple[str, ...] = ()
-    crashes: tuple[str, ...] = ()
+    endings: tuple[NotCompared, ...] = ()
+    crashes: tuple[NotCompared, ...] = ()
     is_strict: bool = False
 
     @property
@@ -448,7 +451,7 @@ class Comparison:
         return "other-precision" if self.other_precision_alone else self.verdict.value
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
-        """What a verb that compares tells a shell; the one place where that is decided.
+        """The exit code of a verb that compares; the one place that decides it.
 
         Parameters
         ----------
@@ -468,7 +471,7 @@ class Comparison:
         """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
         if not why or self.exit_code() != ExitCode.AGREES:
             return self
-        not_compared = (why, *self.not_compared)
+        not_compared = (not_compared_of(why), *self.not_compared)
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 

@@ -15,7 +15,7 @@ MEMORY_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class Options:
-    """What the recorder was asked to do; see `lockstep record --help`."""
+    """The options of the recorder; see `lockstep record --help`."""
 
     steps: str = "0:2"
     ranks: str = ""
@@ -49,10 +49,10 @@ class Options:
     finite_alone: bool = False
     """With `save` "stats", of a large tensor that is finite nothing is taken but its norm: no digest, no range."""
     ends_when_asked: bool = False
-    """Whoever follows the training may ask it to end, see `core.last_step`."""
+    """Whoever follows the training may ask it to end, see `lockstep.following.last_step`."""
     until_losses_part: bool = False
     """Only losses are heard, until one is further off than it may be: then a step is recorded, see
-    `core.followed_losses`."""
+    `lockstep.following.followed_losses`."""
     places: bool = False
     """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
     before_backward: bool = False
@@ -113,6 +113,12 @@ def was_asked_to_end(ended_by: str) -> bool:
     return ended_by in (BEFORE_BACKWARD, EXIT_AFTER, FOLLOWER) or ended_by.startswith(MAX_STEPS)
 
 
+def ended_itself(ended_by: str, code: int | None) -> bool:
+    """Return whether a process ended itself without a failure; earlier builds tell no code of `os._exit`."""
+    left = ended_by == "os._exit(0)" or (ended_by == "os._exit" and code == 0)
+    return left or ended_by.startswith("os.exec")
+
+
 MODULES = "modules"
 """What is not seen where another tool tells every operator outside of the modules that call it."""
 
@@ -156,13 +162,44 @@ HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""
 
 
+INSIDE, AT_BOUNDARY = "inside of ", "compiled: recorded at its boundary only"
+"""What is not seen of something compiled, before its name, and why."""
+
+IN_TRANSFORMS = "operators inside of torch.func transforms"
+"""What is not seen there, as tensors have no numbers."""
+
+GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS = (
+    "how parameters are gathered and gradients reduced",
+    "gradients between backward and the optimizer",
+    "updates of what other ranks own",
+)
+"""What is not seen of FSDP2, FSDP1 and ZeroRedundancyOptimizer, under which ranks hold parts of one model."""
+
+
 @dataclass(slots=True)
 class NotSeen:
-    """Something that happened but was not recorded, and why."""
+    """Something that happened but was not recorded, and why; `level` is that of the other tool that left it out."""
 
     what: str
     reason: str
     count: int = 1
+    level: str = ""
+
+    @property
+    def compiled(self) -> str:
+        """The compiled code that is recorded at its boundary alone; "" if this is about something else."""
+        is_compiled = self.what.startswith(INSIDE) and self.reason.startswith(AT_BOUNDARY)
+        return self.what.removeprefix(INSIDE) if is_compiled else ""
+
+    @property
+    def hides_operators(self) -> bool:
+        """Whether operators ran there."""
+        return self.what.startswith(INSIDE) or self.what in (IN_TRANSFORMS, OTHER_TRAININGS)
+
+    @property
+    def parts_a_model(self) -> bool:
+        """Whether each rank holds a part of the model."""
+        return self.what in (GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS)
 
 
 @dataclass(slots=True)

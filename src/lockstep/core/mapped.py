@@ -61,7 +61,7 @@ class Pages:
             _later.add(*found)
 
     def span(self, start: int, stop: int) -> tuple[mmap.mmap, int, int] | None:
-        """Where elements from start to stop are: the file, their first byte and the one behind the last."""
+        """Return the place of elements from start to stop: the file, their first byte and the end."""
         if self._file is None or start == stop:
             return None
         return self._file, self._start + start * self._width, self._start + stop * self._width

@@ -1,4 +1,4 @@
-"""The catalogue of operators: what is known of each by its name, stated once for all rooms that ask.
+"""The catalogue of operators: facts about each by its name, stated once for all packages.
 
 `operator_of` gives the record of an operator: its family (which error model it shares), its traits, and where its
 factors, its axis and the share that it drops stand among its arguments. A new fact goes into one of the tables here.
@@ -115,7 +115,7 @@ _FAMILIES = {name: family for family, names in _NAMES.items() for name in names.
 
 
 class Trait(Enum):
-    """What several operators have in common besides their families."""
+    """A property that several operators share besides their families."""
 
     VIEWS = "returns the memory that it is given"
     CASTS = "converts to another dtype"
@@ -273,7 +273,7 @@ _NEUTRAL = {"mul": 1, "multiply": 1, "div": 1, "divide": 1, "pow": 1, "add": 0, 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is known of an operator, whatever it is spelled like.
+    """The facts about an operator, however it is spelled.
 
     Parameters
     ----------
@@ -322,12 +322,13 @@ _ARITHMETIC = frozenset(
 )
 _SPELLINGS = {"truediv": "div", "floordiv": "floordivide", "mod": "remainder", "mse": "mseloss"}
 _DUNDER = re.compile(r"__(\w+)__")
+_FRAMEWORKS = {"tf": "tensorflow", "ms": "mindspore"}
 
 
 @cache
-def _tensorflow_names() -> dict[str, str]:
-    """Operators of TensorFlow that go by another name than the same one here."""
-    text = Path(__file__).with_name("tensorflow_names.csv").read_text(encoding="utf-8")
+def _names_of(framework: str) -> dict[str, str]:
+    """Operators of another framework that go by another name than the same one here."""
+    text = Path(__file__).with_name(f"{framework}_names.csv").read_text(encoding="utf-8")
     return {row["operator"]: row["name"] for row in csv.DictReader(text.splitlines())}
 
 
@@ -344,9 +345,10 @@ def canonical_name(op: str) -> str:
     >>> canonical_name("tf.BiasAdd"), canonical_name("tf.LeakyRelu")
     ('add', 'leakyrelu')
     """
-    if op.startswith("tf."):
-        bare = op.removeprefix("tf.")
-        return _tensorflow_names().get(bare, bare.lower())
+    framework = _FRAMEWORKS.get(op.partition(".")[0])
+    if framework is not None:
+        bare = op.partition(".")[2]
+        return _names_of(framework).get(bare, bare.lower())
     for prefix in ("torch.ops.aten.", "aten.", "aten::"):
         if op.startswith(prefix):
             op = op[len(prefix) :].split(".")[0]
@@ -363,7 +365,7 @@ def canonical_name(op: str) -> str:
 
 @cache
 def operator_of(op: str) -> Operator:
-    """What is known of an operator or of a module class, by its name alone.
+    """Return the facts about an operator or a module class, by its name alone.
 
     Examples
     --------

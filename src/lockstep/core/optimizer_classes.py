@@ -1,4 +1,4 @@
-"""The catalogue of optimizers: what is known of each class of `torch.optim`, and of its states and options, told once.
+"""The catalogue of optimizers: facts about each class of `torch.optim`, its states and options.
 
 `optimizer_of` gives the record of a class by the name that a call of it has. A new class is a line of the table.
 Source of all: the update rules in the documentation of each class, https://pytorch.org/docs/stable/optim.html.
@@ -43,6 +43,7 @@ _OF_LBFGS = (
 )  # fmt: skip
 
 _CLASSES = {
+    "torch.optim.Adafactor": OptimizerClass((), ("row_var", "col_var", "variance")),
     "torch.optim.Adadelta": OptimizerClass((), ("square_avg",)),
     "torch.optim.Adagrad": OptimizerClass((), ("sum",)),
     "torch.optim.Adam": OptimizerClass(*_MOMENTS, "exp_avg_sq", "torch.optim.AdamW"),

@@ -1,8 +1,9 @@
-"""What is said where the system is none of POSIX (Linux, macOS), as Windows is."""
+"""The messages on systems that lack POSIX, such as Windows, or Linux' own calls, such as macOS."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 from lockstep.core.errors import UsageError
 
@@ -24,3 +25,15 @@ def check_posix(what: str) -> None:
     """
     if not hasattr(os, "fork"):
         raise needs_posix(what)
+
+
+def check_linux(what: str) -> None:
+    """Check that the system is Linux, for work that needs `/proc` or calls that only Linux has.
+
+    Raises
+    ------
+    UsageError
+        If it is another.
+    """
+    if not sys.platform.startswith("linux"):
+        raise UsageError(f"{what} needs Linux; docs/pytorch-versions.md lists what works elsewhere")

@@ -1,4 +1,4 @@
-"""How far work has come: what is called by whoever works, and shown by whoever has a screen."""
+"""Report progress: workers call it, screens show it."""
 
 from __future__ import annotations
 

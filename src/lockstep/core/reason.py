@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 class About(str, Enum):
-    """What a clause of a reason is about."""
+    """The subject of a clause of a reason."""
 
     CAUSE = "cause"
     CLASS = "class"

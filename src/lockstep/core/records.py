@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.core.content_notes import Note, note_of
 from lockstep.core.site import CallKind, Role, Site
 
 Array = npt.NDArray[Any]
@@ -120,40 +120,12 @@ STATISTICS = tuple(
 HEADINGS = {one.name: one.heading for one in STATISTICS if one.heading}
 """The numbers that people look at, and the words over their columns."""
 
-MEMORY_AS_FOUND = "memory as it was found, not written to yet"
-"""Note of a content that means nothing: what `torch.empty` gives."""
-
-UNCOUNTED = "holds NaN or infinite elements, and how many was not written"
-"""Note of a content whose `nan_count` or `inf_count` of 1 means one or more."""
-
-FILE_MISSING = "its file is not there: "
-"""How the note of a content begins whose elements another tool should have left in a file."""
-
 BEGAN_ANEW = "began anew"
 """Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
 
 OF_LAST_FUNCTION = "grad_fn."
 """How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
 than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""
-
-PART_OF = re.compile(r"part of \(([\d, ]*)\): ")
-"""How the note of a content begins that is one rank's part of a tensor; the shape of the whole."""
-
-COPIES_DIFFER, JOINED_AS = "copies differ:", "put together as"
-JOINED = re.compile(rf"(?:{JOINED_AS}|{COPIES_DIFFER}) '(.*)'")
-"""How the note of a content is spelled that was put together of several ranks' parts, or is all of their copies along
-a first axis of its own; with the dims that say so."""
-
-COPIES_APART = "copies apart by {:.3e}"
-"""Note of a state of which ranks hold copies that have other bits: how far the furthest is from the first, relative to
-their Euclidean norms."""
-COPIES_APART_BY = re.compile(r"copies apart by (\S+)")
-
-ADDED_UP = re.compile(
-    r"added up of \d+ ranks' parts, whose roundings reach (\d\.\d{3}e[+-]\d{2,3})"
-)
-"""How the note of a content is spelled that was added up of several ranks' parts; with the Euclidean distance by which
-their roundings may move it."""
 
 COMPUTED_OUT_OF_SIGHT = "computed_out_of_sight"
 """Argument of what arrives in a step: a model has computed it where no step was open; false where Python has read
@@ -190,7 +162,7 @@ class Content:
     sketch_loader
         Reads the linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
     note
-        Why numbers are missing, or "".
+        The text of a `lockstep.core.content_notes.Note`, or "".
     loader
         Reads the whole tensor (bfloat16 and float8 widened to float32, exactly); None where it was not saved.
     """
@@ -204,6 +176,11 @@ class Content:
     sketch_loader: Callable[[], Sketch] | None = field(repr=False, default=None, compare=False)
     note: str = ""
     loader: Callable[[], Array] | None = field(repr=False, default=None, compare=False)
+
+    @property
+    def told(self) -> Note:
+        """Its note as data."""
+        return note_of(self.note)
 
     @property
     def numel(self) -> int:
@@ -287,7 +264,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What was set around a call.
+    """The settings around a call: autocast, autograd's mode and others.
 
     Parameters
     ----------

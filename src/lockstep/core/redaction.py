@@ -1,4 +1,4 @@
-"""What `--redact` takes out: paths, and the names of a person and a machine. What is compared by stays.
+"""Take paths and the names of person and machine out of a recording (`--redact`); keep all that comparing needs.
 
 Files of Python code keep their place below the project or their package (`models/net.py`), since a comparison names
 lines. Elsewhere a path becomes `[redacted]` as a whole.
@@ -25,7 +25,7 @@ _A_PATH = re.compile(r"""file://[^\s"']+|(?<![\w./<])(?:~[\w.-]*)?/(?!/)[\w.@+~-
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is known of the machine and the person.
+    """The names and paths of this machine and person, to take out.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Redaction:
         return self.relative(str(path.relative_to(max(above, key=lambda root: len(root.parts)))))
 
     def relative(self, file: str) -> str:
-        """A relative path from behind the last folder on that is called by the user or the host."""
+        """Return a path after the last folder that is named like the user or the host."""
         parts = PurePath(file).parts
         told = [place for place, part in enumerate(parts[:-1]) if self._names.search(part)]
         kept = parts[told[-1] + 1 :] if told else parts

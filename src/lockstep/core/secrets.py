@@ -1,4 +1,4 @@
-"""Secrets in what people type and programs print, masked before they are kept: `--api-key=***`.
+"""Mask secrets in commands and output before they are kept: `--api-key=***`.
 
 Two things make a text a secret. Its *shape*: what services hand out begins with a mark of theirs (`hf_`, `ghp_`), and a
 URL has its password in front of the host. Or its *name*: `--api-key`, `DB_PASSWORD=`. Names of trainings are full of

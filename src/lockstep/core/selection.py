@@ -1,4 +1,4 @@
-"""What to record: steps, ranks and patterns, parsed from what the user wrote."""
+"""Parse the steps, ranks and patterns to record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepSelection:
         Raises
         ------
         UsageError
-            If it is no list of numbers and ranges. An integer is refused: it could be a number of steps, or one step.
+            If it is not a list of numbers and ranges. An integer is refused: it could be a number of steps, or one.
 
         Examples
         --------
@@ -120,7 +120,7 @@ class RankSelection:
         Raises
         ------
         UsageError
-            If the text is no list of ranks.
+            If the text is not a list of ranks.
 
         Examples
         --------

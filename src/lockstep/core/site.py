@@ -17,7 +17,7 @@ class Phase(str, Enum):
 
 
 class Role(str, Enum):
-    """What a tensor is to its site."""
+    """The role of a tensor at its site."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -33,7 +33,7 @@ class Role(str, Enum):
 
 
 class CallKind(str, Enum):
-    """What was called."""
+    """The kind of a call."""
 
     MODULE = "module"
     OPERATOR = "operator"

@@ -1,4 +1,4 @@
-"""The linear sketch: what it is, how far it can be trusted, and its plan of signs, lanes and rows.
+"""The linear sketch: its estimator, its variance, and its plan of signs, lanes and rows.
 
 A sketch is `S x` for a fixed matrix `S` with `SKETCH_SIZE` rows, so the sketch of a difference is the difference of
 the sketches, and `|S d|` estimates the Euclidean distance of two tensors that nobody kept. Tensors of at most

@@ -1,4 +1,4 @@
-"""What a training's parameters, buffers and optimizers hold at a moment, and its losses after the recorded steps."""
+"""The parameters, buffers and optimizer state of a training at a moment, and its losses after the recorded steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Moment(str, Enum):
 
 
 class Standing(str, Enum):
-    """What a module or a parameter is to the recorded training.
+    """How a module or a parameter takes part in the recorded training.
 
     `BEFORE` is what was only there beside, and was made before recording began: a script that records itself may have
     had other trainings before, which are no part of this one. `OUTSIDE` is what only variables of the script lead to.
@@ -66,7 +66,7 @@ class StateRecord:
 
     @property
     def key(self) -> tuple[Role, str]:
-        """What tells it from others of its moment."""
+        """The key that identifies it among the states of its moment."""
         return self.role, self.name
 
 

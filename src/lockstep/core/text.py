@@ -136,7 +136,7 @@ def told_apart(left: str, right: str, most: int = 40) -> tuple[str, str]:
 
 
 def words_of(error: Exception) -> str:
-    """What an error says; "" where saying it fails, as it may for a class of the user's."""
+    """Return the text of an error; "" if making it fails, as it may for a user's own class."""
     try:
         return str(error)
     except Exception:

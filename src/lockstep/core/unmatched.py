@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedNote:
-    """What one rank says of its first recorded step.
+    """The note of one rank about its first recorded step.
 
     Parameters
     ----------

@@ -3,4 +3,4 @@
 DISTRIBUTION = "lockstep-numerics"
 """Name under which it is installed; the package is `lockstep`."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -1,1 +1,1 @@
-"""What Lockstep asks of a device: numbers about a tensor, and its bytes. Torch is imported here."""
+"""Numbers about a tensor on its device, and its bytes. Torch is imported here."""

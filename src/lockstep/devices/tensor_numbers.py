@@ -245,7 +245,7 @@ class _Totals:
         return _finite(part), low, high
 
     def statistics(self, count: int) -> Statistics:
-        """What was counted, over `count` elements."""
+        """Return the counted numbers, over `count` elements."""
         finite = count - self._nan_count - self._inf_count
         none = finite == 0
         return Statistics(

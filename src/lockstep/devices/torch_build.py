@@ -1,4 +1,4 @@
-"""What this Python's torch is and sees; `python -m lockstep.devices.torch_build` prints it as JSON."""
+"""Describe this Python's torch and its devices; `python -m lockstep.devices.torch_build` prints JSON."""
 
 from __future__ import annotations
 

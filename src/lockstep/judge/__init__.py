@@ -1,1 +1,1 @@
-"""Noise or fault: what a judge is asked and answers, and the judges that look at sizes and distances."""
+"""Decide between noise and fault: the question, the answer, and the judges by sizes and distances."""

@@ -75,7 +75,7 @@ def spread(output: Measured, item: Measured) -> float:
 
 
 def broadcast(items: Iterable[Measured], output: Measured, gain: float = 1.0) -> float:
-    """What is inherited from inputs that go into each element of the output, times `gain`."""
+    """Return the bound inherited from inputs that go into each element of the output, times `gain`."""
     return sum(scaled(gain * spread(output, item), item.possible_distance) for item in items)
 
 
@@ -118,7 +118,7 @@ def relative_bound(
 
 
 def dropout_gain(operation: Operation) -> float:
-    """What a dropout multiplies the elements by that it keeps: `1 / (1 - p)`."""
+    """Return the factor that a dropout applies to the elements it keeps: `1 / (1 - p)`."""
     argument = operation.known.dropped
     share = None if argument is None else argument.of(operation.arguments)
     dropped = float(share) if isinstance(share, (int, float)) and 0 <= share < 1 else 0.5
@@ -126,7 +126,7 @@ def dropout_gain(operation: Operation) -> float:
 
 
 def addend_gain(operation: Operation) -> float:
-    """What an addition multiplies one of its terms by: `alpha`, at least 1."""
+    """Return the factor that an addition applies to one of its terms: `alpha`, at least 1."""
     alpha = ADDEND_FACTOR.of(operation.arguments)
     return max(1.0, abs(alpha)) if isinstance(alpha, (int, float)) else 1.0
 

@@ -75,11 +75,11 @@ class CalibratedJudge:
 
     @property
     def looks_at_set_up(self) -> bool:
-        """As the judge behind it does."""
+        """As the next judge does."""
         return self._behind.looks_at_set_up
 
     def notes(self) -> Sequence[str]:
-        """Those of the judge behind it."""
+        """Return the notes of the next judge."""
         return self._behind.notes()
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
@@ -98,7 +98,7 @@ class CalibratedJudge:
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
     ) -> Judgement:
-        """Judge a parameter or a state after an optimizer step: as the judge behind does.
+        """Judge a parameter or a state after an optimizer step, as the next judge does.
 
         Updates by sign, as Adam's first, turn noise on a gradient near zero into a full step; where
         that happens differs from run to run.

@@ -235,7 +235,7 @@ def _random(operation: Operation, output: Measured) -> Bound:
 def _unknown(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
     few_roundings = Trait.FEW_ROUNDINGS in operation.known.traits
-    special = _few_roundings if few_roundings else _SPECIAL.get(operation.name)
+    special = _SPECIAL.get(operation.name, _few_roundings if few_roundings else None)
     if special is not None and inputs:
         return special(operation, output)
     if operation.name.endswith("backward") and inputs:
@@ -284,6 +284,17 @@ def _few_roundings(operation: Operation, output: Measured) -> Bound:
     return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=4.0)
 
 
+def _logarithm(operation: Operation, output: Measured) -> Bound:
+    """Its slope is 1/x: near 1, where results are small, a difference stays as large as it comes in."""
+    bound = _few_roundings(operation, output)
+    first = floats(operation.inputs)[0]
+    least = _smallest_magnitude(first)
+    if least == 0.0:
+        return bound
+    inherited = max(bound.inherited, scaled(1.0 / least, first.possible_distance))
+    return Bound(inherited, bound.rounding)
+
+
 def _quotient(operation: Operation, output: Measured) -> Bound:
     inputs = floats(operation.inputs)
     if len(inputs) == 1:
@@ -312,6 +323,7 @@ def _smallest_magnitude(item: Measured) -> float:
 
 _SPECIAL: dict[str, Rule] = {
     "exp": _exponential,
+    "log": _logarithm,
     "convolutionbackward": _convolution_backward,
     "div": _quotient,
     "divide": _quotient,

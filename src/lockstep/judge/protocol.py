@@ -1,4 +1,4 @@
-"""What a judge is asked and what it answers.
+"""The question to a judge and its answer.
 
 A judge looks at one step of the data flow at a time: what went in, what came out. It never sees the
 rest of the run, so that another source of knowledge (a calibration, a re-run in double precision)
@@ -56,7 +56,7 @@ class Operation:
 
     @property
     def known(self) -> Operator:
-        """What the catalogue says of the operator."""
+        """The catalogue's facts about the operator."""
         return operator_of(self.op)
 
     @property
@@ -121,7 +121,7 @@ class Rounding:
 
 @dataclass(slots=True)
 class Judgement:
-    """What a judge says of one output.
+    """A judge's answer about one output.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ OPEN = Judgement(math.inf, 0.0, beyond_floor=True, unexplained=False, open=True)
 
 
 def as_open(judgement: Judgement) -> Judgement:
-    """What exceeds this loose bound is not judged, rather than wrong."""
+    """Return the judgement with results beyond this loose bound as not judged, rather than wrong."""
     if not judgement.unexplained:
         return judgement
     return replace(judgement, unexplained=False, open=True)
@@ -244,7 +244,7 @@ class Judge(Protocol):
         """Whether a difference in how modules are set up is an origin too; else what tensors hold alone decides."""
 
     def notes(self) -> Sequence[str]:
-        """What could not be judged as it should have been, in sentences."""
+        """Return notes about calls that could not be judged as they should have been, in sentences."""
 
     def operator(self, operation: Operation, output: Measured) -> Judgement:
         """Judge one output, gradient or parameter gradient of an aligned call."""

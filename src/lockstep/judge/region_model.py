@@ -1,4 +1,4 @@
-"""The error model of a region: how far what leaves a chain of calls without partner may be off by rounding alone.
+"""The error model of a region: the largest rounding error of a chain of calls without partner.
 
 One run writes an operator out by hand where the other calls a fused one; no call of the one corresponds to a call of
 the other, but each side's calls are there with the sizes of all that they made. So each side's own error is followed

@@ -1,8 +1,8 @@
-"""What rounding makes of a sum that several ranks hold the summands of."""
+"""Bound the rounding of a sum whose summands several ranks hold."""
 
 from __future__ import annotations
 
-from lockstep.core.records import ADDED_UP
+from lockstep.core.content_notes import NoteKind
 from lockstep.measure.measured_pair import Measured
 
 
@@ -17,11 +17,11 @@ def rounded_parts(output: Measured) -> float:
     Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2 (sums in any order).
     """
     notes = (
-        record.content.note
+        record.content.told
         for record in (output.pair.reference, output.pair.candidate)
         if record is not None
     )
-    return sum(float(found[1]) for note in notes if (found := ADDED_UP.fullmatch(note)))
+    return sum(float(one.fields[1]) for one in notes if one.kind is NoteKind.ADDED_UP)
 
 
 __all__ = ["rounded_parts"]

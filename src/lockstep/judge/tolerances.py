@@ -11,27 +11,26 @@ SINGLE = 2.0**-24
 # --- The error model -------------------------------------------------------------------------------------------------
 
 USUAL_GAIN = 4.0
-"""If the inputs are too far apart for any bound, a difference counts as explained up to this relative amplification
-by one operator. Usual ones are near 1 (`lockstep.locate.precision`: noise passes a matmul with a gain near 1);
-differences that grow further are not judged."""
+"""If the inputs are too far apart for any bound, a difference counts as explained up to this relative amplification by
+one operator (`lockstep.locate.setups.precision`: noise passes a matmul with a gain near 1); larger differences are not
+judged."""
 
 NOISE_MARGIN = 4.0
-"""Tolerance of an output as a multiple of the bound on the roundings at its site. A calibrated floor needs 2
-(16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds here are looser than a calibration."""
+"""Tolerance of an output as a multiple of the bound on the roundings at its site. A calibrated floor needs 2 (16-bit)
+to 5 (fp32), measured on a 12-layer transformer; the bounds here are looser."""
 
 DRAWN_ROUNDINGS = 3.0
-"""Roundings in single precision, `NOISE_MARGIN` times, of a number that nothing recorded was computed to: a weight or
-a batch drawn by `sqrt(-2 log u) cos(2 pi v)`. Vector libraries give each of the three functions within 3.5 units in
-the last place, that is 7 unit roundoffs (SLEEF, "u35" functions); together 12 on random signs, beside one of the
-result. Seen between PyTorch's AVX2 and scalar kernels: 4.3 unit roundoffs."""
+"""Roundings in single precision, `NOISE_MARGIN` times, of a number drawn by `sqrt(-2 log u) cos(2 pi v)`. Vector
+libraries give each function within 3.5 units in the last place, 7 unit roundoffs (SLEEF, "u35" functions); together
+12. Seen between PyTorch's AVX2 and scalar kernels: 4.3 unit roundoffs."""
 
 NUMBER_GAIN = 4.0
 """Factor by which an operator may enlarge the distance of a number among its arguments, such as an exponent."""
 
 INHERITED_MARGIN = 2.0
-"""Tolerance as a multiple of the bound that the inputs give. Both distances may be sketched, each with at most 4.6
-% standard deviation, 20 % off once in 1e5 (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved
-tensors of sound pairs was 1.33."""
+"""Tolerance as a multiple of the bound that the inputs give. Both distances may be sketched, each with at most 4.6 %
+standard deviation (`lockstep.core.sketch`); the largest ratio seen among some 20 000 moved tensors of sound pairs was
+1.33."""
 
 SETTING_MARGIN = 0.05
 """Noise margin where a non-tensor argument differs while all inputs are bitwise equal: then hardly anything but the
@@ -56,7 +55,7 @@ SKETCHED_ALIKE = 1.2
 (`lockstep.core.sketch`)."""
 
 DEFAULT_CONDITION = 32.0
-"""Relative condition number of an operator of which nothing is known, and its roundings in unit roundoffs. On 108
+"""Relative condition number of an unknown operator, and its roundings in unit roundoffs. On 108
 sound pairs (1 thread against 2, oneDNN off) of eight small networks the largest condition seen was 13, at a batch
 norm, and the most roundings 8, at a GRU."""
 
@@ -70,10 +69,9 @@ UPDATE_ROUNDINGS = 16.0
 """Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
 
 OTHER_DIRECTION = 0.95
-"""How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Updates by
-sign, as Adam's first, turn noise on a gradient that is zero but for rounding into a full step: in attention whose
-three biases are one parameter a third of the elements are so, and half of them flip, `sqrt(4 / 6) = 0.82`. An update
-that is lost is 1 apart, one of the wrong sign 2."""
+"""How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Adam's first
+update turns noise on a gradient that is zero except for rounding into a full step: in attention whose three biases are
+one parameter, `sqrt(4 / 6) = 0.82`. An update that is lost is 1 apart, one of the wrong sign 2."""
 
 SATURATED_EXPONENT = 16.0
 """Largest exponent that still passes its error on: beyond, softmax and its kin are flat. Masks hold far larger
@@ -83,8 +81,8 @@ UNKNOWN_GAIN = 4.0
 """Gain of a relative error by an unknown operator."""
 
 FACTOR_ELEMENTS = 4096
-"""Elements from which on a result that one run has longer by a factor is told from noise by its direction. Chosen: in
-sound trainings on three kinds of processor the differences of such results had some hundred dimensions at least."""
+"""Elements from which on a result that is longer by a factor is told from noise by its direction. Chosen: in sound
+trainings on three kinds of processor the differences had some hundred dimensions at least."""
 
 ALONG_THE_RESULT = 0.5
 """Share of a difference that must lie along the result for it to be a factor. Seen in sound trainings: 0.45 at most."""
@@ -92,13 +90,13 @@ ALONG_THE_RESULT = 0.5
 # --- The ends of trainings -------------------------------------------------------------------------------------------
 
 PARTED_STEPS = 8
-"""Steps from the first loss that differs on within which a loss must be `sqrt(unit roundoff)` off for more than
-rounding to have parted two runs that were equal bit by bit until then. A rounding starts at the unit roundoff, 6e-8 in
-single precision, and would have to grow 4096 times in eight steps."""
+"""Steps from the first loss that differs within which a loss must be `sqrt(unit roundoff)` off for more than rounding
+to have parted two equal runs. A rounding starts at 6e-8 in single precision, and would have to grow 4096 times in
+eight steps."""
 
 END_ROUNDINGS = 8.0
-"""Roundings of a state that follows trained parameters, such as a mean of weights, if these are equal bit by bit
-until the end; and one more per step, as the square root of their number, since independent roundings add up so."""
+"""Roundings of a state that follows trained parameters, such as a mean of weights, if these are equal bit by bit until
+the end; independent roundings add up as the square root of the number of steps."""
 
 FOLLOWING_NOISE = 4.0
 """If the recorded steps differ by noise, other state of the process may be off by this multiple of the largest
@@ -115,12 +113,12 @@ CALIBRATION_MARGIN_16_BIT = 2.0
 
 CALIBRATION_FLOOR_SHARE = 0.25
 """Share of the noise floor for equal inputs that stays allowed: the error model's bound without its margin. Random
-rounding is injected at results only; an operator that rounds more inside (a long sum) is covered by it. Convolutions,
-whose kernels may take algorithms that lose a digit, keep all of it."""
+rounding is injected at results only; this covers roundings inside (a long sum). Convolutions, whose kernels may lose a
+digit, keep all of it."""
 
 ILL_CONDITIONED = 30.0
-"""Relative amplification from which on a site counts as ill-conditioned; an operator of which nothing is known is
-given as much by the error model (`DEFAULT_CONDITION`)."""
+"""Relative amplification from which on a site counts as ill-conditioned; the error model gives as much to an unknown
+operator (`DEFAULT_CONDITION`)."""
 
 # --- The fixed rule --------------------------------------------------------------------------------------------------
 
@@ -143,41 +141,37 @@ KERNEL_ROUNDINGS = 16.0
 are good to a few units in the last place. Of 16-bit results it is not: they are computed wider, and rounded once."""
 
 ACTIVATION_ROUNDINGS = 4.0
-"""Unit roundoffs of one, the range of tanh and sigmoid, that a sound fp32 kernel's activation is off inside a recurrent
-layer, as a root mean square. By the CUDA C++ Programming Guide's table of maximum errors an exponential is off by up to
-2 units in the last place, a fast division by up to 2, and the sum between them rounds by half a one. A sigmoid
-`1 / (1 + exp(-x))` near 1/2 hands on half of the exponential's error, and is off by `(2 / 2 + 1/2 + 2) / 2` units of
-one at most; `tanh(x) = 2 sigmoid(2 x) - 1` by twice that, 7 roundoffs, however small it is: `7 / sqrt(3) = 4` where
-errors are spread evenly. Steps and layers carry them on, as the square root of their number at most while they are
-independent and gates let at most all through (Higham and Mary, A new approach to probabilistic rounding error analysis,
-SIAM J. Sci. Comput. 41, 2019)."""
+"""Unit roundoffs of one, the range of tanh and sigmoid, that a sound fp32 kernel's activation is off inside a
+recurrent layer, as a root mean square. By the CUDA C++ Programming Guide's table of maximum errors, exponential and
+fast division are off by up to 2 units in the last place each, so a sigmoid by `(2 / 2 + 1/2 + 2) / 2` units of one,
+and `tanh(x) = 2 sigmoid(2 x) - 1` by twice that, 7 roundoffs: `7 / sqrt(3) = 4` where errors are spread evenly. Steps
+and layers carry them on as the square root of their number at most (Higham and Mary, SIAM J. Sci. Comput. 41,
+2019)."""
 
 SMALLEST_STATE = 2.0**-5
-"""Root mean square of a recurrent layer's states below which its activations may be off no more in proportion. Chosen:
-states of layers as torch sets them up are of 0.04 to 0.5, and smaller ones would let a wrong layer pass."""
+"""Root mean square of a recurrent layer's states below which the relative tolerance of its activations does not grow
+any more. Chosen: states of layers as torch sets them up are of 0.04 to 0.5."""
 
 QUIET_ROUNDINGS = 4.0
 """Unit roundoffs of the result's norm that need no second look."""
 
 QUIET_UPDATE_ROUNDINGS = 4.0
-"""Unit roundoffs of the parameter that an update may always leave and needs no second look: one where weight decay
-shrinks it, one where the step is added, each up to once more in a fused kernel. `UPDATE_ROUNDINGS` bounds a whole
-update where nothing is run again."""
+"""Unit roundoffs of the parameter that an update may always leave: one where weight decay shrinks it, one where the
+step is added, each up to once more in a fused kernel."""
 
 SENTINEL_MAGNITUDE = 2.0**20
 """Magnitude, in units of the median, from which on elements count as a population of their own: an attention mask's
 -3e38 and -1e9 would hide any fault in the scores beside them."""
 
 LOCAL_MARGIN = 8.0
-"""How many times the noise of a sound kernel another sound kernel may be off, in fp32. Sound kernels differ by the
-order of summation: on 6 500 outputs of six networks (1 thread against 2, oneDNN on and off) none was off by more than
-1.7 times the noise of a re-run and one roundoff. More than a calibration's 5: that has drawn every rounding anew,
-this knows one re-run."""
+"""How many times the noise of a sound kernel another sound kernel may be off, in fp32. On 6 500 outputs of six
+networks (1 thread against 2, oneDNN on and off) none was off by more than 1.7 times the noise of a re-run and one
+roundoff. More than a calibration's 5: that has drawn every rounding anew, this knows one re-run."""
 
 LOCAL_MARGIN_16_BIT = 2.5
 """The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own arbiter between
-kernels uses 2, and 3 for small tensors). Correct kernels differ most here: a bf16 convolution summed over the
-images in bf16 is 2 to 4 times as far off as one rounded once, so this machine's plain kernels are asked besides."""
+kernels uses 2, and 3 for small tensors). A bf16 convolution summed in bf16 is 2 to 4 times as far off as one rounded
+once, so Lockstep also runs this machine's plain kernels."""
 
 FEW_ELEMENTS = 3.0
 """Few elements may be lucky in one kernel and not in the other: both margins grow by `1 + 3 / sqrt(n)`, n the number
@@ -197,9 +191,8 @@ FEW_MISROUNDED = 8.0
 """Elements that may be misrounded besides, for small tensors."""
 
 BIAS_DEVIATIONS = 6.0
-"""Standard deviations that the mean error of a 16-bit result may be off zero. By Hoeffding's inequality (JASA 58, 1963)
-a result whose errors have either sign by chance exceeds it once in 3e7. A kernel that truncates has a mean of half a
-unit in the last place and a root mean square of `1 / sqrt(3)` units: it is told from 48 elements on."""
+"""Standard deviations that the mean error of a 16-bit result may be off zero. By Hoeffding's inequality (JASA 58,
+1963) errors of either sign by chance exceed it once in 3e7. A kernel that truncates is told from 48 elements on."""
 
 FEW_CARRIERS = 64.0
 """Elements that carry an error up to which one draw of noise may happen to be small."""
@@ -217,7 +210,7 @@ UPDATE_MARGIN = 4.0
 
 NUMBERS_ALIKE = 64 * 2.0**-23
 """Relative distance up to which two numbers of Python may be one, rounded otherwise: some roundings of single
-precision, as numbers have that were taken from tensors. As `lockstep.align.settings` takes it."""
+precision."""
 
 MASK_MAGNITUDE = 1e4
 """Magnitude from which on two results of one sign both mean `left out`: masks are -inf, -3.4e38, -1e9 or -1e4."""
@@ -255,8 +248,8 @@ LEAST_MEMBERS = 2
 """Modules, or sites, that a class of changes needs: one alone is a single difference."""
 
 CLASS_COVERED = 0.8
-"""Share of a family's sites, or of an operator's, that must show a change for it to be one of all of them: a tensor
-of few elements, or one that happens to hold round numbers, may not show how it was rounded."""
+"""Share of a family's sites, or of an operator's, that must show a change for it to be one of all of them: a tensor of
+few elements, or of round numbers, may not show it."""
 
 CLASS_ALIKE = 4.0
 """How many times the largest or median excess of a class a site of the same family may be off and still belong to it:
@@ -269,9 +262,8 @@ OPERAND_FORMATS = (("fp16 or TF32", 2.0**-11), ("HF32", 2.0**-12), ("bf16", 2.0*
 """Formats that matmul units round operands to, and their unit roundoff."""
 
 OPERAND_ROUNDING = 0.59
-"""Relative error of a sum of products whose factors are both rounded, in units of roundoff: a rounding is uniform
-within half a unit of an even logarithm of significands, root mean square `sqrt((1 - 1/4) / (6 ln 2)) = 0.42`; two
-factors make `sqrt(2)` of it, whatever the length."""
+"""Relative error of a sum of products whose factors are both rounded, in units of roundoff: one rounding has a root
+mean square of `sqrt((1 - 1/4) / (6 ln 2)) = 0.42`; two factors make `sqrt(2)` of it, whatever the length."""
 
 CLASS_NEAR = 2.5
 """How many times more or less than expected a matmul of a class may add. In two emulated networks the factor was
@@ -285,12 +277,12 @@ STRAY_ROUNDINGS = 32.0
 otherwise are off by one or two, and at many elements."""
 
 STRAY_SCALE = 0.25
-"""Part of a typical element, the root mean square, that counts as the size of those below it. Chosen: the
-difference of two numbers that cancel has their roundings, eight of a typical element at most."""
+"""Part of a typical element, the root mean square, that counts as the size of those below it. Chosen: a difference
+that cancels has roundings of eight of a typical element at most."""
 
 STRAY_ELEMENTS = 1e-3
 """Share of elements that may differ at all where single ones are looked at. Chosen: sound kernels in 16 bit were seen
-to round 0.1 % of their results otherwise at most, by one rounding; those that compute otherwise far more."""
+to round 0.1 % of their results otherwise at most, by one rounding."""
 
 # --- Origins and their causes ----------------------------------------------------------------------------------------
 
@@ -306,13 +298,13 @@ SECOND_ORIGIN = 4.0
 """After an origin, a tensor counts as a second origin if it is beyond its tolerance by this factor."""
 
 SAME_TENSOR = 0.01
-"""Relative distance up to which two aligned tensors are one and the same, also where a module is rebuilt around
-them: tensors aligned by chance are as far apart as any two (as `lockstep.align.likeness` takes it)."""
+"""Relative distance up to which two aligned tensors are the same, also where a module is rebuilt around them (as
+`lockstep.align.likeness` takes it)."""
 
 UPDATE_SIZE_LIMITS = ((1e-4, 1.01), (1e-2, 1.05))
 """Relative gradient difference up to which a parameter counts, and how far apart the pooled update sizes of these
-parameters may then be; the first line that finds parameters decides. Largest ratios on 230 updates of sound pairs:
-1.0002 and 1.016."""
+parameters may then be; the first line that finds parameters decides. Largest ratios on 230 sound updates: 1.0002 and
+1.016."""
 
 NOT_ZEROED_SHARE = 0.9
 """Share of the gradients that must hold the step before's for all to count as not zeroed."""
@@ -340,8 +332,8 @@ LEFT_OVER = 0.05
 
 EXPLAINED_MARGIN = 3.0
 """Times the noise seen at a result (the reference's, that of a re-run in its dtypes, at least one rounding) that an
-explanation may leave. The candidate's kernel is another than the reference's and adds in another order; noise of two
-orders of one sum differs by less than 2 (`LOCAL_MARGIN`), and a fault is mostly computed before that sum."""
+explanation may leave. Noise of two orders of one sum differs by less than 2 (`LOCAL_MARGIN`), and a fault is mostly
+computed before that sum."""
 
 RECORDED_ROUNDINGS = 4.0
 """Unit roundoffs, times the norm, that an explanation may leave if the right result is the reference's recorded
@@ -352,15 +344,15 @@ CLEAR_OF_FLOOR = 3.0
 
 CHANCE_DIGITS = 4.0
 """Decimal digits that a right prediction has to foretell in all: effective elements of the error, less the numbers
-that were fitted, times the digits by which the error is larger than the allowed remainder. Some hundred hypotheses
-are tried for a result; a random one foretells so much once in ten thousand."""
+that were fitted, times the digits by which the error exceeds the allowed remainder. Some hundred hypotheses are tried;
+a random one foretells so much once in ten thousand."""
 
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted, or only says where an error stands, is an explanation."""
 
 NEAR_FLOOR = 64.0
-"""Multiple of its floor up to which the remainder of an explanation may be noise of its own: another setting has
-another noise, which a re-run of it in the recorded dtypes tells."""
+"""Multiple of its floor up to which the remainder of an explanation may be noise of its own, which a re-run in the
+recorded dtypes tells."""
 
 ACCUMULATED_SHARE = 0.75
 """Share of the elements that a sum rounded at each step has to foretell to noise; noise takes the others to a neighbour

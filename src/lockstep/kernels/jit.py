@@ -119,7 +119,7 @@ class _FromNumba:
 
 
 def from_numba(make: Callable[[Any], Any]) -> Any:
-    """What compiled functions may call and only Numba can make; `make` is called with Numba once it is loaded."""
+    """Return an object that compiled functions call and only Numba can make; `make` runs once Numba is loaded."""
     return _FromNumba(make)
 
 

@@ -416,7 +416,7 @@ _EACH = "int64[::1], int64[:, ::1], float64[:, ::1], float64[:, ::1])"
 def of_each_float32(
     values: Any, bits: Any, patterns: Any, ends: Any, counts: Any, sums: Any, sketches: Any
 ) -> None:
-    """Take short float32 arrays behind each other."""
+    """Take short float32 arrays one after the other."""
     _take_each((values, bits, patterns), _format32(), ends, counts, sums, sketches)
 
 
@@ -424,5 +424,5 @@ def of_each_float32(
 def of_each_float64(
     values: Any, bits: Any, patterns: Any, ends: Any, counts: Any, sums: Any, sketches: Any
 ) -> None:
-    """Take short float64 arrays behind each other."""
+    """Take short float64 arrays one after the other."""
     _take_each((values, bits, patterns), _format64(), ends, counts, sums, sketches)

@@ -1,4 +1,4 @@
-"""Who runs a compiled task: one thread, or several that share it out among themselves."""
+"""Run a compiled task on one thread, or shared out among several."""
 
 from __future__ import annotations
 

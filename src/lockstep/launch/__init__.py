@@ -1,4 +1,4 @@
-"""Running a command under the recorder, and what is told of it while it runs."""
+"""Run a command under the recorder, and report its progress."""
 
 from lockstep.launch.events import (
     Ended,

@@ -9,7 +9,7 @@ _PROC = Path("/proc")
 
 
 class Descendants:
-    """What a process has started, and what that has started.
+    """The processes that a process has started, and their children.
 
     A process whose parent ended before anybody looked is missed. One that was seen before is not read again.
 
@@ -48,7 +48,7 @@ def parent_of(number: int) -> int:
 
 
 def numbers_inside(number: int) -> set[int]:
-    """What a process may call itself: in a container it has another number."""
+    """Return the numbers that a process has for itself: in a container it has another one."""
     for line in _read(number, "status").splitlines():
         if line.startswith(b"NSpid:"):
             return {int(word) for word in line.split()[1:]}
@@ -66,7 +66,7 @@ def command_of(number: int) -> list[str]:
 
 
 def environment_of(number: int) -> dict[str, str] | None:
-    """What a process was started with, None where it may not be read."""
+    """Return the environment that a process was started with, None if it may not be read."""
     data = _read(number, "environ")
     if not data:
         return {} if _may_read(number) else None

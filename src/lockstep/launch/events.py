@@ -1,4 +1,4 @@
-"""What is told of a command while it runs, one event after the other; each is a line of JSON where that is wanted."""
+"""The events of a running command, one after the other; each can be a line of JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StepsLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class StepUnreadable:
-    """What was written of a rank cannot be read, as where its process was killed while it wrote."""
+    """The files of a rank cannot be read, for example because its process was killed while it wrote."""
 
     rank: str
     reason: str
@@ -140,7 +140,7 @@ def event_line(event: Event) -> str:
 
 
 def event_from_line(line: str) -> Event:
-    """What `event_line` wrote.
+    """Return the event that `event_line` wrote.
 
     Raises
     ------

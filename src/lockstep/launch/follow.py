@@ -1,4 +1,4 @@
-"""How the steps of a running command are followed: who looks at them, how many may wait, and what that may cost."""
+"""How a running command is followed: who looks at its steps, how many may wait, and the budget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from lockstep.core.last_step import LastStep, ask_for_last_step
+from lockstep.following.last_step import LastStep, ask_for_last_step
 from lockstep.launch.kept_step import keep_step
 from lockstep.store.reader import RankRecording
 
@@ -16,7 +16,7 @@ _FOR_RECORDING = 0.25
 
 
 class WhenFull(Enum):
-    """What happens while as many steps wait to be looked at as may."""
+    """The rule for new steps while the queue of steps to look at is full."""
 
     LEAVE_OUT = "leave out"
     """The training runs on; steps that come are not recorded, and counted."""
@@ -45,8 +45,8 @@ class WrittenStep:
     number: int
     may_go_on: Callable[[], bool] | None
 
-    def end_training_behind(self, step: int) -> None:
-        """Ask all processes of the training to end behind a step, with exit code 0; needs `Follow.may_end`.
+    def end_training_after(self, step: int) -> None:
+        """Ask all processes to end after a step, with exit code 0; needs `Follow.may_end`.
 
         Ranks that train together must all be before it still: the most that any can be past `number` is one more than
         `Follow.waiting_steps`, where the training waits.
@@ -100,12 +100,12 @@ class Follow:
 
     @property
     def recording_share(self) -> float | None:
-        """What recording may take of the training's time."""
+        """The share of the training's time that recording may take."""
         return None if self.budget is None else _FOR_RECORDING * self.budget
 
     @property
     def looking_share(self) -> float | None:
-        """What looking may take of the command's time, in which what both take is contained."""
+        """The share of the command's time that looking may take; the time of both is contained in it."""
         return (
             None if self.budget is None else (1 - _FOR_RECORDING) * self.budget / (1 + self.budget)
         )

@@ -1,4 +1,4 @@
-"""What a user is to know of a command while it still runs, rather than when it has ended."""
+"""Warn about a command while it still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a command left no recording, and what of it is in none, in words."""
+"""Say why a command left no recording, or which part of it is in none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
     if traces.unwritten:
         return f"it could not be written: {traces.unwritten}"
     if recording.ranks:
-        return "; ".join(recording.missing) or "a step began, and no call of it was to be recorded"
+        return "; ".join(recording.missing) or "a step began, but none of its calls was chosen"
     if options.until_losses_part and reached is Reached.STEPS:
         return f"the training ended after {detail} steps, and none of its losses asked for a step to be recorded"
     by_hand = "for other loops use lockstep.record() in the script"
@@ -32,7 +32,7 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
         f" chosen step ({options.steps}); {by_hand}",
         Reached.STEPS: f"the training ended after {detail} steps, before a chosen one"
         f" ({options.steps}) began",
-        Reached.OTHER_RANK: f"no process was of a chosen rank ({options.ranks})",
+        Reached.OTHER_RANK: f"no process had a chosen rank ({options.ranks})",
     }[reached]
 
 

@@ -17,10 +17,10 @@ from lockstep.capture.environment import (
     trace_of,
 )
 from lockstep.core.errors import UsageError
-from lockstep.core.live_runs import announced
 from lockstep.core.manifest import Options
 from lockstep.core.posix import check_posix
 from lockstep.core.selection import StepSelection
+from lockstep.following.live_runs import announced
 from lockstep.launch.command import Command
 from lockstep.launch.descendants import started_with
 from lockstep.launch.events import Ended, Event, Started

@@ -1,1 +1,1 @@
-"""Where two runs part: the walk along the data flow, and what it names."""
+"""Find where two runs part: walk along the data flow and name the first origins."""

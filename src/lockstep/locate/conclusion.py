@@ -1,4 +1,4 @@
-"""What gathers over the ranks and steps of a comparison, and what is concluded from it."""
+"""Collect the results of all ranks and steps of a comparison, and draw the verdict from them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.finding import (
     Comparison,
     Course,
@@ -20,30 +21,31 @@ from lockstep.core.finding import (
     verdict_of,
 )
 from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART, Event
-from lockstep.core.records import FILE_MISSING, MEMORY_AS_FOUND, TensorRecord, would_differ
+from lockstep.core.not_compared import NotCompared, WhyNot
+from lockstep.core.records import TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
-from lockstep.locate.between_modules import operators_unseen
-from lockstep.locate.causes import Causes
+from lockstep.locate.causes.between_modules import operators_unseen
+from lockstep.locate.causes.causes import Causes
 from lockstep.locate.choices import flipped_choices
-from lockstep.locate.circumstances import circumstances
 from lockstep.locate.coverage import Coverage
-from lockstep.locate.dtype_changes import DtypeChanges
-from lockstep.locate.ends import ends_between
-from lockstep.locate.held_states import HeldStates, held_states
-from lockstep.locate.idle_calls import IdleCalls
-from lockstep.locate.ledger import Ledger
+from lockstep.locate.ends.ends import ends_between
+from lockstep.locate.ends.held_states import HeldStates, held_states
+from lockstep.locate.ends.processes import endings, is_crash, ranks_compared, with_exit_codes
+from lockstep.locate.ends.training_sides import Side, training_sides
+from lockstep.locate.flow.ledger import Ledger
+from lockstep.locate.flow.origins import Origins, once_over_ranks, without_sent
 from lockstep.locate.left_out import left_out
-from lockstep.locate.lone_effects import lone_effects
-from lockstep.locate.model_setup import ModelSetup, compiled_in, model_setup
-from lockstep.locate.origins import Origins, once_over_ranks, without_sent
+from lockstep.locate.lone_calls.idle_calls import IdleCalls
+from lockstep.locate.lone_calls.lone_effects import lone_effects
+from lockstep.locate.lone_calls.unaligned_calls import Unaligned, unjudged_calls
 from lockstep.locate.overruled import overruled_words
-from lockstep.locate.precision import PrecisionClasses
-from lockstep.locate.processes import endings, ranks_compared, with_exit_codes
-from lockstep.locate.tf32_allowed import tf32_allowed
-from lockstep.locate.training_sides import Side, training_sides
-from lockstep.locate.unaligned_calls import Unaligned, unjudged_calls
+from lockstep.locate.setups.circumstances import circumstances
+from lockstep.locate.setups.dtype_changes import DtypeChanges
+from lockstep.locate.setups.model_setup import ModelSetup, compiled_in, model_setup
+from lockstep.locate.setups.precision import PrecisionClasses
+from lockstep.locate.setups.tf32_allowed import tf32_allowed
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.other_tools import LEFT_OUT
 from lockstep.store.reader import RankRecording, Recording
@@ -51,7 +53,7 @@ from lockstep.store.reader import RankRecording, Recording
 
 @dataclass
 class Gathered:
-    """What gathers over the ranks and steps of one comparison."""
+    """The collected results of all ranks and steps of one comparison."""
 
     judge: Judge
     read_tensors: bool
@@ -131,13 +133,13 @@ def _missing(pair: Pair, reason: str) -> Finding:
 
 def conclusion(
     gathered: Gathered,
-    stopper: str | None,
+    stopper: NotCompared | None,
     steps: Collection[int] | None,
     *,
     allow_crash: bool = False,
     is_growing: bool = False,
 ) -> Comparison:
-    """What a comparison found, as a whole.
+    """Return the result of a comparison as a whole.
 
     `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
     training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.
@@ -152,7 +154,7 @@ def conclusion(
         origins = once_over_ranks(sorted(idle, key=lambda one: (one.step, one.sequence, one.rank)))
     findings = [finding for ledger in gathered.ledgers.values() for finding in ledger.findings]
     ended = endings(reference, candidate)
-    crashes = tuple(one.words for one in ended if one.is_crash)
+    crashes = tuple(one for one in ended if is_crash(one))
     not_compared = [stopper] if stopper else []
     not_compared.extend(() if allow_crash else crashes)
     not_compared.extend(_gaps(gathered, findings, steps, stopped=bool(stopper)))
@@ -164,7 +166,7 @@ def conclusion(
     not_compared.extend(dict.fromkeys(text for one in held for text in one.unclear))
     parted = ends is not None and ends.course is Course.APART
     if ends is not None and parted and not ends.certain:
-        not_compared.append(f"the runs part later: {ends.words}")
+        not_compared.append(NotCompared(WhyNot.PARTS_LATER, reason=ends.words))
     part_later = ends is not None and parted and ends.certain
     verdict = verdict_of(differs=bool(origins or uniform or part_later), not_compared=not_compared)
     return Comparison(
@@ -190,6 +192,7 @@ def conclusion(
         trained=(_trained(reference), _trained(candidate)),
         compiled=tuple(_compiled(reference, candidate)),
         not_run_again=reference.other_framework or candidate.other_framework,
+        unconfirmed=pairing.unconfirmed,
         unrecorded=tuple(
             dict.fromkeys(
                 (
@@ -201,7 +204,7 @@ def conclusion(
         ),
         ends=ends,
         ranks=ranks_compared(pairing.ranks.both, reference, candidate),
-        endings=tuple(one.words for one in ended),
+        endings=ended,
         crashes=crashes,
     )
 
@@ -212,15 +215,15 @@ def _gaps(
     steps: Collection[int] | None,
     *,
     stopped: bool,
-) -> Iterator[str]:
-    """What of the two runs was not compared, or not judged, in words."""
+) -> Iterator[NotCompared]:
+    """What of the two runs was not compared, or not judged."""
     pairing = gathered.pairing
     if not stopped:
         yield from pairing.not_compared(steps)
     # Two checkpoints hold none, and are compared by their parameters.
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if not stopped and gathered.aligned == 0 and calls:
-        yield "no call of one run could be aligned with a call of the other"
+        yield NotCompared(WhyNot.NOT_ALIGNED)
     if pairing.is_of_another_tool:
         yield from _contradictions(pairing)
         yield from _missing_files(findings)
@@ -235,7 +238,10 @@ def _gaps(
         yield from _unjudged(findings)
     for recording in (pairing.reference, pairing.candidate):
         gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
-        yield from (f"{recording.path}: {gap.reason}" for gap in gaps)
+        names = (str(recording.path),)
+        yield from (
+            NotCompared(WhyNot.NOT_RECORDED, names=names, reason=gap.reason) for gap in gaps
+        )
 
 
 def _ended(
@@ -245,7 +251,7 @@ def _ended(
     pairing = gathered.pairing
     if _ends_before(pairing, steps):
         last = max(gathered.steps, default=0)
-        return Ends(Course.UNKNOWN, f"what came after step {last} was not looked at"), []
+        return Ends(Course.UNKNOWN, f"nothing after step {last} was compared"), []
     equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
     sides = training_sides(pairing.ranks.both, pairing.names)
     sides = with_exit_codes(sides, pairing.reference, pairing.candidate)
@@ -333,42 +339,42 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
     return ranges and (constant or (is_mask and one.norm == two.norm))
 
 
-def _unjudged(findings: Iterable[Finding]) -> Iterator[str]:
+def _unjudged(findings: Iterable[Finding]) -> Iterator[NotCompared]:
     """Tensors that differ, and by how much they may is not known."""
     found = [
         one
         for one in findings
         if one.outcome is Outcome.INCOMPARABLE
-        and one.pair.present.content.note != MEMORY_AS_FOUND  # which means nothing
+        and one.pair.present.content.told.kind is not NoteKind.UNWRITTEN  # which means nothing
     ]
     if found:
         first = found[0].pair.present
-        yield f"{len(found)} tensors could not be judged, first {first.name} of {first.site}: {found[0].reason}"
+        at = f"{first.name} of {first.site}"
+        yield NotCompared(WhyNot.NOT_JUDGED, count=len(found), at=at, reason=found[0].reason)
 
 
-def _contradictions(pairing: Pairing) -> Iterator[str]:
+def _contradictions(pairing: Pairing) -> Iterator[NotCompared]:
     """Files of either dump that say in themselves that they are of something else."""
     for name, recording in (("reference", pairing.reference), ("candidate", pairing.candidate)):
         for gap in recording.manifest.not_seen:
             if gap.what == CONTRADICTIONS:
-                yield f"in the {name}, {gap.reason}"
+                yield NotCompared(WhyNot.CONTRADICTION, side=name, reason=gap.reason)
 
 
-def _missing_files(findings: Iterable[Finding]) -> Iterator[str]:
+def _missing_files(findings: Iterable[Finding]) -> Iterator[NotCompared]:
     """Tensors whose file is not in the dump that names it."""
     sides = (
         record
         for finding in findings
         for record in (finding.pair.reference, finding.pair.candidate)
-        if record is not None and record.content.note.startswith(FILE_MISSING)
+        if record is not None and record.content.told.kind is NoteKind.FILE_MISSING
     )
-    names = list(dict.fromkeys(one.content.note.removeprefix(FILE_MISSING) for one in sides))
+    names = tuple(dict.fromkeys(one.content.told.fields[0] for one in sides))
     if names:
-        files = "file is" if len(names) == 1 else "files are"
-        yield f"{len(names)} {files} not there that a dump names: {listed(names, 3)}"
+        yield NotCompared(WhyNot.FILE_MISSING, names=names, count=len(names))
 
 
-def _of_one_side(gathered: Gathered) -> Iterator[str]:
+def _of_one_side(gathered: Gathered) -> Iterator[NotCompared]:
     """What one dump alone has, as where a file is missing: nothing else tells whether the two agree in it.
 
     Where names of files tell the calls, in both by one tool, each tensor of a call that both have counts. So does a
@@ -385,24 +391,21 @@ def _of_one_side(gathered: Gathered) -> Iterator[str]:
     found = [pair for pair in gathered.one_sided if pair.present.role in roles]
     if found:
         side = "candidate" if found[0].candidate is None else "reference"
-        record = found[0].present
-        tensors = "tensor has" if len(found) == 1 else "tensors have"
-        yield f"{len(found)} {tensors} no partner, first {record.name} of {record.site}, missing in the {side}"
+        at = f"{found[0].present.name} of {found[0].present.site}"
+        yield NotCompared(WhyNot.NO_PARTNER, count=len(found), at=at, side=side)
     if by_name and gathered.crossed:
-        results = "result stands" if len(gathered.crossed) == 1 else "results stand"
-        yield f"{len(gathered.crossed)} {results} under a different name, first {gathered.crossed[0]}"
+        count, at = len(gathered.crossed), gathered.crossed[0]
+        yield NotCompared(WhyNot.OTHER_NAME, count=count, at=at)
     alone = [one for one in gathered.unaligned.calls if by_name and one.beside]
     if alone:
-        count = sum(one.count for one in alone)
-        calls = "call has" if count == 1 else "calls have"
-        where = f"{alone[0].module} ({alone[0].op})" if alone[0].op else alone[0].module
-        yield f"{count} {calls} no partner, and nothing else shows what they return, first {where}"
+        at = f"{alone[0].module} ({alone[0].op})" if alone[0].op else alone[0].module
+        yield NotCompared(WhyNot.CALLS_ALONE, count=sum(one.count for one in alone), at=at)
 
 
 _NOT_AT_THIS_CALL = "the other run did not record it at this call"
 
 
-def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:
+def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[NotCompared]:
     """Tensors without elements, sketch or digest that both sides have: equal numbers do not make them equal."""
     count = sum(
         one.outcome is Outcome.AGREE
@@ -413,10 +416,7 @@ def _known_by_numbers_alone(findings: Iterable[Finding]) -> Iterator[str]:
         for one in findings
     )
     if count:
-        yield (
-            f"{count} tensors agree in their extremes, mean and norm, as far as these were written, and nothing else is"
-            " known of them: others may have the same"
-        )
+        yield NotCompared(WhyNot.NUMBERS_ALONE, count=count)
 
 
 def _without_places(findings: Iterable[Finding]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whether every loss, gradient and parameter of a comparison was judged: what agreement rests on."""
+"""Check that every loss, gradient and parameter of a comparison was judged, before it may agree."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from enum import Enum
 
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Outcome, SetupDifference
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.core.text import listed
-from lockstep.locate.module_differences import CLASS, OtherModule, unseen_inside
+from lockstep.locate.setups.module_differences import CLASS, OtherModule, unseen_inside
 
-_SHOWN = 3
 _KINDS = frozenset({CallKind.INIT, CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER})
 
 
 class Quantity(str, Enum):
-    """What has to be judged before two trainings can be said to agree."""
+    """A quantity that must be judged before two trainings may agree."""
 
     LOSS = "loss"
     GRADIENT = "gradient"
@@ -69,11 +68,11 @@ class Coverage:
                         (path, one) for one in module.differences if one.name == CLASS
                     )
 
-    def gaps(self, findings: Iterable[Finding]) -> list[str]:
-        """What was not judged, in a sentence each; nothing where all was."""
+    def gaps(self, findings: Iterable[Finding]) -> list[NotCompared]:
+        """Return the things that were not judged; empty if all was."""
         return [*self._unjudged(findings), *self._without_partner(), *self._unseen()]
 
-    def _unjudged(self, findings: Iterable[Finding]) -> Iterator[str]:
+    def _unjudged(self, findings: Iterable[Finding]) -> Iterator[NotCompared]:
         found: dict[Quantity, dict[str, Finding]] = defaultdict(dict)
         for finding in findings:
             known = (
@@ -84,24 +83,25 @@ class Coverage:
                     found[quantity].setdefault(name, finding)
         for quantity, unjudged in found.items():
             first = next(iter(unjudged.values()))
-            yield (
-                f"{_counted(quantity, unjudged)} could not be judged, first at step"
-                f" {first.pair.present.step}: {first.reason}"
-            )
+            yield NotCompared(
+                WhyNot.TRAINED_NOT_JUDGED, at=quantity.value, names=tuple(unjudged),
+                step=first.pair.present.step, reason=first.reason,
+            )  # fmt: skip
 
-    def _without_partner(self) -> Iterator[str]:
+    def _without_partner(self) -> Iterator[NotCompared]:
         for (quantity, side), names in self._alone.items():
-            step = min(names.values())
-            occurs = "occur" if len(names) > 1 and quantity is not Quantity.LOSS else "occurs"
-            yield f"{_counted(quantity, names)} {occurs} only in the {side}, first at step {step}"
+            yield NotCompared(
+                WhyNot.TRAINED_ALONE, at=quantity.value, names=tuple(names), side=side,
+                step=min(names.values()),
+            )  # fmt: skip
 
-    def _unseen(self) -> Iterator[str]:
+    def _unseen(self) -> Iterator[NotCompared]:
         if self._other_inside:
             one = next(iter(self._other_inside.values()))
-            yield (
-                f"{listed(list(self._other_inside))} inside of compiled code: a {one.reference} in the reference and a"
-                f" {one.candidate} in the candidate, which record --compile-eager shows"
-            )
+            yield NotCompared(
+                WhyNot.UNSEEN_INSIDE, names=tuple(self._other_inside),
+                reference=one.reference, candidate=one.candidate,
+            )  # fmt: skip
 
 
 def _differs(item: Aligned) -> bool:
@@ -140,13 +140,3 @@ def _of_training(record: TensorRecord) -> Iterator[tuple[Quantity, str]]:
     added_up = record.site.phase is Phase.OPTIMIZER or record.site.op == "accumulate_grad"
     if record.role is not Role.PARAM_GRAD or added_up:
         yield from _quantity(record)
-
-
-def _counted(quantity: Quantity, names: Iterable[str]) -> str:
-    every = list(names)
-    if quantity is Quantity.LOSS:
-        return "the loss"
-    if len(every) == 1:
-        return f"the {quantity.value} {'of ' if quantity is Quantity.GRADIENT else ''}{every[0]}"
-    nouns = {Quantity.STATE: "states of the optimizer:", Quantity.GRADIENT: f"{quantity.value}s of"}
-    return f"{len(every)} {nouns.get(quantity, 'parameters:')} {listed(every, _SHOWN)}"

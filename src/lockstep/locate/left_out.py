@@ -1,4 +1,4 @@
-"""What `--only` and `--skip` kept out of two recordings, in words."""
+"""Name the parts that `--only` and `--skip` left out of two recordings."""
 
 from __future__ import annotations
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Axes, Evidence, Metrics
 from lockstep.core.records import Array, Content
+from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.measure.metrics import measure, measure_statistics, measure_tensors
 
 TRANSPOSED: Axes = (1, 0)
@@ -71,11 +73,11 @@ def other_layout(
     orders = list(itertools.islice(_orders(_extents(reference), _extents(candidate)), _MAX_ORDERS))
     if not orders:
         return None
-    if not _holds_the_same(reference, candidate):
+    if not holds_the_same(reference, candidate):
         return next((axes for axes in orders if axes in known), None)
-    if len(orders) == 1 or reference.loader is None or candidate.loader is None:
+    left, right = _elements(reference), _elements(candidate)
+    if len(orders) == 1 or left is None or right is None:
         return orders[0]
-    left, right = reference.load(), candidate.load()
     return min(orders, key=lambda axes: (_distance(_reordered(left, axes), right), axes))
 
 
@@ -95,7 +97,7 @@ def is_one_sequence(reference: Content, candidate: Content) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         metrics = measure(reference, candidate, read_tensors=whole)
     if metrics.evidence is Evidence.STATISTICS:
-        return _holds_the_same(reference, candidate)
+        return holds_the_same(reference, candidate)
     return metrics.rel_l2 <= _SAME_SEQUENCE
 
 
@@ -107,17 +109,25 @@ def may_be_transposed(reference: Content, candidate: Content) -> bool:
         and shape[0] == shape[1]
         and shape == _extents(candidate)
         and reference.digest != candidate.digest
-        and _holds_the_same(reference, candidate)
+        and holds_the_same(reference, candidate)
     )
 
 
 def is_transposed(reference: Content, candidate: Content, *, otherwise: bool) -> bool:
     """Whether whole matrices are each other's transpose; `otherwise` where they were not saved."""
-    if reference.loader is None or candidate.loader is None:
+    left, right = _elements(reference), _elements(candidate)
+    if left is None or right is None:
         return otherwise
-    left, right = reference.load(), candidate.load()
     near = _NEAR * max(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype))
     return _distance(_reordered(left, TRANSPOSED), right) <= near * float(np.linalg.norm(right))
+
+
+def is_nearer_in(axes: Axes, reference: Content, candidate: Content) -> bool:
+    """Whether whole tensors of one shape are nearer to each other in this order of axes than as they are."""
+    left, right = _elements(reference), _elements(candidate)
+    if left is None or right is None or reference.digest == candidate.digest:
+        return False
+    return _distance(_reordered(left, axes), right) < _distance(left, right)
 
 
 def measure_layouts(
@@ -125,19 +135,28 @@ def measure_layouts(
 ) -> Metrics:
     """Measure two layouts of one tensor.
 
-    Whole tensors are put into one order; where elements stand in one order already every evidence counts; else
-    statistics alone are compared.
+    Whole tensors, and sketches of so few elements that they are these, are put into one order; where elements stand in
+    one order already every evidence counts; else statistics alone are compared.
     """
     if axes == tuple(range(len(axes))):
         return measure(reference, candidate, read_tensors=read_tensors)
-    if read_tensors and reference.loader is not None and candidate.loader is not None:
+    left, right = (_elements(one, read_tensors=read_tensors) for one in (reference, candidate))
+    if left is not None and right is not None:
         dtype = max(reference.dtype, candidate.dtype, key=unit_roundoff)
-        return measure_tensors(
-            _reordered(reference.load(), axes), np.asarray(candidate.load()), dtype=dtype
-        )
+        metrics = measure_tensors(_reordered(left, axes), np.asarray(right), dtype=dtype)
+        whole = read_tensors and reference.loader is not None and candidate.loader is not None
+        return metrics if whole else replace(metrics, evidence=Evidence.SKETCH)
     if reference.statistics is None or candidate.statistics is None:
         return Metrics(Evidence.NONE)
     return measure_statistics(reference, candidate)
+
+
+def _elements(content: Content, *, read_tensors: bool = True) -> Array | None:
+    """All elements where they were kept: as a tensor, or as the sketch of a few; None elsewhere."""
+    if read_tensors and content.loader is not None:
+        return content.load()
+    sketch = content.sketch if 0 < content.numel <= SKETCH_SIZE else None
+    return None if sketch is None else sketch[: content.numel].reshape(content.shape)
 
 
 def _extents(content: Content) -> tuple[int, ...]:
@@ -154,7 +173,7 @@ def _orders(left: tuple[int, ...], right: tuple[int, ...]) -> Iterator[Axes]:
             yield axes
 
 
-def _holds_the_same(reference: Content, candidate: Content) -> bool:
+def holds_the_same(reference: Content, candidate: Content) -> bool:
     """Whether all numbers that do not depend on an order are equal up to rounding."""
     if reference.digest is not None and reference.digest == candidate.digest:
         return True

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.dims import dims_of
 from lockstep.core.dtypes import is_floating, smallest_positive, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
 from lockstep.core.records import (
-    COPIES_DIFFER,
-    JOINED,
-    MEMORY_AS_FOUND,
-    PART_OF,
     Content,
     Sketch,
     TensorRecord,
@@ -120,8 +116,8 @@ class Measured:
     def means_nothing(self) -> bool:
         """Whether it is memory that nobody has written to, which nothing follows from."""
         left, right = self.pair.reference, self.pair.candidate
-        notes = {record.content.note for record in (left, right) if record is not None}
-        return MEMORY_AS_FOUND in notes
+        notes = (record.content.told for record in (left, right) if record is not None)
+        return any(note.kind is NoteKind.UNWRITTEN for note in notes)
 
     @property
     def known(self) -> bool:
@@ -319,23 +315,23 @@ def is_placed_otherwise(left: Content, right: Content) -> bool:
     So are two of which one was put together of ranks' parts, and then has another shape: the words on its axes are
     wrong. That copies differ is no matter of words.
     """
-    if left.shape != right.shape and (JOINED.match(left.note) or JOINED.match(right.note)):
+    if left.shape != right.shape and (left.told.dims or right.told.dims):
         return not any(
-            one.note.startswith(COPIES_DIFFER) and one.shape[1:] == other.shape
+            one.told.kind is NoteKind.COPIES_DIFFER and one.shape[1:] == other.shape
             for one, other in ((left, right), (right, left))
         )
-    placed = PART_OF.match(left.note) or PART_OF.match(right.note)
-    return placed is not None and _whole_shape(left) == _whole_shape(right)
+    placed = NoteKind.PART in (left.told.kind, right.told.kind)
+    return placed and _whole_shape(left) == _whole_shape(right)
 
 
 def dims_that_do_not_fit(left: Content, right: Content) -> str:
     """Which axis tells that the words on a tensor's axes are wrong; "" where it was not put together of parts."""
     for one, other in ((left, right), (right, left)):
-        found = JOINED.match(one.note)
-        if found is None or one.shape == other.shape:
+        dims = one.told.dims
+        if not dims or one.shape == other.shape:
             continue
-        where = f"its shape is {one.shape} {found[0]}, and {other.shape} in the other run"
-        axes = dims_of(found[1]).axes or ()
+        where = f"its shape is {one.shape} {one.told}, and {other.shape} in the other run"
+        axes = dims_of(dims).axes or ()
         if len(one.shape) == len(other.shape) == len(axes):
             unlike = (
                 axis
@@ -348,8 +344,8 @@ def dims_that_do_not_fit(left: Content, right: Content) -> str:
 
 
 def _whole_shape(content: Content) -> tuple[int, ...]:
-    part = PART_OF.match(content.note)
-    return content.shape if part is None else tuple(map(int, re.findall(r"\d+", part[1])))
+    whole = content.told.whole_shape
+    return content.shape if whole is None else whole
 
 
 def _difference(left: Content, right: Content, metrics: Metrics) -> float:

@@ -47,10 +47,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics
 from lockstep.core.records import (
-    UNCOUNTED,
     Array,
     Content,
     Pieces,
@@ -330,7 +330,7 @@ def norm_at_most(content: Content, statistics: Statistics) -> float:
 
 def _is_uncounted(left: Content, right: Content) -> bool:
     """Whether both may hold the same elements that are NaN or infinite, of which one does not say how many."""
-    if UNCOUNTED not in (left.note, right.note):
+    if NoteKind.UNCOUNTED not in (left.told.kind, right.told.kind):
         return False
     if left.statistics is None or right.statistics is None:
         return True

@@ -158,7 +158,7 @@ class Pass:
             )
 
     def sums(self) -> Sums:
-        """What was found in all stretches; where they could not be taken that way, all is done here."""
+        """Return the sums over all stretches, computed here if they could not be taken in stretches."""
         if self._refused:
             return _general(*self._sides, self._dtype)
         sums = Sums(self._dtype, 0)

@@ -43,7 +43,7 @@ class Ahead:
             pool().submit(self._work)
 
     def take(self, key: Hashable) -> Metrics | None:
-        """What was measured of a pair, now if need be; None if it is not one of these, or taken before.
+        """Return the measurement of a pair, made now if need be; None if the pair is unknown or already taken.
 
         Raises
         ------

@@ -37,7 +37,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Sums:
-    """What one pass gathers; every sum is of numbers scaled by `2**-exponent`."""
+    """The sums of one pass; every sum is of numbers scaled by `2**-exponent`."""
 
     def __init__(self, dtype: str, exponent: int) -> None:
         self.dtype = dtype

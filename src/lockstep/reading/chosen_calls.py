@@ -98,7 +98,7 @@ def no_match(
     what: str = "module and no operator",
     known: set[str] | None = None,
 ) -> UsageError:
-    """What is said of a pattern that chooses nothing, with the nearest names of those that are `known`."""
+    """Return the message for a pattern that matches nothing, with the nearest of the `known` names."""
     names = site_names(recording) if known is None else known
     near = nearest_names(pattern.split(" / ")[0], names)
     hint = f"; nearest: {', '.join(near)}" if near else ""

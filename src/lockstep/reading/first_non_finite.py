@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from lockstep.core.records import MEMORY_AS_FOUND, Call, TensorRecord
+from lockstep.core.content_notes import NoteKind
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 
 _NOT_FINITE = {"inf", "nan", "infinity"}
@@ -26,7 +27,7 @@ _BACKWARD_OUT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
 
 class Part(Enum):
-    """What a call was doing."""
+    """The part of a call: forward, backward, update."""
 
     BATCH = "the batch"
     FORWARD = "forward"
@@ -59,7 +60,7 @@ class Source:
 
     @property
     def words(self) -> str:
-        """What came out, as in "3 inf of 128 elements (float16)"."""
+        """Return the output in words, as in "3 inf of 128 elements (float16)"."""
         numbers, content = self.made.statistics, self.made.content
         counts = [] if numbers is None else [(numbers.nan_count, "NaN"), (numbers.inf_count, "inf")]
         found = " and ".join(f"{count} {name}" for count, name in counts if count)
@@ -134,7 +135,7 @@ def sources_of(step: Step) -> list[Source]:
 
 
 def first_overflow(step: Step) -> Source | None:
-    """Return the first part that a NaN or an inf came out of in a skipped step, behind the scaled loss too."""
+    """Return the first part of a skipped step that made NaN or inf, also after the scaled loss."""
     units, found = _found(step)
     return next(iter(_sources(step.calls, units, found)), None)
 
@@ -304,7 +305,7 @@ def _has_infinite(arguments: dict[str, Any]) -> bool:
 def is_finite(record: TensorRecord) -> bool:
     """Whether a tensor has neither NaN nor inf, as far as is known; memory as `torch.empty` finds it says nothing."""
     numbers = record.statistics
-    if numbers is None or record.content.note == MEMORY_AS_FOUND:
+    if numbers is None or record.content.told.kind is NoteKind.UNWRITTEN:
         return True
     return not (numbers.nan_count or numbers.inf_count)
 

@@ -1,4 +1,4 @@
-"""The losses of a training: of its recorded steps, and of those behind."""
+"""Read the losses of a training: of its recorded steps, and of the steps after them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.store.reader import RankRecording
 
 
 def losses_of(rank: RankRecording) -> list[LaterLoss]:
-    """The losses of a rank's recorded steps and of those behind, in order of time; several of a step stand each apart.
+    """Return the losses of a rank's recorded steps and of later ones, in order of time.
 
     Raises
     ------

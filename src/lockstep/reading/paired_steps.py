@@ -20,6 +20,7 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import path_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
+from lockstep.core.not_compared import NotCompared
 from lockstep.reading.chosen_calls import is_chosen, no_match
 from lockstep.store.reader import Recording, open_recording
 
@@ -45,6 +46,8 @@ class Pairing:
         What both were asked to look at.
     extents
         Aligns the steps of each rank.
+    unconfirmed
+        How many guesses of the mapping nobody has confirmed, in a clause.
     """
 
     reference: Recording
@@ -53,14 +56,15 @@ class Pairing:
     names: Mapping[str, NameMap]
     view: View
     extents: Mapping[str, Extent]
+    unconfirmed: str = ""
 
     @property
     def is_of_another_tool(self) -> bool:
         """Whether another tool wrote one of them, or both."""
         return self.reference.is_of_another_tool or self.candidate.is_of_another_tool
 
-    def why_incomparable(self, steps: Collection[int] | None) -> str | None:
-        """Why nothing of these steps can be paired, in a sentence; None where something can."""
+    def why_incomparable(self, steps: Collection[int] | None) -> NotCompared | None:
+        """Why nothing of these steps can be paired; None where something can."""
         return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)
 
     def shared_steps(self, steps: Collection[int] | None) -> dict[int, list[str]]:
@@ -79,12 +83,12 @@ class Pairing:
         self.reference.close_tensors()
         self.candidate.close_tensors()
 
-    def not_compared(self, steps: Collection[int] | None) -> list[str]:
+    def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
         """Ranks and steps that only one side has, and what only one side looked at, once the steps were aligned."""
-        sentences = list(self.ranks.alone)
+        found = list(self.ranks.alone)
         for extent in self.extents.values():
-            sentences.extend(extent.not_compared(steps))
-        return [*sentences, *looked_at_more(self.view, self.extents.values())]
+            found.extend(extent.not_compared(steps))
+        return [*found, *looked_at_more(self.view, self.extents.values())]
 
     def notes(self) -> list[str]:
         """How ranks and names were put together, where that was not plain, and what one side kept less of."""
@@ -103,15 +107,16 @@ def pair_recordings(
         If the mapping cannot be read, or has a name that nothing has.
     """
     ranks = pair_ranks(reference, candidate)
+    if mapping is not None and not isinstance(mapping, NameMapping):
+        mapping = NameMapping.read(path_of("mapping", mapping))
     names = _names(ranks, mapping)
     view = View(reference.manifest.options, candidate.manifest.options)
     extents = {name: Extent(*both, view, names[name]) for name, both in ranks.both.items()}
-    return Pairing(reference, candidate, ranks, names, view, extents)
+    unconfirmed = "" if mapping is None else mapping.unconfirmed()
+    return Pairing(reference, candidate, ranks, names, view, extents, unconfirmed)
 
 
-def _names(ranks: RankPairs, mapping: GivenMapping) -> dict[str, NameMap]:
-    if mapping is not None and not isinstance(mapping, NameMapping):
-        mapping = NameMapping.read(path_of("mapping", mapping))
+def _names(ranks: RankPairs, mapping: NameMapping | None) -> dict[str, NameMap]:
     if mapping is not None and ranks.both:
         known = [
             reduce(Names.__or__, map(names_in, side))

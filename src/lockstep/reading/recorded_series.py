@@ -23,21 +23,27 @@ PARAMETER, GRADIENT = "parameter", "gradient"
 MOST_POINTS = 400_000
 """Steps of parameters and gradients that are kept together; beyond it the last parameters are left out."""
 
-BEHIND = ", after the recorded steps"
-"""End of the name of what goes on where nothing else was recorded."""
-
 _NUMBERS = ("norm", "mean", "minimum", "maximum", "zero_count")
 _OF_CALLS = ("call_id", "step", "kind", "module", "op", "call")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number over steps; NaN where it is not known. `steps` and `values` are of one length."""
+    """One number over steps; NaN where it is not known. `steps` and `values` are of one length.
 
-    name: str
+    `is_later` tells that it is of steps after the recorded ones.
+    """
+
+    quantity: str
     rank: str
     steps: Integers
     values: Floats
+    is_later: bool = False
+
+    @property
+    def when(self) -> str:
+        """The words after its name, if it goes on after the recorded steps."""
+        return ", after the recorded steps" if self.is_later else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class TensorSeries:
 
 
 def losses_of(recording: Recording) -> Iterator[Series]:
-    """The loss of each rank at the recorded steps, and behind them where that was kept.
+    """Return the loss of each rank at the recorded steps, and at later ones if they were kept.
 
     A step with several losses, as where gradients add up over parts of a batch, has a series for each.
     """
@@ -82,7 +88,7 @@ def losses_of(recording: Recording) -> Iterator[Series]:
         if later:
             steps = np.array([one.step for one in later], np.int32)
             values = np.array([one.value for one in later])
-            yield Series(f"loss{BEHIND}", rank.name, steps, values)
+            yield Series("loss", rank.name, steps, values, is_later=True)
 
 
 def scalars_of(recording: Recording, tensors: Iterable[TensorSeries]) -> Iterator[Series]:

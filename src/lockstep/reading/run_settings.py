@@ -1,4 +1,4 @@
-"""What a run was set up with, as names and plain values: what several runs are told apart by."""
+"""Return the settings of a run as names and plain values, for telling several runs apart."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _OVERRIDE = re.compile(r"([A-Za-z_][\w./-]*)=(.*)\Z", re.DOTALL)
 def settings_of(recording: Recording) -> dict[str, Value]:
     """Options of the command, the optimizer with its numbers, seeds, precision, machine; of ranks the first one.
 
-    An option of the command has its own name, `lr`. What the first optimizer's first group held in the first recorded
-    step is `optimizer.lr`: with a warm-up or parsed into something else, the two are different numbers.
+    An option has its own name, `lr`, whether the command has it or the script's configuration. The first optimizer's
+    first group held `optimizer.lr` in the first recorded step: after a warm-up, this is another number.
 
     Parameters
     ----------
@@ -42,6 +42,12 @@ def settings_of(recording: Recording) -> dict[str, Value]:
             )  # told always: of another run it is all there is
             if of_optimizer or told is None or str(told) != str(value):
                 found.setdefault(name, value)
+        for source, key, value in _of_configuration(first.manifest):
+            last = key.rpartition(".")[2]
+            # one name, whether an option was typed or left at its default
+            told = found[last] if last in found else found.setdefault(key, value)
+            if str(told) != str(value):
+                found.setdefault(f"{source}.{key}", value)
     return dict(list(found.items())[:MOST_SETTINGS])
 
 
@@ -91,10 +97,13 @@ def _of_rank(manifest: RankManifest) -> Iterator[tuple[str, Value]]:
     ):
         for name, text in group.items():
             yield ("seed" if group is manifest.seeds and name == "torch" else name), _plain(text)
-    for name, known in manifest.configuration.items():
+
+
+def _of_configuration(manifest: RankManifest) -> Iterator[tuple[str, str, Value]]:
+    for source, known in manifest.configuration.items():
         for key, value in known.items():
             if isinstance(value, (int, float, str)):
-                yield f"{name}.{key}", value
+                yield source, key, value
 
 
 def _plain(text: Any) -> Value:

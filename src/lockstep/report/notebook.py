@@ -1,4 +1,4 @@
-"""What a notebook shows of a recording, a small table: the public `lockstep.open`."""
+"""Show a recording in a notebook as a small table: the public `lockstep.open`."""
 
 from __future__ import annotations
 

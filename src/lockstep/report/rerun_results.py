@@ -1,4 +1,4 @@
-"""What re-runs gave, in the words that all verbs share: how far a result is off, and what could not be run again."""
+"""Results of re-runs, in the words that all verbs share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from lockstep.core.text import times
-from lockstep.replay.held_results import Held
+from lockstep.replay.calls.held_results import Held
 from lockstep.report.paragraphs import add_line, add_paragraph
 
 _MOST_REASONS = 8
@@ -21,7 +21,7 @@ Refusals = Mapping[tuple[str, str], int]
 
 
 def figures(held: Held) -> str:
-    """How far a result is off, what it may be, and what follows."""
+    """Return a result's error, its tolerance, and the conclusion."""
     if math.isnan(held.epsilons):  # whole numbers, and what is dropped
         if held.sound:
             return "sound"

@@ -1,4 +1,4 @@
-"""What is gathered of a rank until it is written: rows, contents and tensors."""
+"""Collect the rows, contents and tensors of a rank until they are written."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Chunk:
         self.used_bytes = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
     def end_step(self, step: int) -> None:
-        """All of a step is in it, and of what comes behind nothing belongs to it."""
+        """Mark a step as complete: no later row belongs to it."""
         self.ends.append(self._end(step))
 
     def _end(self, step: int) -> StepEnd:
@@ -76,7 +76,7 @@ class Chunk:
         )
 
     def up_to_ends(self) -> Iterator[Chunk]:
-        """What it held when a step had ended, the latest first; not all of it."""
+        """Return parts of it up to each step's end, the latest first; not all of it."""
         for number, end in reversed(list(enumerate(self.ends, start=1))):
             if end == self._end(end.step):
                 continue

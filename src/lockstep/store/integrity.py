@@ -32,7 +32,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class Sink(Protocol):
-    """What bytes can be written to."""
+    """Anything that bytes can be written to."""
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Take these bytes."""
@@ -65,7 +65,7 @@ class DigestedFile:
 
 
 class Files:
-    """The files of one rank, held against what its manifest lists; each is digested once, when it is first read.
+    """The files of one rank, checked against its manifest; each is digested once, when it is first read.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Files:
 
     @property
     def unchecked(self) -> dict[str, str]:
-        """What is left of the marks: those of files that were not read yet."""
+        """Return the marks of files that were not read yet."""
         with self._lock:
             return dict(self._marks)
 

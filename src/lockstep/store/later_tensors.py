@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class LaterTensor:
-    """What is known of a tensor before anybody has read it.
+    """A tensor that nobody has read yet, with the facts that are known.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class LaterTensor:
 
     @property
     def known_by(self) -> str | None:
-        """What tells two tensors of one run to be the same: the digest, else all four numbers; None without either.
+        """Return the key by which two tensors of one run are equal: the digest, else all four numbers; None without.
 
         A digest that merely stands in a dump may be one of a later moment, so it counts with the numbers beside it.
         """

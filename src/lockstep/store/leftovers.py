@@ -1,4 +1,4 @@
-"""What processes leave in a recording that were killed in the midst of writing, or ended before they came to train."""
+"""Find processes that were killed while they wrote a recording, or that ended before they trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sweep(recording: Path) -> None:
 
 
 def drop_untrained(recording: Path, training: Collection[str]) -> None:
-    """Remove what processes left behind that have ended and never trained; no row of theirs was written.
+    """Remove the folders of processes that ended and never trained; they have no row.
 
     Parameters
     ----------

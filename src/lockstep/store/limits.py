@@ -1,4 +1,4 @@
-"""What a reader takes from a recording, which may be anybody's: checked before anything of a file is read.
+"""The limits of sizes and counts that a reader checks first, because a recording may be anybody's.
 
 A file beyond a limit ends in one `CorruptError`, like any other that is damaged. The limits are far above what a
 recording holds: its manifests have some kilobytes a step, its tables 16 384 rows a chunk.
@@ -62,7 +62,7 @@ def size_of(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise CorruptError(
             path,
-            "is no regular file, and a recording holds nothing else",
+            "is not a regular file; a recording holds only regular files",
             advice="copy the recording as it was made",
         )
     return found.st_size
@@ -79,7 +79,7 @@ def check_directory(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         raise CorruptError(
             path,
-            "is no directory, as it is in a recording",
+            "is not a directory, and in a recording it is one",
             advice="copy the recording as it was made",
         )
 
@@ -124,7 +124,7 @@ def check_table(path: Path) -> Claims:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a table says that it holds: its rows, their bytes once decompressed, and its bytes on disk."""
+    """The sizes that a table claims: rows, their bytes once decompressed, bytes on disk."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -139,7 +139,7 @@ class Claims:
 
 
 class Quota:
-    """What the chunks of each table of a rank may hold together."""
+    """The most that all chunks of each table of a rank may hold."""
 
     def __init__(self) -> None:
         self._seen: set[Path] = set()

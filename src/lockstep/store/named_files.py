@@ -71,7 +71,7 @@ Writer = Callable[[Path, Sequence[NamedTensor]], None]
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes files of this suffix.
+    """Return the writer of files with this suffix.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""When what was recorded is written, so that a process that is killed leaves nearly all of it."""
+"""Decide when recorded rows are written, so that a killed process loses almost nothing."""
 
 from __future__ import annotations
 

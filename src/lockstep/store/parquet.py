@@ -1,4 +1,4 @@
-"""What a Parquet file claims to hold, from its footer and the headers of its pages; no page is decompressed.
+"""Read the sizes that a Parquet file claims in its footer and page headers, without decompressing a page.
 
 The library that reads tables believes a file: it makes room for as many rows and bytes as a header names. A few
 kilobytes can name gigabytes, so they are counted first. Format: https://parquet.apache.org/docs/file-format/ and, for

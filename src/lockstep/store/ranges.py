@@ -1,4 +1,4 @@
-"""What the numbers of a table may be: a reader takes them for places, counts and a tree, whoever wrote them."""
+"""Check that the numbers of a table can be places, counts and a tree, whoever wrote them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ RANK = re.compile(r"rank\d+(-\d+)?")
 
 
 def rank_order(name: str) -> tuple[int, ...]:
-    """What sorts names of ranks: `rank2` before `rank10`, `rank2-1` behind `rank2`."""
+    """Return the key that sorts names of ranks: `rank2` before `rank10`, `rank2-1` after `rank2`."""
     return tuple(int(part) for part in name.removeprefix("rank").split("-"))
 
 

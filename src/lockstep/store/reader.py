@@ -6,24 +6,18 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 from __future__ import annotations
 
 import html
-import itertools
 import os
-import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from lockstep.core.arguments import path_of
 from lockstep.core.errors import (
-    CorruptError,
     NotARecordingError,
     RecordingError,
     UsageError,
-    VersionError,
 )
 from lockstep.core.manifest import (
     BY_TOKENS,
@@ -32,28 +26,24 @@ from lockstep.core.manifest import (
     OTHER_TRAININGS,
     PART,
     REWRITTEN,
-    RankManifest,
-    RunManifest,
-    manifest_from_json,
 )
 from lockstep.core.progress import CountedProgress
-from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
-from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.core.records import Call, Frame, TensorRecord
+from lockstep.core.site import CallKind
 from lockstep.core.states import HeldSetting, LaterLoss, StateRecord
-from lockstep.core.version import DISTRIBUTION
 from lockstep.store import later_tensors, schema
-from lockstep.store.context_texts import conditions_in, layout_in
-from lockstep.store.integrity import GROWING, Files, check_manifest
-from lockstep.store.limits import check_directory, read_manifest, values_of
+from lockstep.store.call_decoder import CallDecoder
+from lockstep.store.integrity import GROWING, Files
+from lockstep.store.limits import check_directory
+from lockstep.store.manifest_files import read_rank_manifest, read_run_manifest
 from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
+from lockstep.store.source_frames import frames_in
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
 from lockstep.store.storage import UrlPath, cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
-
-_SEPARATOR = re.compile(r"[/\\]")
 
 
 def open_recording(
@@ -111,7 +101,7 @@ _IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, INNER_BACKWARD, REWR
 
 
 class Recording:
-    """What one run left: a manifest, and per rank the calls with their tensor records.
+    """A recording: a manifest, and per rank the calls with their tensor records.
 
     Attributes
     ----------
@@ -131,7 +121,7 @@ class Recording:
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = self.new_beside = path
         self.put_together_of: Recording | None = None
-        self.manifest = _read_run_manifest(path)
+        self.manifest = read_run_manifest(path)
         self.is_of_another_tool = any(
             gap.what in (LEFT_OUT, PUT_TOGETHER) for gap in self.manifest.not_seen
         )
@@ -153,7 +143,7 @@ class Recording:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What a reader should know is not here: a run cut short, or nothing recorded at all; one sentence each."""
+        """Sentences about missing parts: a run that was cut short, or nothing recorded at all."""
         if not self.ranks:
             part = [gap.reason for gap in self.manifest.not_seen if gap.what == PART]
             nothing = "no process of the command reached a training step, so nothing was recorded"
@@ -167,7 +157,7 @@ class Recording:
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
-        """What the command trained that was not recorded, though nobody asked to leave it out; some words each."""
+        """Words about trainings of the command that were not recorded, though nobody asked to leave them out."""
         if self.put_together_of is not None:
             by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
@@ -243,15 +233,7 @@ class RankRecording:
     def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
         self.path = path
         self.name = path.name
-        value = _read_json(path / schema.MANIFEST)
-        _check_version(path / schema.MANIFEST, value)
-        self.manifest = manifest_from_json(RankManifest, value, str(path / schema.MANIFEST))
-        if self.manifest.rank != self.name:
-            raise CorruptError(
-                path,
-                f"is the directory of {self.manifest.rank}, by its manifest",
-                advice="give it that name again",
-            )
+        self.manifest = read_rank_manifest(path)
         self.is_closed = self.manifest.state == "complete"
         self._files = Files(path, self._listed())
         self._chunks = Chunks(path, self._files, closed=self.is_closed)
@@ -303,7 +285,7 @@ class RankRecording:
         return tuple(sentences)
 
     def index(self, progress: CountedProgress | None = None) -> Index:
-        """What is where, read once; `progress` hears how many of how many files are read."""
+        """Read the index of chunks once; `progress` gets the number of files read, and of all."""
         if self._index is None:
             self._index = Index(self._chunks, progress)
         return self._index
@@ -426,7 +408,7 @@ class RankRecording:
         records = self._records_of(step, rows)
         numbers = {*records["content"].to_list(), *rows["random_state"].to_list()}
         contents = self._contents.of(self.index().places(numbers))
-        decoder = _Decoder(self.path, self.name, step, self.stacks, contents)
+        decoder = CallDecoder(self.path, self.name, step, self.stacks, contents)
         return decoder.calls(rows, records)
 
     def record_rows(self, calls: pl.DataFrame, columns: Collection[str]) -> pl.DataFrame:
@@ -484,275 +466,14 @@ class RankRecording:
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
         """Call stacks by number, innermost frame first."""
         path = self.path / "stacks.parquet"
-        stacks: dict[int, list[Frame]] = {}
-        if path.exists():
-            self._files.check(path)
-            table = read_table(path, schema.STACKS)
-            libraries = _libraries(table["file"].unique().to_list(), self.manifest.sources)
-            for number, file, line, function in table.iter_rows():
-                frame = Frame(file, line, function, file in libraries)
-                stacks.setdefault(number, []).append(frame)
-        return {number: tuple(frames) for number, frames in stacks.items()}
+        if not path.exists():
+            return {}
+        self._files.check(path)
+        return frames_in(read_table(path, schema.STACKS), self.manifest.sources)
 
 
 _MOST_ROWS = 1 << 19
 """Records that stay in memory at most, some 50 MB: a chunk may hold the end of a step and the beginning of the next."""
-
-
-class _Decoder:
-    """Makes calls of the rows of one step."""
-
-    def __init__(
-        self,
-        path: Path,
-        rank: str,
-        step: int,
-        stacks: Mapping[int, tuple[Frame, ...]],
-        contents: Mapping[int, Content],
-    ) -> None:
-        self._path, self._rank, self._step = path, rank, step
-        self._stacks, self._contents = stacks, contents
-
-    def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
-        """Calls by number, each with its records in order of time."""
-        sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
-        found = self._records(sites, self._sources(rows), records)
-        return [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
-
-    def _site(self, call_id: int, module: str, op: str, call: int, phase: str) -> Site:
-        try:
-            return _site(module, op, call, _phase(phase))
-        except ValueError as error:
-            raise self._malformed(call_id, error) from error
-
-    def _sources(self, rows: pl.DataFrame) -> dict[int, str]:
-        """The user's line of each call; calls from one line share its text."""
-        lines = {number: source_of(frames) for number, frames in self._stacks.items()}
-        return {
-            call_id: lines.get(stack, "")
-            for call_id, stack in rows.select("call_id", "stack").iter_rows()
-        }
-
-    def _records(
-        self, sites: Mapping[int, Site], sources: Mapping[int, str], rows: pl.DataFrame
-    ) -> dict[int, list[TensorRecord]]:
-        """Records by call."""
-        contents, rank, step = self._contents, self._rank, self._step
-        elsewhere: dict[tuple[int, Phase], Site] = {}
-        found: dict[int, list[TensorRecord]] = {number: [] for number in sites}
-        for (
-            call_id,
-            phase_name,
-            role,
-            index,
-            name,
-            sequence,
-            occurrence,
-            number,
-            argument,
-            laid,
-        ) in zip(*(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True):
-            content = contents.get(number)
-            if content is None:
-                raise CorruptError(self._path, f"tensor content {number} is missing")
-            try:
-                phase, role = _phase(phase_name), _role(role)
-                layout = layout_in(laid) if laid else None
-                if layout is not None and len(layout.strides) != len(content.shape):
-                    raise ValueError(f"{laid!r} is no layout of {len(content.shape)} axes")
-            except ValueError as error:
-                raise self._malformed(call_id, error) from error
-            site = sites[call_id]
-            if phase is not site.phase:
-                there = elsewhere.get((call_id, phase))
-                if there is None:
-                    there = _site(site.module, site.op, site.call, phase)
-                    elsewhere[call_id, phase] = there
-                site = there
-            found[call_id].append(
-                TensorRecord(
-                    rank,
-                    step,
-                    site,
-                    role,
-                    index,
-                    sys.intern(name),
-                    sequence,
-                    occurrence,
-                    content,
-                    sys.intern(argument),
-                    sources[call_id],
-                    layout,
-                )
-            )
-        return found
-
-    def _call(
-        self,
-        sites: Mapping[int, Site],
-        records: Mapping[int, Sequence[TensorRecord]],
-        call_id: int,
-        kind: str,
-        module_class: str,
-        parent: int,
-        sequence: int,
-        stack: int,
-        arguments: str,
-        recomputed: bool,
-        conditions: str,
-        random_state: int,
-    ) -> Call:
-        try:
-            settings = values_of(arguments)
-            if not isinstance(settings, dict):
-                raise TypeError("its arguments are not a JSON object")
-            return Call(
-                id=call_id,
-                rank=self._rank,
-                step=self._step,
-                kind=_kind(kind),
-                site=sites[call_id],
-                module_class=sys.intern(module_class),
-                parent=parent,
-                sequence=sequence,
-                stack=self._stacks.get(stack, ()),
-                arguments=settings,
-                recomputed=recomputed,
-                records=tuple(records[call_id]),
-                conditions=conditions_in(conditions),
-                random_state=self._contents.get(random_state),
-            )
-        except (ValueError, TypeError) as error:
-            raise self._malformed(call_id, error) from error
-
-    def _malformed(self, call_id: int, error: Exception) -> CorruptError:
-        return CorruptError(self._path, f"call {call_id} is malformed ({error})")
-
-
-_phase, _role, _kind = lru_cache(Phase), lru_cache(Role), lru_cache(CallKind)
-
-_site = lru_cache(maxsize=1 << 16)(Site)
-"""Steps repeat their sites, so one object each does for all of them."""
-
-_SITE_COLUMNS = ("call_id", "module", "op", "call", "phase")
-_CALL_COLUMNS = (
-    "call_id",
-    "kind",
-    "module_class",
-    "parent",
-    "sequence",
-    "stack",
-    "arguments",
-    "recomputed",
-    "conditions",
-    "random_state",
-)
-_RECORD_COLUMNS = (
-    "call_id",
-    "phase",
-    "role",
-    "index",
-    "name",
-    "sequence",
-    "occurrence",
-    "content",
-    "argument",
-    "layout",
-)
-
-
-def _libraries(files: Iterable[str], own: Sequence[str]) -> set[str]:
-    """Files of stacks that belong to installed packages, given the user's own ones by their whole paths.
-
-    Stacks name a file from the folder or package on that it was found in. Recordings of earlier builds do not tell
-    which files are the user's own: then none counts as a library's.
-    """
-    ends = {
-        tuple(parts[start:])
-        for parts in (_SEPARATOR.split(file) for file in own)
-        for start in range(len(parts))
-    }
-    return {
-        file
-        for file in files
-        if own and not file.startswith("<") and tuple(_SEPARATOR.split(file)) not in ends
-    }
-
-
-_TENSOR_FILES = (".pt", ".pth", ".npy", ".npz", ".safetensors", ".h5", ".hdf5")
-
-
-def _advice_of_folder(path: Path) -> str:
-    """What to give in place of a folder that holds no recording: how names are built, if it holds tensors by name."""
-    files = (one for one in sorted(path.iterdir()) if one.suffix.lower() in _TENSOR_FILES)
-    below = (one for one in path.rglob("*") if one.suffix.lower() in _TENSOR_FILES)
-    first = next(itertools.chain(files, itertools.islice(below, 1)), None)
-    if first is None:
-        return "give the directory of `lockstep record -o`"
-    inside = "" if first.suffix.lower() in _MANY_INSIDE else first.suffix
-    where = "{any}/" if first.parent != path else ""
-    names = _ALL_TOLD if _ROLE_LAST.search(first.stem) else "{module}"
-    more = "" if names == _ALL_TOLD else f", or by all that they tell, as in {_ALL_TOLD}"
-    return f"for tensors of your own say how names are built: --format 'tensors:{where}{names}{inside}'{more}"
-
-
-_ALL_TOLD = "{module}.{op}.{role}.{index}"
-_ROLE_LAST = re.compile(r"\..+\.(?:input|output|grad_input|grad_output)\.\d+")
-_MANY_INSIDE = (".npz", ".safetensors", ".h5", ".hdf5")
-"""Files that hold many tensors, each by a name of its own."""
-
-
-def _read_run_manifest(path: Path) -> RunManifest:
-    if not path.exists():
-        raise NotARecordingError(
-            path,
-            "no such directory",
-            advice=f"make one with `lockstep record -o {path} -- COMMAND`",
-        )
-    if not path.is_dir():
-        raise NotARecordingError(
-            path,
-            "is a file, not a recording directory",
-            advice="give the directory of `lockstep record -o`",
-        )
-    if not (path / schema.MANIFEST).is_file():
-        kind = "is empty" if not any(path.iterdir()) else "holds no manifest.json"
-        raise NotARecordingError(
-            path,
-            f"{kind}, so it is not a Lockstep recording",
-            advice=_advice_of_folder(path),
-        )
-    value = _read_json(path / schema.MANIFEST)
-    if not isinstance(value, dict) or "schema" not in value or "command" not in value:
-        raise NotARecordingError(
-            path,
-            "manifest.json is not one of Lockstep's",
-            advice="give the directory of `lockstep record -o`",
-        )
-    _check_version(path / schema.MANIFEST, value)
-    return manifest_from_json(RunManifest, value, str(path / schema.MANIFEST))
-
-
-def _read_json(path: Path) -> Any:
-    """A manifest's values, held against its own digest."""
-    data = read_manifest(path)
-    check_manifest(path, data)
-    try:
-        return values_of(data)
-    except ValueError as error:
-        raise CorruptError(path, f"is not valid JSON ({error})") from error
-
-
-def _check_version(path: Path, value: Any) -> None:
-    version = value.get("schema") if isinstance(value, dict) else None
-    if type(version) is not int or version < 1:
-        raise CorruptError(path, "has no valid schema version")
-    if version > schema.SCHEMA_VERSION:
-        raise VersionError(
-            path,
-            f"written with schema version {version}, this Lockstep reads up to {schema.SCHEMA_VERSION}",
-            advice=f"upgrade {DISTRIBUTION}",
-        )
 
 
 __all__ = ["RankRecording", "Recording", "RecordingError", "open_recording"]

@@ -1,4 +1,4 @@
-"""Object storage behind a URL, by fsspec: `s3://`, `gs://`, `az://`, `obs://`, `sftp://`, `memory://`.
+"""Object storage by URL, with fsspec: `s3://`, `gs://`, `az://`, `obs://`, `sftp://`, `memory://`.
 
 Every request is tried again where it may have been lost on the way. Recordings that are read are fetched once into a
 cache of this user's, and their digests are checked as those of any recording.
@@ -274,7 +274,7 @@ def _why(error: Exception) -> str:
 
 
 def in_order(names: Mapping[str, int]) -> list[str]:
-    """Return names of files in the order in which they are copied: manifests last, the one at the top behind all."""
+    """Return names of files in the order of copying: manifests last, the one at the top at the very end."""
     shown = [name for name in names if not name.startswith(".") and "/." not in name]
     return sorted(shown, key=lambda name: (name.endswith(MANIFEST), -name.count("/"), name))
 
@@ -378,7 +378,7 @@ def cached(url: str, told: Progress = unheard) -> Path:
             f"{url}: is there in part; a copy goes on, or was interrupted and goes on when you run it again"
         )
     if MANIFEST not in names:
-        raise StorageError(f"{url}: is no recording; it holds no {MANIFEST}")
+        raise StorageError(f"{url}: is not a recording: it holds no {MANIFEST}")
     key = key_of(storage, names)
     place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16] / key[:16]
     whole = place.with_name(f"{place.name}.whole")

@@ -19,7 +19,7 @@ from lockstep.store.content_rows import statistics_in
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.stored_tensor import StoredTensor
 from lockstep.store.tables import Chunks, LatestChunks
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 _MOST_ROWS = 1 << 16
 """Contents that stay in memory at most, of 2 kB where they have a sketch."""

@@ -9,7 +9,7 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.formulas import Formula, Stored
 from lockstep.core.records import Array, Pieces
 from lockstep.store.derived.derived_tensor import Derived
-from lockstep.store.tensors import TensorFiles
+from lockstep.store.tensor_files import TensorFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StoredTensor:
         return None if self.stored is None else Stored(self.shard, self.stored)
 
     def formula(self) -> Formula | None:
-        """What the writer has shown it to follow from, to the last bit; None where it was kept as it is or corrected.
+        """The formula that gives it to the last bit; None if it was kept as it is or corrected.
 
         Raises
         ------

@@ -39,7 +39,8 @@ from lockstep.store.pace import REST_S, Pace
 from lockstep.store.permissions import open_private
 from lockstep.store.small_tensors import SmallContent, measured, whole
 from lockstep.store.staging import Buffers
-from lockstep.store.tensors import RawTensor, TensorFiles, compacted, size_bytes, write_shard
+from lockstep.store.tensor_files import TensorFiles
+from lockstep.store.tensors import RawTensor, compacted, size_bytes, write_shard
 
 _CHUNK_RECORDS = 16384
 _CHUNK_CONTENTS = 4096
@@ -255,11 +256,11 @@ class RankWriter:
         self._queue.put(None)
 
     def add_table(self, name: str, table: pl.Schema, rows: list[Row]) -> None:
-        """Write a table of its own, behind everything queued before it."""
+        """Write a table of its own, after everything queued before it."""
         self._queue.put(lambda: self._write_table(name, parquet_bytes(table, rows)))
 
     def add_sources(self, rows: Callable[[], list[Row]]) -> None:
-        """Write lines of source, behind everything queued before, where there is room; the recording is whole without.
+        """Write source lines, after everything queued before, if there is room.
 
         `rows` makes those of `schema.SOURCES`, and is called by the writing thread.
         """

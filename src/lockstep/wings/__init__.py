@@ -1,1 +1,1 @@
-"""What stands around the main job. A wing registers its own verbs and imports no other wing."""
+"""Verbs around the main job. A wing registers its own verbs and imports no other wing."""

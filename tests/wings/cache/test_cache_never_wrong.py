@@ -411,7 +411,7 @@ def test_the_chance_of_a_hit_to_be_checked_is_what_the_docs_say() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, float("nan")])
 def test_a_share_of_checks_that_is_none_is_refused(rate: float) -> None:
-    with pytest.raises(UsageError, match="is no share of hits"):
+    with pytest.raises(UsageError, match="is not a share of hits"):
         CachedDataset([1, 2], check_rate=rate)
 
 

@@ -20,8 +20,8 @@ from planted import PLANTED, Planted, Setup, record
 
 import lockstep
 from lockstep.cli.main import main
-from lockstep.locate.circumstances import SEED
-from lockstep.locate.model_setup import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
+from lockstep.locate.setups.circumstances import SEED
+from lockstep.locate.setups.model_setup import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
 from lockstep.wings.check.setups.answers import Answer, State
 from lockstep.wings.check.setups.aspects import (
     QUESTIONS,

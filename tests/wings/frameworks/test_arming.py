@@ -48,3 +48,19 @@ def test_options_that_take_pytorch_are_refused_rather_than_passed_over() -> None
     asked = Options(redact=True, emulate="npu-fp16", level="aten", steps="0:9", seed=3)
     assert not_possible(asked) == ["--emulate", "--redact", "--level aten"]
     assert not_possible(Options(compile_eager=True, save="tensors", only=["c1"])) == []
+
+
+def test_a_release_that_is_too_old_is_said_in_a_sentence_and_the_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tensorflow.py").write_text('__version__ = "2.3.1"')
+    environment = environment_for(
+        tmp_path, Options(), {"tensorflow": "lockstep.wings.frameworks.tensorflow.arming"}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import tensorflow; print('trained')"], env=environment, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "trained\n"
+    assert "it is 2.3.1, and 2.16 is the oldest release" in done.stderr
+    assert "install tensorflow>=2.16" in done.stderr

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.verdict_words import headline
+from lockstep.wings.gate.nearest import machine_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tensorflow"
 
@@ -73,3 +75,25 @@ def test_what_would_run_an_operator_again_is_refused_in_a_sentence() -> None:
         UsageError, match="a training of tensorflow, and Lockstep can run operators"
     ):
         recording.check_can_run_again()
+
+
+def test_a_page_is_drawn_of_a_pair_that_does_not_tell_every_number(tmp_path: Path) -> None:
+    """These recordings were made before subnormal numbers were counted."""
+    page = tmp_path / "page.html"
+    main(["report", str(FIXTURES / "function"), str(FIXTURES / "function-slope"), "-o", str(page)])
+    assert "tf.LeakyRelu" in page.read_text(encoding="utf-8")
+
+
+def test_check_names_the_option_of_the_optimizer_and_blames_no_earlier_build(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["check", str(FIXTURES / "eager"), str(FIXTURES / "eager-adam")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "epsilon: 1e-07 in the reference, 0.001 in the candidate" in said
+    assert "seeds and random states: a recording does not tell it" in said
+
+
+def test_a_golden_is_named_by_its_framework() -> None:
+    name = machine_of(lockstep.open(FIXTURES / "function")).name
+    assert "tensorflow2." in name
+    assert "torch" not in name

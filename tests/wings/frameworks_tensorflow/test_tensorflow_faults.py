@@ -7,25 +7,29 @@ from conftest import Trained, compared
 
 from lockstep.core.finding import Verdict
 
-FAULTS = [
-    ("convolutional", "slope", "sequential.act", "tf.LeakyRelu"),
-    ("convolutional", "gelu", "sequential.gelu", "tf."),
-    ("convolutional", "epsilon", "sequential.bn", "tf.AddV2"),
-    ("convolutional", "momentum", "sequential.bn", "tf.Mul"),
-    ("convolutional", "same", "sequential", "tf.Conv2D"),
-    ("convolutional", "hwio", "sequential.c1", "keras.layers.Conv2D"),
-    ("convolutional", "flatten", "sequential.flat", "tf.Reshape"),
-    ("convolutional", "bfloat16", "sequential.half", "Half"),
-    ("convolutional", "adam", "sequential.c1", "keras.optimizers.Adam"),
-    ("recurrent", "gates", "sequential.lstm", "keras.layers.LSTM"),
-    ("recurrent", "forget", "sequential.lstm", "keras.layers.LSTM"),
-    ("special", "custom_gradient", "sequential.scaled", "tf.custom_gradient.scaled"),
-    ("special", "loop", "sequential.loop", "tf.Mul"),
-    ("special", "log", "sequential.log", "tf.AddV2"),
-]
+FAULTS = {
+    "slope of a leaky ReLU": ("convolutional", "slope", "sequential.act", "tf.LeakyRelu"),
+    "gelu by tanh": ("convolutional", "gelu", "sequential.gelu", "tf."),
+    "epsilon of a batch norm": ("convolutional", "epsilon", "sequential.bn", "tf.AddV2"),
+    "momentum of a batch norm": ("convolutional", "momentum", "sequential.bn", "tf.Mul"),
+    "padding 'same' with stride 2": ("convolutional", "same", "sequential", "tf.Conv2D"),
+    "HWIO not transposed": ("convolutional", "hwio", "sequential.c1", "keras.layers.Conv2D"),
+    "flattened as NHWC": ("convolutional", "flatten", "sequential.flat", "tf.Reshape"),
+    "a cast to bfloat16": ("convolutional", "bfloat16", "sequential.half", "Half"),
+    "epsilon of Adam": ("convolutional", "adam", "sequential.c1", "keras.optimizers.Adam"),
+    "LSTM gates swapped": ("recurrent", "gates", "sequential.lstm", "keras.layers.LSTM"),
+    "forget bias twice": ("recurrent", "forget", "sequential.lstm", "keras.layers.LSTM"),
+    "factor of a custom_gradient": (
+        "special", "custom_gradient", "sequential.scaled", "tf.custom_gradient.scaled"
+    ),
+    "iteration 2 of a while_loop": ("special", "loop", "sequential.loop", "tf.Mul"),
+    "a log of zero": ("special", "log", "sequential.log", "tf.AddV2"),
+}  # fmt: skip
+"""By what is wrong: the model and the fault there, and where and what is named. The infinity at a log of a session
+stands in `test_tensorflow_sessions`, the faulty replica below."""
 
 
-@pytest.mark.parametrize(("model", "fault", "module", "op"), FAULTS)
+@pytest.mark.parametrize(("model", "fault", "module", "op"), FAULTS.values(), ids=FAULTS)
 def test_the_fault_is_named(trained: Trained, model: str, fault: str, module: str, op: str) -> None:
     found = compared(trained(model, "function"), trained(model, "function", fault))
     assert found.verdict is Verdict.DIVERGED
@@ -38,7 +42,7 @@ def test_the_fault_is_named(trained: Trained, model: str, fault: str, module: st
 @pytest.mark.parametrize("mode", ["eager", "fit"])
 def test_eager_code_and_fit_name_it_too(trained: Trained, mode: str, fault: str) -> None:
     found = compared(trained("convolutional", mode), trained("convolutional", mode, fault))
-    expected = next(one[2] for one in FAULTS if one[1] == fault)
+    expected = next(one[2] for one in FAULTS.values() if one[1] == fault)
     assert found.origins[0].module == expected
 
 

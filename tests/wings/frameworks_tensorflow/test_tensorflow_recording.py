@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from conftest import Trained, bare_weights, compared
+from conftest import Bare, Trained, command_of, compared, recorded
 
 import lockstep
 from lockstep.core.finding import Verdict
@@ -12,7 +14,9 @@ from lockstep.core.finding import Verdict
 @pytest.mark.parametrize(
     "words", [("convolutional", "eager"), ("convolutional", "function", "grappler"), ("replicas", "fit")]
 )  # fmt: skip
-def test_recording_changes_no_bit_of_five_steps(trained: Trained, words: tuple[str, ...]) -> None:
+def test_recording_changes_no_bit_of_five_steps(
+    trained: Trained, bare_weights: Bare, words: tuple[str, ...]
+) -> None:
     assert trained(*words).weights == bare_weights(*words)
 
 
@@ -23,7 +27,9 @@ def test_a_graph_that_grappler_rewrites_is_said_to_be_recorded_as_written(traine
     assert not any("Grappler" in gap.what for gap in rank.manifest.not_seen)
 
 
-def test_xla_is_said_not_to_be_seen_and_changes_nothing(trained: Trained) -> None:
+def test_xla_is_said_not_to_be_seen_and_changes_nothing(
+    trained: Trained, bare_weights: Bare
+) -> None:
     found = trained("convolutional", "jit")
     assert "what XLA compiles is not seen" in found.said
     assert "--compile-eager" in found.said
@@ -43,11 +49,27 @@ def test_the_chosen_steps_alone_are_recorded(trained: Trained) -> None:
     assert (rank.complete_steps, rank.manifest.trained) == ((1, 3), 5)
 
 
-@pytest.mark.parametrize("mode", ["eager", "function"])
-def test_the_training_ends_where_it_is_asked_to(trained: Trained, mode: str) -> None:
-    found = trained("--max-steps=2", "special", mode)
+def test_a_process_of_its_own_is_armed_by_its_import_of_tensorflow(
+    trained: Trained, tmp_path: Path
+) -> None:
+    words = ("convolutional", "function")
+    alone = recorded(tmp_path / "alone", *words, command=command_of(*words))
+    assert compared(trained(*words), alone).verdict is Verdict.AGREE
+    assert alone.weights == trained(*words).weights
+
+
+@pytest.mark.parametrize(
+    "words", [("special", "eager"), ("special", "function"), ("session", "plain")]
+)
+@pytest.mark.parametrize("steps", [2, 4])
+def test_the_training_ends_where_it_is_asked_to(
+    trained: Trained, words: tuple[str, ...], steps: int
+) -> None:
+    found = trained(f"--max-steps={steps}", *words)
     assert "weights" not in found.printed
-    assert "ended after step 1, as --max-steps asks" in found.said
+    assert f"ended after step {steps - 1}, as --max-steps asks" in found.said
+    rank = lockstep.open(found.path).ranks["rank0"]
+    assert (rank.complete_steps, rank.manifest.trained) == ((0, 1), steps)
 
 
 def test_an_option_that_takes_pytorch_is_refused_in_a_sentence(trained: Trained) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep.commands.record_again import record_again
 from lockstep.core.errors import LockstepError, RecordingError, UsageError, VersionError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
-from lockstep.store.record_command import record_again
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, MadeTraining
 from lockstep.wings.gate.gating import Gated, Update, gate_training

@@ -84,7 +84,7 @@ def test_two_folders_without_an_order_say_that_the_first_is_so_by_name(tmp_path:
     found = compare_recordings(reference, tfdbg(tmp_path / "wrong", network(wrong=2)))
     assert found.verdict is Verdict.DIVERGED
     assert (
-        "the first by its name: neither side tells which call came first"
+        "the first by name: neither recording says which call came first"
         in found.origins[0].finding.reason
     )
     assert "the order of the calls" in found.unrecorded

@@ -110,7 +110,7 @@ def test_what_is_missing_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixt
         ([], "--names: give what"),
         (["--", "python"], "-o: say which folder"),
         (["--names", str(empty)], "names no tensor"),
-        (["--names", str(tmp_path)], "is no file of at most"),
+        (["--names", str(tmp_path)], "is not a file of at most"),
         (["-o", str(empty), "--", "python"], "cannot be made"),
         (["-o", "a b", "--", "python"], "no blanks in the path"),
     ):

@@ -156,7 +156,7 @@ def test_a_file_that_a_dump_names_and_does_not_have_is_said_in_the_headline(tmp_
     (files / "1.npy").unlink()
     found = compare_recordings(*sides)
     assert found.verdict is Verdict.INCOMPARABLE
-    assert "1 file is not there that a dump names: 1.npy" in headline(found)
+    assert "1 file that a dump names is missing: 1.npy" in headline(found)
 
 
 def test_a_result_under_the_name_of_another_call_never_agrees(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it,
 `=== TARGET rows` what is listed, and rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`.
-A file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes the parts of
-the targets that a case names anew: read them before you commit them.
+A file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes
+the parts of the targets that a case names anew: read them before you commit them.
 """
 
 from __future__ import annotations

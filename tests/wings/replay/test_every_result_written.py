@@ -14,9 +14,9 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
-from lockstep.replay import again as again_module
-from lockstep.replay import rerun
-from lockstep.replay.held_results import results_of
+from lockstep.replay.calls import again as again_module
+from lockstep.replay.calls import rerun
+from lockstep.replay.calls.held_results import results_of
 from lockstep.replay.standalone.failing import failing
 from lockstep.replay.standalone.folder import Background, write_folder
 from lockstep.replay.standalone.proof import proof_of

@@ -15,7 +15,7 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Site
-from lockstep.replay.chained import inside_of
+from lockstep.replay.chains.chained import inside_of
 from lockstep.replay.standalone import written_text
 from lockstep.replay.standalone.folder import Background, write_folder
 from lockstep.replay.standalone.module_proof import module_proof
@@ -121,7 +121,7 @@ def test_a_layout_of_other_axes_is_one_sentence(
     site = ["--only", "*linear", "--write-test", str(tmp_path / "proof")]
     assert main(["replay", str(recording), *site]) == 2
     said = capsys.readouterr().err
-    assert "is no layout of 2 axes" in said
+    assert "is not a layout of 2 axes" in said
     assert said.count("\n") == 1
     # and the right one is none to speak of
     monkeypatch.undo()

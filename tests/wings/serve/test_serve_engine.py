@@ -94,7 +94,7 @@ def test_a_version_that_is_another_elsewhere_is_refused(tmp_path: Path) -> None:
     # And one with another file, or without, is refused by that file's name
     (there / "table").write_text("2")
     with pytest.raises(
-        UsageError, match=r"there.table: holds something else than where the server"
+        UsageError, match=r"there.table: holds something other than where the server"
     ):
         refuse_other(there, contents)
     (there / "table").unlink()

@@ -190,8 +190,8 @@ def test_long_texts_without_batch_axis_are_told_apart_by_each_word(tmp_path: Pat
         ),
         ("mots: 3", "mots is none of"),
         ("batches: 1", "batches is none of"),
-        ("a: [", "is no YAML of settings"),
-        ("- a", "is no YAML of settings"),
+        ("a: [", "is not a YAML file of settings"),
+        ("- a", "is not a YAML file of settings"),
         ("device: moon", "--device moon: ONNX Runtime has"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.errors import CorruptError, OutputExistsError
-from lockstep.wings.tune.bisecting import Found, Outcome, TrialLog, first_that_differs
+from lockstep.wings.tune.bisecting import Found, Outcome, Trial, TrialLog, first_that_differs
 from lockstep.wings.tune.switches import Ladder, State
 
 
@@ -22,12 +22,12 @@ class _Judge:
     def __init__(self, first: int, untold: tuple[int, ...] = ()) -> None:
         self.first, self.untold, self.runs = first, untold, 0
 
-    def __call__(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
+    def __call__(self, state: State) -> Trial:
         self.runs += 1
         at = int(state.name.split()[-1])
         if at in self.untold:
-            return Outcome.UNTOLD, "the command ended with exit code 1", ()
-        return (Outcome.DIFFERS if at >= self.first else Outcome.AGREES), "as told", ()
+            return Trial(state.name, Outcome.UNTOLD, "the command ended with exit code 1")
+        return Trial(state.name, Outcome.DIFFERS if at >= self.first else Outcome.AGREES, "as told")
 
 
 def _search(count: int, judge: _Judge, file: Path | None = None) -> Found:

@@ -98,7 +98,7 @@ def test_a_training_that_does_not_repeat_itself_is_not_tuned(programs: Path, fol
     [
         (("--steps", "3:99"), "the training ended in step 8, before step 99 began"),
         (("--repeat", "1"), "--repeat 1 tells no interval"),
-        (("--budget", "soon"), "'soon' is no time; write 90s, 30m or 2h"),
+        (("--budget", "soon"), "'soon' is not a time; write 90s, 30m or 2h"),
         (("-o", "."), "holds no log of a search"),
     ],
 )

@@ -53,6 +53,23 @@ def test_the_command_s_learning_rate_and_the_optimizer_s_are_two_settings(
     assert settings_of(told)["lr"] == float(option)
 
 
+def test_an_option_has_one_name_whether_it_was_typed_or_left_at_its_default(
+    lockstep_trained_recording: Path,
+) -> None:
+    # Given two runs of a script that parses --fault, of which one was told it
+    plain, told = (open_recording(lockstep_trained_recording) for _ in range(2))
+    for run, fault in ((plain, "none"), (told, "backward")):
+        next(iter(run.ranks.values())).manifest.configuration = {"arguments": {"fault": fault}}
+    told.manifest.command = ["python", "train.py", "--fault", "backward"]
+    # Then it is one setting of both
+    assert settings_of(plain)["fault"] == "none"
+    assert settings_of(told)["fault"] == "backward"
+    assert "arguments.fault" not in {**settings_of(plain), **settings_of(told)}
+    # And where the script made something else of the option, that is told too
+    next(iter(told.ranks.values())).manifest.configuration = {"arguments": {"fault": "forward"}}
+    assert settings_of(told)["arguments.fault"] == "forward"
+
+
 def test_tags_and_a_note_are_kept_beside_the_runs_and_stand_in_the_list(
     served: Served, noted: tuple[str, str]
 ) -> None:

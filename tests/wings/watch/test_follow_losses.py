@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lockstep
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.followed_losses import (
+from lockstep.following.followed_losses import (
     ExpectedLoss,
     LossComparison,
     ask_to_record,

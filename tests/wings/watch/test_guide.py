@@ -67,6 +67,7 @@ def test_checks_come_in_the_order_of_the_method(symptom: Symptom) -> None:
         (["diverges", "after", "1000", "steps"], "the loss runs away, or is NaN: check"),
         (["all gradients are zero"], "gradients vanish: check"),
         (["loss differs upgrade"], "the loss differs after an upgrade or a port: check"),
+        (["worse in bf16"], "the loss is worse in bfloat16 or float16: check"),
     ],
 )
 def test_a_symptom_is_found_by_its_name_or_words(words: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""What `msprobe.pytorch` has for scripts: a debugger that dumps steps, comparing, and seeds."""
+"""The names of `msprobe.pytorch`: a debugger that dumps steps, comparing, and seeds."""
 
 from __future__ import annotations
 

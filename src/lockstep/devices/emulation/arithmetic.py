@@ -62,7 +62,7 @@ class Arithmetic:
         self.replaces_products = profile.reorder or profile.accumulate_fp16
 
     def operand(self, value: Any) -> Any:
-        """What the matrix unit takes for an input: rounded, where it is a float32 tensor."""
+        """Return the operand that the matrix unit computes with: rounded, if the input is a float32 tensor."""
         operands = self._profile.operands
         if not operands or not isinstance(value, Tensor) or value.dtype is not torch.float32:
             return value

@@ -1,4 +1,4 @@
-"""What each aten operator is to an emulated device: a product of matrices, a sum, mere movement, or any computation."""
+"""Classify aten operators for an emulated device: product of matrices, sum, movement, or other computation."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Operator:
 
 @functools.cache
 def operator_of(function: Any) -> Operator:
-    """What an overload is."""
+    """Return the operator of an overload."""
     schema = function._schema
     namespace, _, plain = schema.name.partition("::")
     name = plain.rstrip("_") or plain

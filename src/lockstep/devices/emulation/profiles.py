@@ -57,7 +57,7 @@ class WrongOperator:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What an emulated device does differently.
+    """The differences of an emulated device.
 
     Parameters
     ----------

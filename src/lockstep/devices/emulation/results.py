@@ -1,4 +1,4 @@
-"""What an emulated device does to the results of its operators."""
+"""Change the results of operators as an emulated device does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lockstep.devices.emulation.rounding import Generators, flushed, randomly_ro
 
 
 class Results:
-    """What an emulated device does to the results of its operators.
+    """Changes results as an emulated device does.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Results:
     def begin(
         self, function: Any, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
-        """What is to be done to the result of a call that is about to run; None where nothing is."""
+        """Return the change to make to the result of a call that is about to run; None if there is none."""
         changes: list[Callable[[Tensor], Tensor]] = []
         if rounds(operator, args, kwargs):
             changes = self._roundings(args, kwargs)

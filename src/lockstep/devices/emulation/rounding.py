@@ -1,4 +1,4 @@
-"""What an emulated device does to single numbers: flushing, saturation, random rounding."""
+"""Round single numbers as an emulated device does: flushing, saturation, random rounding."""
 
 from __future__ import annotations
 

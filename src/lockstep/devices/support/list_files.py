@@ -208,7 +208,7 @@ def _in_yaml(path: Path, text: str) -> tuple[_Row, list[_Row]]:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise UsageError(f"{path}{at}: is no YAML") from error
+        raise UsageError(f"{path}{at}: is not valid YAML") from error
     if top is None:
         raise UsageError(f"{path}: the list names no operator")
     fields = _fields(path, top, (*HEADS, "operators"))

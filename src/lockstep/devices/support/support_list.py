@@ -10,7 +10,7 @@ from lockstep.core.dtypes import is_floating
 
 
 class Standing(str, Enum):
-    """What a list says of an operator."""
+    """The entry of a list for an operator."""
 
     SUPPORTED = "supported"
     OTHER_DTYPES = "other dtypes only"
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a list says of an operator as it ran; `why` is in words, or empty."""
+    """The answer of a list for an operator as it ran; `why` is in words, or empty."""
 
     standing: Standing
     why: str = ""
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SupportList:
-    """What a device has, of one version, from one source.
+    """The operators of a device, in one version, from one source.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class SupportList:
     lacks_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def entry_of(self, operator: str) -> Entry | None:
-        """What it says of an operator, by its overload, or by its name where that stands for all of them."""
+        """Return the entry of an operator, by its overload, or by its name if that stands for all of them."""
         found = self.entries.get(operator)
         name = operator.partition(".")[0]
         return self.entries.get(name) if found is None and name in self.for_all_overloads else found

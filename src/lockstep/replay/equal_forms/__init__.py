@@ -1,1 +1,1 @@
-"""What a device runs in place of an operator that it lacks, proven equal by running both."""
+"""Find substitutes for operators that a device lacks, and prove them equal by running both."""

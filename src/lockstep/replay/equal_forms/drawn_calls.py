@@ -12,8 +12,8 @@ import torch
 from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Array, Call, Content, Layout, Statistics, TensorRecord
 from lockstep.core.site import Role
-from lockstep.replay.rebuild import torch_dtype
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.rebuild import torch_dtype
+from lockstep.replay.calls.refusals import CannotReplay
 
 _SEED = 0
 _SHARE_OF_NONE = 1 / 16

@@ -13,7 +13,7 @@ import yaml
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay
 
 _REWRITES = Path(__file__).with_name("rewrites.yaml")
 _LISTS_OF_TENSORS = "_foreach_"

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.replay.calls.rebuild import tensors_in
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.torch_state import REFUSALS
 from lockstep.replay.equal_forms.forms import forms_of
-from lockstep.replay.rebuild import tensors_in
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.torch_state import REFUSALS
 
 _MOST_DEEP = 8
 # fmt: off

@@ -1,4 +1,4 @@
-"""What came of looking for an equal form of an operator. Knows no torch."""
+"""The result of looking for an equal form of an operator. Knows no torch."""
 
 from __future__ import annotations
 

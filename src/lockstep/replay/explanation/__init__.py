@@ -1,1 +1,1 @@
-"""What a wrong result is instead: hypotheses, each computed and held against what was recorded."""
+"""Explain a wrong result: compute hypotheses and compare each with the recorded result."""

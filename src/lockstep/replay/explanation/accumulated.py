@@ -9,12 +9,12 @@ import torch
 from lockstep.core.finding import Instead
 from lockstep.core.operators import operator_of
 from lockstep.judge.tolerances import ACCUMULATED_SHARE
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.other_precisions import FORMATS, half_step
-from lockstep.replay.rebuild import Rebuilt, Slot
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 _AT_ONCE = (1, 2, 4, 8, 16, 32, 64, 128)
 """Terms that are summed wider before their sum is rounded."""

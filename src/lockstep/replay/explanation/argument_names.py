@@ -1,4 +1,4 @@
-"""What the arguments of an operator are called, and what stands for those that were not given."""
+"""Return the names of an operator's arguments, and their defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lockstep.core.records import TensorRecord
-from lockstep.replay.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
 
 _MISSING = object()
 
@@ -59,7 +59,7 @@ def arguments_of(built: Rebuilt) -> list[Argument]:
 
 
 def tensor_name(built: Rebuilt, record: TensorRecord) -> str:
-    """What an operator calls one of its tensors: `weight`; `params[2]` for one in a list."""
+    """Return an operator's name for one of its tensors: `weight`; `params[2]` for one in a list."""
     for argument in arguments_of(built):
         for place, slot in _slots(argument.value):
             if slot.index == record.index:

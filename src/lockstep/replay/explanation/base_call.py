@@ -9,10 +9,10 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, results_of
+from lockstep.replay.calls.rebuild import Rebuilt, rebuild
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.held_results import BACKWARD, FORWARD, results_of
-from lockstep.replay.rebuild import Rebuilt, rebuild
-from lockstep.replay.refusals import CannotReplay
 
 
 @dataclass(frozen=True, slots=True)

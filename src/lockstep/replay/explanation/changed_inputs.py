@@ -10,9 +10,9 @@ import torch
 
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
-from lockstep.replay.doubles import WRITTEN_OUT
+from lockstep.replay.calls.doubles import WRITTEN_OUT
+from lockstep.replay.calls.rebuild import Rebuilt, Slot, tensors_in
 from lockstep.replay.explanation.mismatch import Change
-from lockstep.replay.rebuild import Rebuilt, Slot, tensors_in
 
 Alter = Callable[[torch.Tensor], torch.Tensor]
 """Makes another tensor out of one."""

@@ -10,11 +10,11 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
+from lockstep.replay.calls.held_results import BACKWARD
 from lockstep.replay.explanation.changed_inputs import with_result
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Attempt, Mismatch
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.held_results import BACKWARD
 
 _MOST_SLICED = 1 << 22
 """Elements up to which every slice of every axis is looked at."""
@@ -74,7 +74,7 @@ def everywhere(
     *,
     fitted: int = 0,
 ) -> Prediction:
-    """What a change of the right result says of it, and of each other result of the call that is wrong.
+    """Return the prediction of a changed right result for it, and for each other wrong result of the call.
 
     A gradient is what backward makes of a function that changes its result so.
     """

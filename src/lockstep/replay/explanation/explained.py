@@ -62,7 +62,7 @@ FITTING: tuple[Family, ...] = (offset, places, terms)
 
 
 def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
-    """What the candidate computes instead; None where nothing explains all results of the call to their noise floors.
+    """Return the computation that explains all results of a call to their noise floors, None if there is none.
 
     Raises
     ------

@@ -10,11 +10,11 @@ from functools import partial
 import torch
 
 from lockstep.core.finding import Instead
+from lockstep.replay.calls.rebuild import Rebuilt
 from lockstep.replay.explanation.argument_names import Argument, arguments_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.least_squares import least_squares
 from lockstep.replay.explanation.mismatch import Mismatch
-from lockstep.replay.rebuild import Rebuilt
 
 _REAL = frozenset({"alpha", "beta", "threshold", "value", "min", "max", "other", "exponent"})
 """Arguments that are real numbers even where a whole one was given."""

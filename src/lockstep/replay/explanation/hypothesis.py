@@ -1,4 +1,4 @@
-"""What a hypothesis says, and the one scorer that decides whether it explains the results of a call."""
+"""A hypothesis about a wrong result, and the one scorer that decides whether it explains a call's results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_TIES = 3
 
 
 class Target(Protocol):
-    """What is to be explained; see `lockstep.replay.explanation.mismatch.Mismatch`."""
+    """The results to explain; see `lockstep.replay.explanation.mismatch.Mismatch`."""
 
     @property
     def main(self) -> Outcome:
@@ -47,7 +47,7 @@ def _unknown(outcome: Outcome) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a hypothesis says that the candidate's results are.
+    """The candidate's results as a hypothesis predicts them.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Prediction:
     placed: bool = False
 
     def floor_at(self, outcome: Outcome, values: torch.Tensor) -> float:
-        """What it may leave of a result: noise of the right one, or its own where that is seen to be larger."""
+        """Return the remainder that a prediction may leave: noise of the right result, or its own if that is larger."""
         floor = outcome.floor_of(values)
         left = outcome.distance_to(values)
         if floor < left <= NEAR_FLOOR * floor:

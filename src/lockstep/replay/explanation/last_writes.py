@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.core.operators import Trait, operator_of
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.argument_names import arguments_of
-from lockstep.replay.rebuild import Rebuilt, Slot
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Writes:
         return self.index < 0
 
     def applied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What is written with all but one write to each index left out."""
+        """Return the result with all but one write to each index left out."""
         return tensor * self.mask.to(tensor.dtype)
 
 

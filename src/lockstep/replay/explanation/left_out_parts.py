@@ -11,6 +11,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
 from lockstep.core.operators import operator_of
 from lockstep.core.site import Role
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import (
     Alter,
@@ -22,7 +23,6 @@ from lockstep.replay.explanation.changed_inputs import (
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.last_writes import writes
 from lockstep.replay.explanation.mismatch import Mismatch
-from lockstep.replay.rebuild import Rebuilt, Slot
 
 _TAILS = (1, 2, 3, 4, 8, 16, 32, 64)
 """Indices at the end of an axis that a kernel may forget, besides what is left over by vectors of up to 128."""

@@ -1,4 +1,4 @@
-"""What is to be explained: the results of one call as doubles, and re-runs of that call on request."""
+"""The results of one call to explain, as doubles, with re-runs of that call on request."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from lockstep.judge.tolerances import (
     RECORDED_ROUNDINGS,
     SENTINEL_SIZE,
 )
-from lockstep.replay.budget import check_call
+from lockstep.replay.calls.budget import check_call
+from lockstep.replay.calls.held_results import BACKWARD
+from lockstep.replay.calls.rebuild import Rebuilt, rebuild
+from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.base_call import base_of, pairs_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.outcome import Outcome, counted_in, norm_of
 from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.explanation.update_attempts import made, taken, update_of
-from lockstep.replay.held_results import BACKWARD
-from lockstep.replay.rebuild import Rebuilt, rebuild
-from lockstep.replay.recorded_tensors import load, widened
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
-from lockstep.replay.roundoff import carrier
+from lockstep.replay.verdicts.roundoff import carrier
 
 Change = Callable[[TensorRecord, torch.Tensor], torch.Tensor]
 """Puts another tensor in the place of an input or an incoming gradient of a call."""
@@ -123,7 +123,7 @@ class Mismatch:
 
     @property
     def noun(self) -> str:
-        """What the main result is called: by the name of the argument where it is what enters a call."""
+        """Return the name of the main result: the argument's name if it is one that enters a call."""
         record, call = self.question.reference, self.question.reference_call
         if record.role is Role.PARAM and record.name:
             return record.name
@@ -199,7 +199,7 @@ class Mismatch:
         change: Change | None = None,
         fitted: int = 0,
     ) -> Iterator[Prediction]:
-        """What a re-run of the call in another way says of its results; nothing where torch refuses."""
+        """Return the results of the call run in another way; nothing if torch refuses."""
         attempt = self.attempt(rebuilt=rebuilt, change=change)
         if attempt is not None:
             yield Prediction(
@@ -261,7 +261,7 @@ class Mismatch:
         return _taken(results, record, self._readings.get(id(outcome.record), 0))
 
     def as_candidate(self) -> tuple[torch.Tensor, Callable[[Outcome], torch.Tensor | None]] | None:
-        """What the candidate's own call gives in double precision; None where it cannot be run again."""
+        """Return the candidate's own call in double precision; None if it cannot be run again."""
         call, record = self.question.candidate_call, self.question.candidate
         if call is None or call.kind is not CallKind.OPERATOR:
             return None

@@ -17,7 +17,7 @@ _ALL_ORDERS = 4
 
 
 def memory_orders(shape: Sequence[int], layout: Layout | None) -> Iterator[tuple[str, Alter]]:
-    """What a tensor is to a kernel that takes its memory to lie otherwise, with words for it."""
+    """Return a tensor as a kernel sees it that assumes another memory order, with words for it."""
     rank = len(shape)
     if layout is not None and len(layout.strides) == rank:
         order = tuple(sorted(range(rank), key=lambda axis: -layout.strides[axis]))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.core.finding import Instead
+from lockstep.replay.calls.rebuild import Rebuilt
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.written_out import WITHOUT_TERM, norms, others_like
-from lockstep.replay.rebuild import Rebuilt
 
 
 def formulas(mismatch: Mismatch) -> Iterator[Prediction]:

@@ -11,12 +11,12 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
 from lockstep.core.records import Layout, TensorRecord
 from lockstep.core.site import Role
+from lockstep.replay.calls.rebuild import Rebuilt
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import Alter, arriving, with_altered
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.orders import memory_orders
-from lockstep.replay.rebuild import Rebuilt
 
 
 def inputs(mismatch: Mismatch) -> Iterator[Prediction]:
@@ -71,14 +71,14 @@ def _where(shape: tuple[int, ...], alter: Alter, tensor: torch.Tensor) -> torch.
 def _alterations(built: Rebuilt, record: TensorRecord) -> Iterator[tuple[str, Alter]]:
     """What may have become of one input, with words for it."""
     if record.dtype in ("int32", "int64"):
-        # Native operators trust their indices; see `lockstep.replay.rerun`.
+        # Native operators trust their indices; see `lockstep.replay.calls.rerun`.
         yield from () if built.op.startswith("aten.") else _other_indices(built)
         return
     if record.dtype == "bool":
         yield "inverted", torch.logical_not
-    for words, alter in _CHANGES.items():
-        if record.dtype != "bool" or "rolled" in words:
-            yield words, alter
+    else:
+        yield from _CHANGES.items()
+    yield from _ROLLED.items()
     shape = record.shape
     if len(shape) > 1 and shape[-1] == shape[-2]:
         yield "transposed", partial(torch.transpose, dim0=-1, dim1=-2)
@@ -121,6 +121,8 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "doubled": lambda tensor: tensor * 2,
     "halved": lambda tensor: tensor / 2,
     "negated": lambda tensor: -tensor,
+}
+_ROLLED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rolled by one along its last axis": lambda tensor: tensor.roll(1, -1),
     "rolled back by one along its last axis": lambda tensor: tensor.roll(-1, -1),
 }

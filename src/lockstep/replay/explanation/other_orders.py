@@ -10,6 +10,7 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Instead
+from lockstep.replay.calls.rebuild import Rebuilt
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import with_altered
 from lockstep.replay.explanation.error_shapes import everywhere
@@ -17,7 +18,6 @@ from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
 from lockstep.replay.explanation.orders import axis_orders
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.rebuild import Rebuilt
 
 _GATES = {"lstm": "ifgo", "lstm_cell": "ifgo", "gru": "rzn", "gru_cell": "rzn"}
 """By bare name: the gates of a recurrent operator, in torch's order."""

@@ -11,10 +11,10 @@ import torch
 from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
+from lockstep.replay.calls.rerun import Alter
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Attempt, Change, Mismatch
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.rerun import Alter
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -14,12 +14,12 @@ from lockstep.core.finding import Instead
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.core.text import index_text, told_apart
+from lockstep.replay.calls.rebuild import Rebuilt, rebuild
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.argument_names import Argument, arguments_of, named
 from lockstep.replay.explanation.base_call import entering
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
-from lockstep.replay.rebuild import Rebuilt, rebuild
-from lockstep.replay.refusals import CannotReplay
 
 _LARGEST_EPSILON = 1e-2
 """Values up to which a number among the arguments may be an epsilon."""

@@ -20,6 +20,8 @@ from lockstep.core.optimizer_classes import (
 )
 from lockstep.core.records import Call
 from lockstep.core.site import Role
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.least_squares import least_squares
 from lockstep.replay.explanation.mismatch import Mismatch
@@ -32,8 +34,6 @@ from lockstep.replay.explanation.update_attempts import (
     with_argument,
     with_tensor,
 )
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 _BETAS = (0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 _NEVER_CORRECTED = 1e9

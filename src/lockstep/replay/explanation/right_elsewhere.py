@@ -9,11 +9,11 @@ import torch
 
 from lockstep.core.finding import Instead
 from lockstep.core.records import TensorRecord
+from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.error_shapes import everywhere
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
-from lockstep.replay.recorded_tensors import load, widened
-from lockstep.replay.refusals import CannotReplay
 
 _MOST_TERMS = 64
 """Tensors that are tried as a term."""

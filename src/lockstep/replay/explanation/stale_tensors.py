@@ -12,13 +12,13 @@ from lockstep.core.finding import Instead
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import listed
+from lockstep.replay.calls.rebuild import Rebuilt
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.changed_inputs import arriving, with_other
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.mismatch import Mismatch
-from lockstep.replay.rebuild import Rebuilt
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 
 def stale(mismatch: Mismatch) -> Iterator[Prediction]:

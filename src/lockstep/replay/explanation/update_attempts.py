@@ -12,13 +12,13 @@ import torch
 
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.replay.calls.held_results import UPDATED
+from lockstep.replay.calls.machine import HERE
+from lockstep.replay.calls.optimizer_update import UpdateRerun
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.outcome import Outcome
 from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.held_results import UPDATED
-from lockstep.replay.machine import HERE
-from lockstep.replay.optimizer_update import UpdateRerun
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
 
 _numbers = itertools.count(1)
 
@@ -63,7 +63,7 @@ def exactly(call: Call, record: TensorRecord) -> torch.Tensor | None:
 
 
 def taken(results: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Tensor | None:
-    """What an update gives for the parameter or state of a record."""
+    """Return an update's result for the parameter or state of a record."""
     found = UpdateRerun.named(results, record)
     if found is None or tuple(found.shape) != record.shape or found.dtype.is_complex:
         return None
@@ -73,7 +73,7 @@ def taken(results: Mapping[str, torch.Tensor], record: TensorRecord) -> torch.Te
 def beside(
     results: Mapping[str, torch.Tensor], *, but: frozenset[str] = frozenset()
 ) -> Callable[[Outcome], torch.Tensor | None]:
-    """What an update says of each of its results, but for some states that were made up to get there."""
+    """Return an update's prediction for each of its results, except states that were made up to get there."""
 
     def found(outcome: Outcome) -> torch.Tensor | None:
         key = UpdateRerun.key_of(outcome.record)

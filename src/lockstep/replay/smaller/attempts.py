@@ -12,16 +12,15 @@ import torch
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.replay.again import again, rebuilt_like
-from lockstep.replay.budget import check_call
-from lockstep.replay.distance import error_of, size_of
-from lockstep.replay.held_results import BACKWARD, FORWARD, UPDATED, Result, results_of
-from lockstep.replay.machine import HERE, Machine
-from lockstep.replay.optimizer_update import UpdateRerun
-from lockstep.replay.rebuild import Rebuilt, rebuild, torch_dtype
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, Results, outputs_of
-from lockstep.replay.side import Side
+from lockstep.replay.calls.again import again, rebuilt_like
+from lockstep.replay.calls.budget import check_call
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED, Result, results_of
+from lockstep.replay.calls.machine import HERE, Machine
+from lockstep.replay.calls.optimizer_update import UpdateRerun
+from lockstep.replay.calls.rebuild import Rebuilt, rebuild, torch_dtype
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
+from lockstep.replay.calls.side import Side
 from lockstep.replay.smaller.cut import (
     Cut,
     Parts,
@@ -32,6 +31,7 @@ from lockstep.replay.smaller.cut import (
 )
 from lockstep.replay.smaller.halving import Search
 from lockstep.replay.smaller.shrunk import Makes, Shrunk, failing
+from lockstep.replay.verdicts.distance import error_of, size_of
 
 _ROUNDINGS_OF_A_PART = 2.0**-10
 """Unit roundoffs of a result that double precision may give otherwise for a part of the inputs than for all of them,

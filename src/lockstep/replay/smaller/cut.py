@@ -20,7 +20,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is kept of the inputs of a call; everything where there is no range.
+    """The part of a call's inputs that is kept; everything where there is no range.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def ranges_between(shape: tuple[int, ...], made: tuple[int, ...], cut: Cut) -> R
 
 
 def shapes_of(call: Call, cut: Cut) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """What becomes of the shape of each input that is cut, by the name that the code has for it."""
+    """Return the shape of each input after the cut, by its name in the code."""
     found = {}
     for index, record in sources_of(call).items():
         smaller = tuple(stop - start for start, stop in cut.of(index, record.shape))

@@ -1,4 +1,4 @@
-"""What came of making the inputs of a call smaller. Knows no torch."""
+"""The result of making the inputs of a call smaller. Knows no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from lockstep.core.text import printable
-from lockstep.replay.held_results import Held, Result, result_of
+from lockstep.replay.calls.held_results import Held, Result, result_of
 from lockstep.replay.smaller.cut import Cut
 
 _MOST_CHARACTERS = 4096
@@ -55,7 +55,7 @@ Key = tuple[str, int, int]
 
 
 def failing(results: tuple[Result, ...]) -> dict[Key, Held]:
-    """What is beyond what is allowed, by which result it is; the worst first."""
+    """Return the results beyond their limit, the worst first."""
     found = {
         (result.role.value, result.index, result.occurrence): held
         for result in results
@@ -66,7 +66,7 @@ def failing(results: tuple[Result, ...]) -> dict[Key, Held]:
 
 
 def shrunk_of(said: dict[str, Any]) -> Shrunk:
-    """What is said, out of JSON values, each of its type.
+    """Return a result from JSON values, each of its type.
 
     Raises
     ------

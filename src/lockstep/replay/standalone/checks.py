@@ -1,4 +1,4 @@
-"""What a written test needs: this file's text is part of each. It knows torch and safetensors alone."""
+"""The checks of a written test: this file's text is part of each test. It knows torch and safetensors alone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from lockstep.core.errors import OutputExistsError
 from lockstep.core.replacement import aside_of
 from lockstep.core.text import shell_line, times
 from lockstep.core.version import VERSION
-from lockstep.replay.held_results import Held, Result
+from lockstep.replay.calls.held_results import Held, Result
 from lockstep.replay.standalone.checks import ROUNDED_TWICE
 from lockstep.replay.standalone.proof import Proof, facts
 from lockstep.replay.standalone.written_text import code, device_of, plain, quoted
@@ -45,7 +45,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What is told of a proof beside its tensors.
+    """The facts about a proof beside its tensors.
 
     Parameters
     ----------

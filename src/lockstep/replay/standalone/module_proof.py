@@ -1,4 +1,4 @@
-"""What the stand-alone test of a module holds: what enters it, its calls as lines, what has to come out."""
+"""The contents of a module's stand-alone test: inputs, calls as lines, expected results."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.text import printable
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE
-from lockstep.replay.chain import Chain, is_passed
-from lockstep.replay.chained import ModuleCall
-from lockstep.replay.distance import median_size
-from lockstep.replay.machine import HERE
-from lockstep.replay.margin import Local
-from lockstep.replay.one_call import RESULTS
-from lockstep.replay.rebuild import torch_dtype
-from lockstep.replay.recorded_tensors import load, random_state_of, widened
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.machine import HERE
+from lockstep.replay.calls.one_call import RESULTS
+from lockstep.replay.calls.rebuild import torch_dtype
+from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.chains.chain import Chain, is_passed
+from lockstep.replay.chains.chained import ModuleCall
 from lockstep.replay.standalone.proof import Limit, Proof
 from lockstep.replay.standalone.python_source import as_name, call_source
+from lockstep.replay.verdicts.distance import median_size
+from lockstep.replay.verdicts.margin import Local
 
 _ALL_THERE_IS = 1 << 62
 """Bytes: it was run again before it is written down."""
@@ -34,7 +34,7 @@ def module_proof(module: ModuleCall, *, like_its_own: bool) -> Proof:
     module
         With whole tensors.
     like_its_own
-        As `lockstep.replay.chain.chained` takes it.
+        As `lockstep.replay.chains.chain.chained` takes it.
 
     Raises
     ------

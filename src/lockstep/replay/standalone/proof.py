@@ -1,4 +1,4 @@
-"""What a stand-alone test holds: tensors that go in, lines that run the operator, what has to come out."""
+"""The contents of a call's stand-alone test: inputs, the lines that run the operator, expected results."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from lockstep.core.operators import Family, family_of, writes_in_place
 from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
-from lockstep.replay.again import rebuilt_like
-from lockstep.replay.alone import Alone
-from lockstep.replay.decisions import probability_of
-from lockstep.replay.distance import median_size
-from lockstep.replay.held_results import BACKWARD, FORWARD, results_of
-from lockstep.replay.imported import import_named
-from lockstep.replay.margin import Local
-from lockstep.replay.optimizer_update import UpdateRerun
-from lockstep.replay.rebuild import torch_dtype
-from lockstep.replay.recorded_tensors import load
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, outputs_of
-from lockstep.replay.rounded_elements import Envelope
-from lockstep.replay.roundoff import carrier
-from lockstep.replay.side import Reading, Side
+from lockstep.replay.calls.again import rebuilt_like
+from lockstep.replay.calls.alone import Alone
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, results_of
+from lockstep.replay.calls.imported import import_named
+from lockstep.replay.calls.optimizer_update import UpdateRerun
+from lockstep.replay.calls.rebuild import torch_dtype
+from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.calls.side import Reading, Side
 from lockstep.replay.standalone.checks import as_real
 from lockstep.replay.standalone.python_source import (
     as_name,
     call_source,
     settings_source,
 )
+from lockstep.replay.verdicts.decisions import probability_of
+from lockstep.replay.verdicts.distance import median_size
+from lockstep.replay.verdicts.margin import Local
+from lockstep.replay.verdicts.rounded_elements import Envelope
+from lockstep.replay.verdicts.roundoff import carrier
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What elements of a result may be off.
+    """The largest error that elements of a result may have.
 
     Parameters
     ----------

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from lockstep.replay.imported import import_named
-from lockstep.replay.rebuild import Rebuilt, Slot
-from lockstep.replay.refusals import CannotReplay
+from lockstep.replay.calls.imported import import_named
+from lockstep.replay.calls.rebuild import Rebuilt, Slot
+from lockstep.replay.calls.refusals import CannotReplay
 
 _PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 def as_name(argument: str, number: int) -> str:
-    """What an argument is called in Python: "args.0" is `args_0`, "0.weight" is `weight`."""
+    """Return an argument's name in Python: "args.0" is `args_0`, "0.weight" is `weight`."""
     last = (
         argument.rpartition(".")[2] if not argument.startswith(("args.", "kwargs.")) else argument
     )
@@ -56,7 +56,7 @@ def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
 
 
 def settings_source(settings: Mapping[str, Any]) -> str:
-    """Keyword arguments behind a first one.
+    """Return the source of keyword arguments after a first one.
 
     Raises
     ------

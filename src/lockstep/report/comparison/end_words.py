@@ -9,7 +9,7 @@ from lockstep.core.text import factor_figure
 
 
 def in_headline(ends: Ends | None) -> list[str]:
-    """What an agreement says of the ends: `equal at the end`, or that it does not reach so far."""
+    """Return an agreement's words about the ends: `equal at the end`, or that it does not reach so far."""
     if ends is None:
         return []
     if ends.course is Course.EQUAL:
@@ -46,7 +46,7 @@ def parting(comparison: Comparison) -> str:
 
 
 def paragraphs(comparison: Comparison) -> list[str]:
-    """What stands in the section of the ends; nothing where the headline has it all."""
+    """Return the paragraphs about the ends; empty if the headline says it all."""
     ends = comparison.ends
     if ends is None:
         return []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
+from lockstep.core.not_compared import not_compared_of
 from lockstep.core.reason import Clause
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import answer_of
@@ -56,6 +57,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
         "setup": [dataclasses.asdict(one) for one in comparison.setup],
         "not_compared": list(comparison.not_compared),
+        "gaps": [_gap(one) for one in comparison.not_compared],
         "unrecorded": list(comparison.unrecorded),
         "compiled": list(comparison.compiled),
         "ranks": {
@@ -124,6 +126,12 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "reasons": [_clause(one) for one in origin.reason.clauses],
         "explanation": _explanation(origin.explanation),
     }
+
+
+def _gap(sentence: str) -> dict[str, Any]:
+    """One thing that was not compared: its sentence, and what that is made of."""
+    facts = not_compared_of(sentence).facts
+    return {"words": str(sentence), **dataclasses.asdict(facts), "names": list(facts.names)}
 
 
 def _clause(clause: Clause) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is said of each pair of a comparison in one word or two, with the icon and the colour that pages give it."""
+"""The kind of each pair of a comparison in one word or two, with the icon and colour of pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = (
 
 
 def kind_of(finding: Finding, origin: Origin | None, comparison: Comparison) -> str:
-    """What is said of a pair, the name of one of `KINDS`.
+    """Return the kind of a pair, the name of one of `KINDS`.
 
     An origin is one also where its two tensors are equal, as those may be that an optimizer's setting is told of. A
     difference beyond its tolerance that is no origin follows from what was named instead: an earlier origin, a cause

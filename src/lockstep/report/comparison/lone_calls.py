@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lockstep.core.finding import Comparison, OtherClass, UnalignedCalls
 from lockstep.core.text import listed
-from lockstep.locate.unaligned_calls import words_for
+from lockstep.locate.lone_calls.unaligned_calls import words_for
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import counted
 

@@ -58,7 +58,7 @@ def table_rows(comparison: Comparison) -> Iterator[Row]:
 
 
 def column_of(comparison: Comparison, title: str) -> Callable[[Finding], Cell]:
-    """What gives the cell under one title of a comparison's findings, when a whole row is not wanted."""
+    """Return the function that gives the cell under one title, if a whole row is not wanted."""
     origins = {identity(origin.finding): origin for origin in comparison.origins}
     value = dict(_COLUMNS)[title]
     return lambda finding: value(finding, origins.get(identity(finding)))
@@ -70,7 +70,7 @@ def tensor_name(record: TensorRecord) -> str:
 
 
 def tensor_role(record: TensorRecord) -> str:
-    """What a tensor is to its site: `output.0`, or role and name for parameters and state."""
+    """Return a tensor's role at its site: `output.0`, or role and name for parameters and state."""
     if record.role in _INDEXED_ROLES or not record.name:
         repeat = f" (time {record.occurrence + 1})" if record.occurrence else ""
         return f"{record.role.value}.{record.index}{repeat}"
@@ -88,7 +88,7 @@ def _row(finding: Finding, origin: Origin | None) -> Row:
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
-    """What tells a finding from all others: a cause may stand in its place under `Comparison.origins`."""
+    """Return the key of a finding: a cause may replace it under `Comparison.origins`."""
     record = finding.pair.present
     side = finding.pair.reference is None
     return (side, record.rank, record.step, record.site, record.role, record.index, record.name,

@@ -161,7 +161,7 @@ def _unsaid(comparison: Comparison) -> list[str]:
     """What the headline of an agreement says of the processes, where it tells of a difference."""
     if comparison.verdict is not Verdict.DIVERGED:
         return []
-    ranks = ranks_words(comparison.ranks).removesuffix(", ")
+    ranks = ranks_words(comparison.ranks)
     ends = [one for one in comparison.endings if one not in comparison.not_compared]
     return [*([f"compared: {ranks}"] if ranks else []), *ends]
 
@@ -222,7 +222,7 @@ def _add_every_count(text: Text, comparison: Comparison, tally: Tally) -> None:
     counts = (
         (comparison.compared, "compared"),
         (tally.equal, "equal bit by bit"),
-        (tally.alike, "equal in every number: other bits (0 and -0), another dtype or layout"),
+        (tally.alike, "equal in value, different in bits (0 and -0), dtype or layout"),
         (tally.inside, "differ inside their tolerance"),
         (tally.beyond, f"differ beyond it: at {origins} and, inherited, at {later}"),
         (
@@ -301,7 +301,7 @@ def _judgement(comparison: Comparison) -> str:
 
 
 def signs_words(tally: Tally) -> str:
-    """What the signs in front of numbers mean, where there are any."""
+    """Return the meaning of the signs before numbers, if there are any."""
     words = []
     if Evidence.SKETCH in tally.evidence:
         words.append("~ marks estimates from sketches")

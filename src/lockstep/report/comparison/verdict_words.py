@@ -26,14 +26,16 @@ from lockstep.report.paragraphs import counted
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What every verb and face says of a comparison.
+    """The answer about a comparison that every verb and face prints.
 
     Parameters
     ----------
     word
         The verdict, but for runs of which none is wrong and each computes in a precision of its own.
+    mark
+        What stands between the two: a colon, or nothing where a place follows.
     clauses
-        What follows it; the first one with its space or colon.
+        What follows it.
     source
         The source line of the first origin, or "".
     more
@@ -44,6 +46,7 @@ class Answer:
     """
 
     word: str
+    mark: str
     clauses: tuple[str, ...]
     source: str
     more: str
@@ -51,19 +54,24 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What follows the first word, up to the source line."""
-        return "; ".join(self.clauses)
+        """The words after the first one, up to the source line."""
+        return f"{self.mark} {'; '.join(self.clauses)}"
 
     @property
     def rest(self) -> str:
-        """All that follows the first word, its colon or space left out."""
+        """All that follows the first word and its mark."""
         source = f", {self.source}" if self.source else ""
-        return " ".join(f"{self.words}{source} {self.more}".removeprefix(":").split())
+        return " ".join(f"{'; '.join(self.clauses)}{source} {self.more}".split())
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence, with its place and the source line of its first origin."""
-        return f"{self.word}{':' if self.words.startswith(':') else ''} {self.rest}"
+        return f"{self.word}{self.mark} {self.rest}"
+
+    @property
+    def short(self) -> str:
+        """The verdict, and where it is at a place that place."""
+        return self.word if self.mark else f"{self.word} {self.clauses[0]}"
 
 
 def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
@@ -71,8 +79,8 @@ def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
     tally = tally or tally_of(comparison.findings)
     word = "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
     source = source_words(comparison.origins[0]) if comparison.origins else ""
-    clauses, more = _clauses(comparison, tally), _more_origins(comparison, tally)
-    return Answer(word, tuple(clauses), source, more, comparison.exit_code())
+    (mark, clauses), more = _clauses(comparison, tally), _more_origins(comparison, tally)
+    return Answer(word, mark, tuple(clauses), source, more, comparison.exit_code())
 
 
 def headline(comparison: Comparison) -> str:
@@ -80,24 +88,25 @@ def headline(comparison: Comparison) -> str:
     return answer_of(comparison).headline
 
 
-def _clauses(comparison: Comparison, tally: Tally) -> list[str]:
+def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
+    """What follows the word of a verdict, and what stands between."""
     if comparison.other_precision_alone:
-        return [f" {_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
+        return "", [f"{_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
     if comparison.origins:
-        return [f" at {place_words(comparison.origins[0], tally)}"]
+        return "", [f"at {place_words(comparison.origins[0], tally)}"]
     compared = _compared(comparison, tally)
     if comparison.verdict is Verdict.AGREE:
-        return [f": {compared[0]}", *compared[1:]]
+        return ":", compared
     if comparison.verdict is Verdict.INCOMPARABLE:
         first = (*comparison.not_compared, *comparison.notes, "nothing could be compared")[0]
         more = [one for one in comparison.endings if one != first]
-        return [f": {first}", *(compared if comparison.compared else more)]
+        return ":", [first, *(compared if comparison.compared else more)]
     if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
-        return [f": {words}: {uniform_words(comparison.uniform[0])}"]
+        return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
     if parted := end_words.parting(comparison):
-        return [f" after the recorded steps: {parted}", *compared]
-    return [f": {comparison.inherited} tensors differ, but none can be named the first"]
+        return "", [f"after the recorded steps: {parted}", *compared]
+    return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
 
 
 def _more_origins(comparison: Comparison, tally: Tally) -> str:
@@ -110,7 +119,7 @@ def _more_origins(comparison: Comparison, tally: Tally) -> str:
 
 
 def lines_below(comparison: Comparison) -> list[str]:
-    """What stands under the headline of an origin: why, what is computed instead, what was allowed."""
+    """Return the lines below an origin's headline: reason, explanation, tolerance."""
     lines = []
     for origin in comparison.origins[:1]:
         lines.append(origin_words(origin))
@@ -171,13 +180,13 @@ def origin_words(origin: Origin) -> str:
 
 
 def explanation_sentence(explanation: Explanation) -> str:
-    """What the candidate computes instead, and how much of the error that is."""
+    """Return the candidate's computation as a sentence, with the share of the error that it explains."""
     share = math.floor(1e4 * explanation.share) / 100  # 100 % is said of what leaves nothing
     return f"what it computes instead: {explanation.words} (explains {share:g} % of the error)"
 
 
 def tolerance_words(origin: Origin) -> str:
-    """What was allowed, and how much more it is."""
+    """Return the tolerance in words, and how many times the difference exceeds it."""
     finding = origin.finding
     if math.isnan(finding.tolerance) or not finding.margin:
         return ""
@@ -204,9 +213,10 @@ OTHER_CHECKSUMS = "not judged (equal numbers, different checksums)"
 
 def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     """What was compared and how it came out; what was not judged, where there is any."""
-    steps = ranks_words(comparison.ranks) + _steps(comparison.steps, comparison.trained)
+    ranks = ranks_words(comparison.ranks)
+    steps = f"{ranks}{', ' if ranks else ''}{_steps(comparison.steps, comparison.trained)}"
     if not comparison.compared:
-        return [f"{steps}no tensor was compared, so nothing was held against anything"]
+        return [f"{steps}no tensor was compared"]
     compared = f"{steps}{comparison.compared} tensors compared"
     unaligned = comparison.unaligned_reference + comparison.unaligned_candidate
     parts = (
@@ -233,6 +243,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
         found.append(f"compared at the boundary of compiled code: {what}")
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
+    found += [comparison.unconfirmed] if comparison.unconfirmed else []
     found += end_words.in_headline(comparison.ends)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
     found += [one for one in comparison.endings if one not in said_before]
@@ -252,10 +263,10 @@ def _unaligned_words(comparison: Comparison, count: int) -> str:
 
 
 def ranks_words(ranks: RanksCompared) -> str:
-    """`rank 0 of 2, `; nothing where every rank was compared."""
+    """`rank 0 of 2`; nothing where every rank was compared."""
     if ranks.are_all or not ranks.numbers:
         return ""
-    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}, "
+    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}"
 
 
 def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:

@@ -1,4 +1,4 @@
-"""What comes from a recording, made safe to show: the one place where that is done.
+"""Make text from a recording safe to show; the one place that does it.
 
 Names, sources and messages were written by whoever wrote the training, or the file. In HTML they are text, never
 markup; here they also lose what would lie to the reader: control characters and ANSI sequences, marks that turn the

@@ -48,7 +48,7 @@ def encode(value: Any) -> str:
 
 
 def decode(island: str) -> Any:
-    """What `encode` was given, as the page's script reads it: for tests, and for tools that read a page."""
+    """Return the data that `encode` took, as the page's script reads it: for tests and tools."""
     raw = zlib.decompress(base64.b64decode(island))
     (length,) = struct.unpack_from("<I", raw)
     return _revived(json.loads(raw[4 : 4 + length]), raw[4 + length :])

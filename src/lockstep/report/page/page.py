@@ -1,4 +1,4 @@
-"""What a page is made of: plain data, from which `render` makes one HTML file.
+"""The parts of a page: plain data, from which `render` makes one HTML file.
 
 A page has a header, areas one below the other, and at most one table of rows (`Rows`) that the areas `Strip`,
 `Scatter`, `Tree`, `Table` and `Selected` show from their sides: they share what is chosen, filtered and sorted.
@@ -270,7 +270,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The table behind a page: columns of one length, and what they mean.
+    """The table of a page: columns of one length, and their meaning.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """What was measured beside what is allowed, on a logarithmic scale."""
+    """A measured value beside the allowed one, on a logarithmic scale."""
 
     allowed: float
     measured: float
@@ -431,7 +431,7 @@ Area = Verdict | Strip | Work | Card | Columns
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the page is about, in its header: a label, a name, and how its curves are drawn."""
+    """The subject of a page, in its header: a label, a name, and the line style of its curves."""
 
     label: str
     name: str

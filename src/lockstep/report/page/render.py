@@ -46,7 +46,7 @@ def render(page: Page) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """What a page that a server of its own keeps up to date runs, beside the kit's elements, numbers and pictures.
+    """The script and style of a page that a server keeps up to date, beside those of the kit.
 
     Parameters
     ----------

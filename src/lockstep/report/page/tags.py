@@ -42,7 +42,7 @@ def tag(
 
 
 def together(*children: Child, longest: int | None = LONGEST) -> Html:
-    """Elements and text one behind the other."""
+    """Return elements and text one after the other."""
     return Html("".join(_markup(one, longest) for one in children))
 
 

@@ -184,7 +184,7 @@ class _Resolver:
         self._pages: list[Pages] = []
 
     def release(self) -> None:
-        """What was read for a formula is not needed any more; a file's pages would stay in memory else."""
+        """Release the tensors that were read for a formula; a file's pages would stay in memory otherwise."""
         for array in self._read:
             release_pages(array)
 

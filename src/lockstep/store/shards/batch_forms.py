@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Pointing:
-    """What whole numbers point at, of which every rank counts its own from 0.
+    """Whole numbers that point at rows, which every rank counts from 0.
 
     Parameters
     ----------
@@ -86,14 +86,14 @@ class Pointing:
         firsts = np.cumsum((0, *self.counts[:-1]))
         for part, count in zip(parts, self.counts, strict=True):
             if part.size and not (int(part.min()) >= 0 and int(part.max()) < count):
-                raise UnlikeDimsError(f"its numbers point behind the {count} rows of a rank")
+                raise UnlikeDimsError(f"its numbers point past the {count} rows of a rank")
         found = zip(parts, firsts, strict=True)
         return [places[first + part].astype(part.dtype) for part, first in found]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is done with the parts of one tensor.
+    """The way to put the parts of one tensor together.
 
     Parameters
     ----------

@@ -6,16 +6,19 @@ cannot be put together is listed, and is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
-from lockstep.core.records import COPIES_DIFFER, MEMORY_AS_FOUND, PART_OF, Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Role
 from lockstep.core.states import StateRecord
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
@@ -26,6 +29,7 @@ from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.put_together import (
     Calls,
     Key,
+    Numbered,
     Told,
     calls_by_key,
     made_of,
@@ -45,6 +49,7 @@ from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
 
 _BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
+Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 _ROUNDINGS = 4
 """Copies count as equal as far as in `joining`."""
 
@@ -104,8 +109,8 @@ class Joiner:
     ) -> None:
         self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
-        self._between = 0
-        self._numbers: dict[int, int] = {}
+        self._between = self._shared = 0
+        self._numbers: dict[Numbered, int] = {}
 
     # --- calls
 
@@ -113,25 +118,43 @@ class Joiner:
         """Every call, and what could not be put together."""
         for step in self._told.steps_of(dict(enumerate(self.ranks)), self._path):
             yield from self._step(step)
+        yield from self.said()
+
+    def said(self) -> Iterator[NotSeen]:
+        """What could not be put together, and what was left out."""
         yield from self._told.gaps()
         yield from self._forms.notes()
+        if self._shared:
+            what = "each parameter is updated by one rank alone, whose update is compared"
+            yield NotSeen("updates of every rank", what)
         if self._between:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
-
-    def by_rank(self, step: int) -> list[dict[Key, Call]]:
-        """The calls of a step by what they are, of each rank."""
-        return [calls_by_key(rank.calls(step)) for rank in self.ranks]
 
     def of_state(self, state: StateRecord) -> Form:
         """How ranks hold a state."""
         return self._forms.of_state(state.name.partition("|")[0])
 
     def _step(self, step: int) -> Iterator[ReadCall]:
-        by_rank = self.by_rank(step)
-        whole = calls_by_key(self._one.calls(step) if step in self._one.steps else [])
-        self._forms.begin(step, by_rank, whole)
+        for by_rank, whole in self.groups(step):
+            self._forms.begin(step, by_rank, whole)
+            yield from (call for _, call in self._group(by_rank, whole))
+
+    def groups(self, step: int) -> Iterator[Group]:
+        """The calls of a step on each rank, and on one, by what they are; several where batches come in parts."""
+        whole = self._one.calls(step) if step in self._one.steps else []
+        yield [calls_by_key(rank.calls(step)) for rank in self.ranks], calls_by_key(whole)
+
+    def _group(
+        self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+    ) -> Iterator[tuple[Key, ReadCall]]:
+        shared = _updates_of_one_rank(by_rank)
+        self._shared += len(shared)
+        for key, call in shared.items():
+            yield key, self._call([call], whole.get(key), _after(call, by_rank))
         for key, call in by_rank[0].items():
+            if key in shared:
+                continue
             if call.site.op.startswith(_BETWEEN_RANKS):
                 self._between += 1
                 continue
@@ -139,13 +162,19 @@ class Joiner:
             if len(others) < len(by_rank) - 1:
                 self._told.apart["not every rank made the call"].append(str(call.site))
                 continue
-            yield self._call([call, *others], whole.get(key))
-        for number, found in enumerate(by_rank[1:], start=1):
+            yield key, self._call([call, *others], whole.get(key))
+        for found in by_rank[1:]:
             for key, call in found.items():
-                if key not in by_rank[0] and not call.site.op.startswith(_BETWEEN_RANKS):
-                    self._told.apart[f"rank{number} alone made them"].append(str(call.site))
+                if (
+                    key not in by_rank[0]
+                    and key not in shared
+                    and not call.site.op.startswith(_BETWEEN_RANKS)
+                ):
+                    self._told.apart[f"{call.rank} alone made them"].append(str(call.site))
 
-    def _call(self, calls: Sequence[Call], partner: Call | None) -> ReadCall:
+    def _call(
+        self, calls: Sequence[Call], partner: Call | None, after: Sequence[TensorRecord] = ()
+    ) -> ReadCall:
         call = calls[0]
         tensors = []
         for record, records in together_by_record(calls):
@@ -155,6 +184,7 @@ class Joiner:
             elif len(records) < len(calls):
                 self._told.apart["not every rank recorded it"].append(place)
             else:
+                records = [*records, *after] if record.role is Role.PARAM_AFTER else records
                 equal = record.digest is not None and len({each.digest for each in records}) == 1
                 seen = Seen(call, records, partner_of(partner, record), equal)
                 tensor = self._tensor(seen, place)
@@ -180,7 +210,7 @@ class Joiner:
         record = seen.first
         if len({each.dtype for each in seen.records}) > 1:
             raise UnlikeDimsError("ranks hold it in several dtypes")
-        if record.content.note == MEMORY_AS_FOUND:
+        if record.content.told.kind is NoteKind.UNWRITTEN:
             return _as_on_one(record)
         if any(each.content.loader is None for each in seen.records) or not can_store(record.dtype):
             if seen.equal and seen.is_held:
@@ -188,7 +218,7 @@ class Joiner:
             raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
         if (placed := placed_by(record.content)) is not None:
             return self._placed(seen, placed, place)
-        if PART_OF.match(record.content.note):
+        if record.content.told.kind is NoteKind.PART:
             return _joined(seen, _of_norms(record), 1)
         found = self._forms.form(seen)
         if found is None:
@@ -218,9 +248,33 @@ class Joiner:
             given, note = parts[0], ""
         else:
             self._told.copies.append(place)
-            given, note = np.stack(parts), f"{COPIES_DIFFER} 'replicated'"
+            given, note = np.stack(parts), str(Note(NoteKind.COPIES_DIFFER, "replicated"))
         data = encoded(given, dtype)
         return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
+
+
+def _updates_of_one_rank(by_rank: Sequence[Mapping[Key, Call]]) -> dict[Key, Call]:
+    """The updates of a step where ranks share out the parameters, as ZeroRedundancyOptimizer does; else none."""
+    updates: dict[str, list[tuple[Key, Call]]] = defaultdict(list)
+    for found in by_rank if len(by_rank) > 1 else ():
+        for key, call in found.items():
+            if call.kind is CallKind.OPTIMIZER:
+                updates[call.site.op].append((key, call))
+    once = (own for own in updates.values() if len(dict(own)) == len(own))
+    return {key: call for own in once for key, call in own}
+
+
+def _after(update: Call, by_rank: Sequence[Mapping[Key, Call]]) -> list[TensorRecord]:
+    """What other ranks hold of a parameter once it was updated by one of them, and sent to all."""
+    names = {one.name for one in update.with_role(Role.PARAM_AFTER)}
+    return [
+        record
+        for found in by_rank
+        for call in found.values()
+        if call.kind is CallKind.OPTIMIZER and call.rank != update.rank
+        for record in call.with_role(Role.PARAM_AFTER)
+        if record.name in names
+    ]
 
 
 def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:
@@ -248,7 +302,7 @@ def _of_norms(record: TensorRecord) -> Form:
     UnlikeDimsError
         If it is placed otherwise.
     """
-    if "_NormPartial(2.0)" not in record.content.note:
+    if "_NormPartial(2.0)" not in record.content.told.fields[1]:
         raise UnlikeDimsError(f"nothing tells how to put together a {record.content.note}")
     return Form(Spread.NORM)
 
@@ -263,11 +317,7 @@ def _added_up(records: Sequence[TensorRecord], ways: int) -> str:
     """The note that tells how far the roundings of the parts may take their sum, see `judge.rounded_parts`."""
     norms = [float(np.linalg.norm(elements_of(one.content).astype(np.float64))) for one in records]
     reach = unit_roundoff(records[0].dtype) * sum(norms) / ways
-    return (
-        f"added up of {len(records)} ranks' parts, whose roundings reach {reach:.3e}"
-        if reach < np.inf
-        else ""
-    )
+    return str(Note(NoteKind.ADDED_UP, len(records), f"{reach:.3e}")) if reach < np.inf else ""
 
 
 def _far_apart(parts: Sequence[Array]) -> float:

@@ -30,6 +30,9 @@ from lockstep.store.shards.put_together import Key
 from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
 from lockstep.store.shards.sorted_rows import SortedRows, module_around, sorted_in
 
+_Tensor = tuple[str, int, bool, int]
+"""A tensor of a call: its rank, the call's id, whether it is an output, and its number."""
+
 
 class DataForms:
     """Forms of the tensors of one training.
@@ -49,7 +52,7 @@ class DataForms:
         self._reordered = False
         self._order = Order()
         self._rows: Mapping[int, int] = {}
-        self._forms: dict[tuple[int, bool, int], Form] = {}
+        self._forms: dict[_Tensor, tuple[Form, int]] = {}
         self._sorted: Mapping[str, SortedRows | None] = {}
 
     @property
@@ -126,7 +129,10 @@ class DataForms:
             form = _sorted_or_not(seen, form, rows)
         record = seen.first
         if record.role in (Role.INPUT, Role.OUTPUT):
-            self._forms[(seen.call.id, record.role is Role.OUTPUT, record.index)] = form
+            self._forms[self._tensor(seen.call, record.role is Role.OUTPUT, record.index)] = (
+                form,
+                divided_by,
+            )
         return form, divided_by
 
     def _form(self, seen: Seen) -> tuple[Form, int]:
@@ -134,36 +140,50 @@ class DataForms:
         if seen.is_held:
             return Form(Spread.COPIES), 1
         if role is Role.LOSS:
-            return self._of_loss(seen), 1
+            return self._of_loss(seen)
+        if role is Role.PARAM_GRAD and seen.call.kind is CallKind.GRADIENT:
+            return Form(Spread.SUM), self._of_accumulated
         if role is Role.PARAM_GRAD:
             return Form(Spread.SUM), self._divided_by
         if role in GRADIENTS:
-            return self._of_gradient(seen), self._divided_by
-        return self._of_forward(seen), 1
+            return self._of_gradient(seen)
+        return self._of_forward(seen)
 
-    def _of_loss(self, seen: Seen) -> Form:
+    @property
+    def _of_accumulated(self) -> int:
+        """What the sum of the ranks' gradients of a parameter is divided by."""
+        return self._divided_by
+
+    def _of_loss(self, seen: Seen) -> tuple[Form, int]:
         """The mean of the ranks' losses; their sum where that alone is what one rank minimises."""
         forms, whole = [Form(Spread.MEAN), Form(Spread.SUM)], seen.whole
         if self._is_wrapped or whole is None:
-            return forms[0]
+            return forms[0], 1
         found = nearest(seen.parts, forms, whole, seen.first.dtype)
         self._divided_by = 1 if found.spread is Spread.SUM else self._ranks
-        return found
+        return found, 1
 
-    def _of_gradient(self, seen: Seen) -> Form:
+    def _of_gradient(self, seen: Seen) -> tuple[Form, int]:
         """As what it is the gradient of: that of a copy, or of a mean, is added up, that of a summand a copy."""
         record = seen.first
-        of = self._forms.get((seen.call.id, record.role is Role.GRAD_OUTPUT, record.index))
+        of, ways = self._forms.get(
+            self._tensor(seen.call, record.role is Role.GRAD_OUTPUT, record.index), (None, 1)
+        )
         if of is None:
             of = self._by_shape(seen) or Form(Spread.COPIES)
         if of.spread is Spread.BATCH:
-            return of
-        return Form(Spread.COPIES if of.spread is Spread.SUM else Spread.SUM)
+            return of, self._divided_by
+        if of.spread is Spread.SUM and ways > 1:
+            return Form(Spread.COPIES), self._divided_by // ways
+        return Form(Spread.COPIES if of.spread is Spread.SUM else Spread.SUM), self._divided_by
 
     def _by_shape(self, seen: Seen) -> Form | None:
         return form_by_shape(seen.shapes, seen.whole_shape, equal=seen.equal, order=self._order)
 
-    def _of_forward(self, seen: Seen) -> Form:
+    def _of_forward(self, seen: Seen) -> tuple[Form, int]:
+        return self._of_rows(seen), 1
+
+    def _of_rows(self, seen: Seen) -> Form:
         form = self._by_shape(seen)
         if form is not None:
             forms = interleaved(form, seen.shapes, self._rows)
@@ -181,18 +201,33 @@ class DataForms:
         return nearest(seen.parts, forms, whole, seen.first.dtype)
 
     def arguments(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Settings of the call; a factor that makes the ranks' mean of their summands is that of the sum.
+        """Settings of the call; a factor between scalars that are put together in two ways is that of the whole.
 
-        The mean over `n` ranks of `k s_r` is `(k / n)` times the sum of `s_r`, to the bit where `n` is a power of two.
+        The whole of `s_r` is their sum divided by `a`, that of `k s_r` by `b`: it is `k a / b` times the former,
+        to the bit where `a / b` is a power of two.
         """
-        told, call = arguments_of(calls), calls[0]
-        before, after = (self._forms.get((call.id, is_output, 0)) for is_output in (False, True))
-        ways, factor = (before and before.spread, after and after.spread), told.get("args.1")
-        if ways == (Spread.SUM, Spread.MEAN) and isinstance(factor, (int, float)):
+        told, call, factor = arguments_of(calls), calls[0], arguments_of(calls).get("args.1")
+        before, after = (
+            self._ways(self._forms.get(self._tensor(call, is_output, 0)), len(calls))
+            for is_output in (False, True)
+        )
+        if before and after and before != after and isinstance(factor, (int, float)):
             name = operator_of(call.site.op).name
             if name in ("mul", "div"):
-                told["args.1"] = factor / self._ranks if name == "mul" else factor * self._ranks
+                ratio = before / after if name == "mul" else after / before
+                told["args.1"] = factor * ratio
         return told
+
+    @staticmethod
+    def _tensor(call: Call, is_output: bool, index: int) -> _Tensor:
+        return call.rank, call.id, is_output, index
+
+    @staticmethod
+    def _ways(form: tuple[Form, int] | None, parts: int) -> int:
+        """By what the sum of all parts is divided; 0 where they are not added up."""
+        if form is None or form[0].spread in (Spread.BATCH, Spread.NORM):
+            return 0
+        return form[1] * (1 if form[0].spread is Spread.SUM else parts)
 
 
 def is_dealt(seen: Seen) -> bool:
@@ -214,7 +249,9 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
     exact = not is_floating(seen.first.dtype)
     whole = seen.whole
     if whole is None:
-        raise UnlikeDimsError("one rank does not have it, and nothing tells the order of its rows")
+        raise UnlikeDimsError(
+            "one rank does not have it, and nothing says in which order its rows are"
+        )
     forms = list(rows.forms(form, seen.shapes, whole_numbers=exact))
     parts, dtype, fitting = seen.parts, seen.first.dtype, []
     for one in forms:
@@ -224,7 +261,7 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
             continue
     far, best = min(fitting, key=lambda one: one[0])
     if exact and any(far):
-        raise UnlikeDimsError("nothing tells at which rows its whole numbers point")
+        raise UnlikeDimsError("nothing says at which rows its whole numbers point")
     return best
 
 

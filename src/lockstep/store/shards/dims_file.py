@@ -49,7 +49,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DimsFile:
-    """What a dims file says.
+    """The contents of a dims file.
 
     Parameters
     ----------
@@ -127,18 +127,20 @@ def read_dims(path: Path) -> DimsFile:
     Raises
     ------
     UsageError
-        If it cannot be read, is no YAML, or holds something else than dims.
+        If it cannot be read, is not valid YAML, or holds something other than dims.
     """
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path}: is no file of at most {_MOST_BYTES} bytes; give a YAML file")
+            raise UsageError(
+                f"{path}: is not a file of at most {_MOST_BYTES} bytes; give a YAML file"
+            )
         value = yaml.safe_load(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path}: is no YAML ({' '.join(str(error).split())})") from error
+        raise UsageError(f"{path}: is not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(value, dict) or not set(value) <= set(_SECTIONS):
-        raise UsageError(f"{path}: holds something else than {', '.join(_SECTIONS)}; {_EXAMPLE}")
+        raise UsageError(f"{path}: holds something other than {', '.join(_SECTIONS)}; {_EXAMPLE}")
     return DimsFile(
         _mesh(path, value.get("mesh")),
         _rules(path, "parameters", value.get("parameters")),
@@ -160,7 +162,7 @@ def _mesh(path: Path, given: Any) -> Mesh | None:
         or Mesh(given).ranks > _MOST_RANKS
     ):
         raise UsageError(
-            f"{path}: mesh: {given!r} is none; write for example `mesh: {{dp: 2, tp: 4}}`"
+            f"{path}: mesh: {given!r} is not a mesh; write for example `mesh: {{dp: 2, tp: 4}}`"
         )
     return Mesh(given)
 
@@ -169,7 +171,7 @@ def _rules(path: Path, section: str, given: Any) -> tuple[Rule, ...]:
     if given is None:
         return ()
     if not isinstance(given, dict):
-        raise UsageError(f"{path}: {section}: is no list of `pattern: dims`; {_EXAMPLE}")
+        raise UsageError(f"{path}: {section}: is not a list of `pattern: dims`; {_EXAMPLE}")
     rules = []
     for pattern, told in given.items():
         by_key = {"": told} if isinstance(told, str) else told if section == "sites" else None
@@ -179,7 +181,7 @@ def _rules(path: Path, section: str, given: Any) -> tuple[Rule, ...]:
             or not all(isinstance(one, str) for pair in by_key.items() for one in pair)
         ):
             raise UsageError(
-                f"{path}: {section}: {pattern!r}: {told!r} is no pattern with dims; {_EXAMPLE}"
+                f"{path}: {section}: {pattern!r}: {told!r} is not a pattern with dims; {_EXAMPLE}"
             )
         try:
             rules.append(Rule(pattern, {key: dims_of(text) for key, text in by_key.items()}))

@@ -1,4 +1,4 @@
-"""Parts of one tensor put together: laid one behind the other, dealt back from a zigzag, or summed up."""
+"""Put the parts of one tensor together: one after the other, dealt from a zigzag, or added up."""
 
 from __future__ import annotations
 

@@ -1,30 +1,34 @@
 """A step whose batch one run takes whole and the other in parts, with gradients accumulated, as one of whole batches.
 
 That both were given the same samples is proven by the bits of the batches. Every part is then taken as data-parallel
-training takes a rank: calls of the parts are put together as `data_forms` says. What is done once a step, such as the
-update, clipping, and the gradient that was accumulated last, is compared as it is.
+training takes a rank: calls of the parts, of all ranks, are put together as `data_forms` says. What is done once a
+step, such as the update, clipping, and the gradient that was accumulated last, is compared as ranks hold it. Where both
+runs take parts, each of one run is compared with those of the other that have its samples.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import polars as pl
 
 from lockstep.core.manifest import APART, NotSeen
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind, Role
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind
 from lockstep.core.states import LaterLoss
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Form, Spread
+from lockstep.store.shards.batch_forms import Form, Spread, apart, together
 from lockstep.store.shards.beside_one import Joiner
-from lockstep.store.shards.data_forms import DataForms, is_dealt
-from lockstep.store.shards.put_together import Calls, Key, calls_by_key, made_of, name_of
-from lockstep.store.shards.seen import Seen, seen_of
+from lockstep.store.shards.data_forms import DataForms
+from lockstep.store.shards.put_together import Key, made_of
+from lockstep.store.shards.seen import Seen
+from lockstep.store.shards.step_parts import Dealt, Parted, groups_of
+from lockstep.store.written_calls import ReadCall
 
 
 def as_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
@@ -33,44 +37,66 @@ def as_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Rec
     Parameters
     ----------
     sides
-        Each of one rank.
+        One of them of one rank, the other of one or of all ranks of a training.
 
     Raises
     ------
     RecordingError
         If one of them cannot be read.
+    UsageError
+        If nothing says which parts belong together, though the samples are the same.
     """
-    if any(len(side.ranks) != 1 or side.is_of_another_tool for side in sides):
+    if min(len(side.ranks) for side in sides) != 1 or any(one.is_of_another_tool for one in sides):
         return None
-    ranks = [next(iter(side.ranks.values())) for side in sides]
-    shared = sorted(set(ranks[0].complete_steps) & set(ranks[1].complete_steps))
+    steps = [set(rank.complete_steps) for side in sides for rank in side.ranks.values()]
+    shared = sorted(set.intersection(*steps))
     if not shared:
         return None
-    counts = [len(_model_calls(rank, shared[0])) for rank in ranks]
-    parted = counts.index(max(counts))
-    many, one = ranks[parted], ranks[1 - parted]
-    if min(counts) != 1 or max(counts) == 1:
+    counts = [_parts_a_step(side, shared[0]) for side in sides]
+    if min(counts) == 0 or max(counts) == 1:
         return None
-    forms = MicroForms()
-    parts = parts_of(many.calls(shared[0]))
-    if not forms.are_the_same(shared[0], parts, calls_by_key(one.calls(shared[0]))):
+    order = [(len(side.ranks), parts) for side, parts in zip(sides, counts, strict=True)]
+    parted = order.index(max(order))
+    many, one = sides[parted], sides[1 - parted]
+    (alone,) = one.ranks.values()
+    ranks = _ranks_of(many)
+    parted_ranks = [Parted.of(rank.calls(shared[0])) for rank in ranks]
+    whole = Parted.of(alone.calls(shared[0]))
+    if Dealt.of(parted_ranks, whole).are_parts(many, one) is None:
         return None
-    joiner = _PartJoiner(sides[parted].path, [many], one, forms)
+    made = whole_batches_of(many, ranks, alone)
+    other = one if counts[1 - parted] == 1 else whole_batches_of(one, [alone], alone)
+    return (other, made) if parted else (made, other)
+
+
+def _ranks_of(side: Recording) -> list[RankRecording]:
+    if len(side.ranks) == 1:
+        return [*side.ranks.values()]
+    return [side.ranks[f"rank{number}"] for number in range(len(side.ranks))]
+
+
+def whole_batches_of(
+    many: Recording, ranks: Sequence[RankRecording], one: RankRecording
+) -> Recording:
+    """Return the recording of whole batches of one that has parts, beside one rank."""
+    forms = MicroForms(ranks)
+    joiner = PartJoiner(many.path, ranks, one, forms)
+    by_number = dict(enumerate(ranks))
     made = made_of(
-        sides[parted],
-        {0: many},
-        forms.name,
-        joiner.calls,
-        joiner.of_state,
-        lambda: forms.sums_losses,
+        many, by_number, forms.name, joiner.calls, joiner.of_state, lambda: forms.sums_losses
     )
     (rank,) = made.ranks.values()
-    losses = _losses_of_steps(many.losses, summed=forms.sums_losses)
+    give_losses(rank, forms)
+    return made
+
+
+def give_losses(rank: RankRecording, forms: MicroForms) -> None:
+    """Give a recording that was put together one loss a step, of those of the parts."""
+    losses = _losses_of_steps(rank.losses, summed=forms.sums_parts)
     rank.losses = losses or ()
     if losses is None:
         gap = NotSeen(APART, "later losses were not compared: steps have different numbers of them")
         rank.manifest = replace(rank.manifest, not_seen=[*rank.manifest.not_seen, gap])
-    return (sides[0], made) if parted else (made, sides[1])
 
 
 def _losses_of_steps(losses: Sequence[LaterLoss], *, summed: bool) -> tuple[LaterLoss, ...] | None:
@@ -88,6 +114,17 @@ def _losses_of_steps(losses: Sequence[LaterLoss], *, summed: bool) -> tuple[Late
     )
 
 
+def takes_parts(rank: RankRecording) -> bool:
+    """Whether a rank takes the batch of its first step in parts."""
+    return bool(rank.steps) and len(_model_calls(rank, rank.steps[0])) > 1
+
+
+def _parts_a_step(side: Recording, step: int) -> int:
+    """In how many parts each rank takes its batch; 0 where they take different numbers of them."""
+    counts = {len(_model_calls(rank, step)) for rank in side.ranks.values()}
+    return counts.pop() if len(counts) == 1 else 0
+
+
 def _model_calls(rank: RankRecording, step: int) -> pl.DataFrame:
     """The calls of the model in a step: those of the first module that no module calls."""
     table = rank.call_table
@@ -98,182 +135,196 @@ def _model_calls(rank: RankRecording, step: int) -> pl.DataFrame:
     return outermost.join(first, on=["module", "op"], how="semi")
 
 
-def parts_of(calls: Sequence[Call]) -> list[dict[Key, Call]]:
-    """The calls of a step by what they are there, for each part of its batch; what is done once stands in all."""
-    calls = sorted((one for one in calls if not one.recomputed), key=lambda one: one.sequence)
-    starts = _starts(calls)
-    segments = [calls[start:stop] for start, stop in pairwise([*starts, len(calls)])]
-    head, last = calls[: starts[0]] if starts else calls, _last_gradients(calls)
-    parts = [
-        _numbered([*head, *(one for one in some if one.kind is not CallKind.GRADIENT)])
-        for some in _with_batches(segments)
-    ]
-    times = Counter(key for part in parts for key in part)
-    once = {key: call for part in parts for key, call in part.items() if times[key] == 1}
-    for key in parts[0] if parts else ():
-        if times[key] == len(parts) and (total := _total([part[key] for part in parts])):
-            once[key] = total
-    return [{**part, **once, **last} for part in parts]
-
-
-def _total(calls: Sequence[Call]) -> Call | None:
-    """The call that the parts' make together where each goes on from the result of the one before, as a sum of losses.
-
-    It is given what the first was given, and gives what the last gave. What is added on the way is that of the last.
-    """
-    ends = [(one.with_role(Role.INPUT)[:1], one.with_role(Role.OUTPUT)[:1]) for one in calls]
-    if len(ends) < 2 or not all(given and made and made[0].digest for given, made in ends):
-        return None
-    goes_on = all(left[1][0].digest == right[0][0].digest for left, right in pairwise(ends))
-    if not goes_on or all(given[0].digest == made[0].digest for given, made in ends):
-        return None
-    return replace(calls[-1], records=(*ends[0][0], *ends[-1][1]))
-
-
-def _starts(calls: Sequence[Call]) -> list[int]:
-    """Where the parts of a batch begin among calls in order of time.
-
-    That is where the first tensor of a batch comes again; where it has other names by then, as where all parts were
-    fetched before the first one, with the tensors that are moved right before the model is called.
-    """
-    outermost = [place for place, one in enumerate(calls) if _is_outermost(one)]
-    tops = [place for place in outermost if _is_alike(calls[place], calls[outermost[0]])]
-    batches = [
-        place for place, one in enumerate(calls) if one.kind is CallKind.DATA and one.records
-    ]
-    names = [calls[place].records[0].name for place in batches]
-    again = [place for place, name in zip(batches, names, strict=True) if name == names[0]]
-    if len(again) == len(tops):
-        return again
-    return [_moved_before(calls, place) for place in tops]
-
-
-def _is_outermost(call: Call) -> bool:
-    return call.kind is CallKind.MODULE and call.parent == -1
-
-
-def _is_alike(one: Call, other: Call) -> bool:
-    return (one.site.module, one.site.op) == (other.site.module, other.site.op)
-
-
-def _is_given(record: TensorRecord) -> bool:
-    """Whether a module is given it; parameters are arguments."""
-    return record.role is Role.INPUT and not record.argument
-
-
-def _moved_before(calls: Sequence[Call], place: int) -> int:
-    """Where the tensors of a batch come, and are moved, right before some call."""
-    while place and (calls[place - 1].kind is CallKind.DATA or _is_move(calls[place - 1])):
-        place -= 1
-    return place
-
-
-def _is_move(call: Call) -> bool:
-    """Whether an operator gives the bits that it was given."""
-    given, made = call.with_role(Role.INPUT), call.with_role(Role.OUTPUT)
-    return bool(given and made) and {one.digest for one in given} == {one.digest for one in made}
-
-
-def _with_batches(segments: Sequence[Sequence[Call]]) -> Iterator[list[Call]]:
-    """Parts whose batches have the names of the first part's, which say what takes them.
-
-    A tensor that was moved before the model took it has the name of what moved it.
-    """
-    for part in segments:
-        named = {
-            one.records[0].name: one for one in part if one.kind is CallKind.DATA and one.records
-        }
-        taken = {
-            f"{one.name} of {call.site.op}": one
-            for call in part
-            for one in call.with_role(Role.INPUT)
-        }
-        batches = []
-        for call in segments[0]:
-            if call.kind is not CallKind.DATA or not call.records or not call.records[0].shape:
-                continue
-            record = call.records[0]
-            if record.name not in named and record.name in taken:
-                given = replace(record, content=taken[record.name].content)
-                batches.append(replace(call, records=(given,)))
-            elif record.name in named:
-                batches.append(named[record.name])
-        if all(one in named.values() for one in batches):
-            yield list(part)
-            continue
-        start = next((number for number, one in enumerate(part) if _is_outermost(one)), 0)
-        yield [*batches, *(one for one in part[start:] if one.kind is not CallKind.DATA)]
-
-
-def _last_gradients(calls: Sequence[Call]) -> dict[Key, Call]:
-    """Of each parameter the gradient that was accumulated last."""
-    latest: dict[tuple[str, str, str], Call] = {}
-    for call in calls:
-        if call.kind is CallKind.GRADIENT:
-            latest[(call.site.module, call.site.op, name_of(call))] = call
-    return _numbered(list(latest.values()))
-
-
-def _numbered(calls: Sequence[Call]) -> dict[Key, Call]:
-    """Calls by what they are, counted from 0 as if nothing had been called before."""
-    counts: Counter[tuple[object, ...]] = Counter()
-    found = []
-    for call in calls:
-        key = (call.kind, call.site.module, call.site.op, call.site.phase, name_of(call))
-        found.append(replace(call, site=replace(call.site, call=counts[key])))
-        counts[key] += 1
-    return calls_by_key(found)
-
-
 class MicroForms(DataForms):
-    """Forms of the tensors of a step whose batch comes in parts: each part is as a rank, with no wrapper to average."""
+    """Forms of the tensors of a step whose batch comes in parts: each part of each rank is as a rank.
+
+    What all of them minimise is the mean over the ranks of the sums of the parts' losses, as gradients are accumulated
+    by addition, and averaged by DistributedDataParallel; without it, the sum may be.
+    """
 
     name = "the parts of its batches"
 
-    def __init__(self) -> None:
-        super().__init__([])
-
-    def are_the_same(
-        self, step: int, parts: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
-    ) -> bool:
-        """Whether the parts hold the samples of the whole batch, to the last bit."""
-        if len(parts) < 2:
-            return False
-        self.begin(step, parts, whole)
-        dealt = [
-            is_dealt(seen)
-            for seen in seen_of(CallKind.MODULE, parts, whole)
-            if seen.call.parent == -1 and _is_given(seen.first) and self.is_batch(seen)
-        ]
-        return bool(dealt) and all(dealt)
+    def __init__(self, ranks: Sequence[RankRecording]) -> None:
+        super().__init__(ranks)
+        self._of_ranks = self._divided_by = len(ranks)
+        self.sums_parts, self._alone = True, 0
 
     def form(self, seen: Seen) -> tuple[Form, int] | None:
-        """As of ranks; what was done once is what it is."""
-        if all(record is seen.first for record in seen.records):
-            return Form(Spread.COPIES), 1
+        """As of ranks; what one rank did once is what it is, and a scalar that the other run has not is left out."""
+        if self._of_ranks == len(seen.records) == 1:
+            is_accumulated = seen.call.kind is CallKind.GRADIENT
+            return Form(Spread.COPIES), self._of_accumulated if is_accumulated else 1
+        if seen.one is None and not seen.first.shape and not seen.equal:
+            self._alone += 1
+            return None
         return super().form(seen)
 
+    def notes(self) -> Iterator[NotSeen]:
+        """Return notes about tensors that one rank lacks, and about sorted samples."""
+        yield from super().notes()
+        if self._alone:
+            what = f"the other run has none; {self._alone}, of which each part has its own, were left out"
+            yield NotSeen("numbers of parts alone", what)
 
-class _PartJoiner(Joiner):
+    @property
+    def _of_accumulated(self) -> int:
+        return 1 if self._divided_by == 1 else self._of_ranks
+
+    def begin(
+        self, step: int, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
+    ) -> None:
+        """Look at the batches, and at the losses."""
+        self._losses: dict[tuple[str | None, ...], int] = {}
+        super().begin(step, by_rank, whole)
+
+    def _of_loss(self, seen: Seen) -> tuple[Form, int]:
+        parts, ranks, form = len(seen.records), self._of_ranks, Form(Spread.SUM)
+        ways = {ranks, *([parts] if parts > ranks else []), *([] if self._is_wrapped else [1])}
+        whole, dtype, found = seen.whole, seen.first.dtype, ranks
+        if whole is not None:
+            found = min(
+                sorted(ways),
+                key=lambda one: apart(together(seen.parts, form, dtype, divided_by=one), whole),
+            )
+        self._divided_by, self.sums_parts = found, found in (1, ranks)
+        self._losses[_digests(seen)] = found
+        return form, found
+
+    def _of_forward(self, seen: Seen) -> tuple[Form, int]:
+        """What is the loss, to the last bit, is put together as it is."""
+        digests = _digests(seen)
+        ways = self._losses.get(digests) if None not in digests else None
+        return super()._of_forward(seen) if ways is None else (Form(Spread.SUM), ways)
+
+
+def _digests(seen: Seen) -> tuple[str | None, ...]:
+    """The bits of a tensor in both runs."""
+    return tuple(None if one is None else one.digest for one in (*seen.records, seen.one))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that was put together.
+
+    Parameters
+    ----------
+    place
+        Where it stands: among the parts of the one rank.
+    key
+        What it is there.
+    call
+        The call.
+    partner
+        That of the one rank; None where it has none.
+    """
+
+    place: float
+    key: Key
+    call: ReadCall
+    partner: Call | None
+
+
+class PartJoiner(Joiner):
     """Puts the parts of each step together."""
 
-    _left_out = 0
+    _left_out = _moments = 0
 
-    def by_rank(self, step: int) -> list[dict[Key, Call]]:
-        """The calls of the parts."""
-        calls = self.ranks[0].calls(step)
-        gradients = Counter(call.kind is CallKind.GRADIENT for call in calls)[True]
-        parts = parts_of(calls)
-        kept = sum(call.kind is CallKind.GRADIENT for call in parts[0].values()) if parts else 0
-        self._left_out += gradients - kept
-        return parts or [calls_by_key(calls)]
+    def _step(self, step: int) -> Iterator[ReadCall]:
+        """The calls of a step, in the order in which one rank makes them."""
+        whole, first = self.whole(step), len(self._numbers)
+        ranks = self.parted(step, whole)
+        made = self.made(ranks, whole, groups_of(ranks, whole))
+        placed = [(first + number, one.place, one.call) for number, one in enumerate(made)]
+        for call in in_time(placed, first, self._moments):
+            self._moments += 1 + len(call.tensors)
+            yield call
 
-    def calls(self) -> Calls:
-        """Every call, and what was left out."""
-        yield from super().calls()
+    def whole(self, step: int) -> Parted:
+        """The calls of the one rank."""
+        return Parted.of(self._one.calls(step) if step in self._one.steps else [])
+
+    def parted(self, step: int, whole: Parted) -> list[Parted]:
+        """Those of each rank."""
+        ranks = [Parted.of(self.calls_of(rank, step)) for rank in self.ranks]
+        if len(whole.parts) > 1:
+            ranks = [rank.with_once(whole.once) for rank in ranks]
+        for rank, parted in zip(self.ranks, ranks, strict=True):
+            every = [*rank.calls(step, kind=CallKind.GRADIENT)]
+            self._left_out += len(every) - parted.gradients
+        return ranks
+
+    def calls_of(self, rank: RankRecording, step: int) -> list[Call]:
+        """Those of one rank in a step."""
+        return rank.calls(step)
+
+    def made(
+        self, ranks: Sequence[Parted], whole: Parted, groups: Sequence[Sequence[int]]
+    ) -> list[Made]:
+        """Return the calls of the parts that have the samples of each part of one rank, and of what is done once."""
+        several, made = len(whole.parts), list[Made]()
+        parts = [*chain(*(rank.parts for rank in ranks))]
+        for number, (members, own) in enumerate(zip(groups, whole.parts, strict=True)):
+            group = [parts[member] for member in members]
+            if group:
+                made += self._together(group, own, number + 0.5 if several > 1 else 0.0)
+        once = [rank.once for rank in ranks]
+        if any(once):
+            for one in self._together(once, whole.once or whole.parts[0], 0.0):
+                place = ranks[0].place(one.key, several) if several > 1 else 0.0
+                made.append(replace(one, place=place))
+        return made
+
+    def _together(
+        self, group: Sequence[Mapping[Key, Call]], own: Mapping[Key, Call], place: float
+    ) -> Iterator[Made]:
+        self._forms.begin(0, group, own)
+        for key, call in self._group(group, own):
+            yield Made(place, key, call, own.get(key))
+
+    def said(self) -> Iterator[NotSeen]:
+        """What could not be put together, and what was left out."""
+        yield from super().said()
         if self._left_out:
             what = f"one batch makes none; {self._left_out} were left out"
             yield NotSeen("gradients before the last part of a batch", what)
 
 
-__all__ = ["MicroForms", "as_whole_batches", "parts_of"]
+def in_time(
+    made: Sequence[tuple[Hashable, Any, ReadCall]], first: int, moment: int
+) -> Iterator[ReadCall]:
+    """Yield calls by where they stand, and then by their moments.
+
+    Parameters
+    ----------
+    made
+        Each with the number that it is the parent of others by, its place, and itself.
+    first, moment
+        Of the first call, and of the first moment.
+    """
+    every = {
+        (place, at)
+        for _, place, call in made
+        for at in (call.moment, *(one.moment for one in call.tensors))
+    }
+    moments = {one: number for number, one in enumerate(sorted(every), start=moment)}
+    order = sorted(made, key=lambda one: (one[1], one[2].moment))
+    numbers = {name: first + number for number, (name, _, _) in enumerate(order)}
+    for _, place, call in order:
+        yield replace(
+            call,
+            parent=numbers.get(call.parent, -1),
+            moment=moments[(place, call.moment)],
+            tensors=[replace(one, moment=moments[(place, one.moment)]) for one in call.tensors],
+        )
+
+
+__all__ = [
+    "Made",
+    "MicroForms",
+    "PartJoiner",
+    "as_whole_batches",
+    "give_losses",
+    "in_time",
+    "takes_parts",
+    "whole_batches_of",
+]

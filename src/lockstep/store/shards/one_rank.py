@@ -20,6 +20,7 @@ from lockstep.store.shards.dims_file import DimsFile
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.put_together import (
+    Numbered,
     Told,
     calls_by_key,
     made_of,
@@ -115,7 +116,7 @@ class _Joiner:
         self._path, self._ranks, self._files, self._mesh = path, ranks, files, mesh
         self._told = Told()
         self._apart = self._told.apart
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Numbered, int] = {}
 
     def calls(self) -> Iterator[ReadCall | NotSeen]:
         """Every call, and what could not be put together."""
@@ -204,7 +205,7 @@ class _Joiner:
         return placed[0] if placed and placed[1].sizes.items() <= self._mesh.sizes.items() else None
 
     def of_state(self, state: StateRecord) -> tuple[Dims, Mesh] | None:
-        """What the axes of a state mean, by the name of its parameter."""
+        """Return the axes of a state, by the name of its parameter."""
         told = (file.of_parameter(state.name.partition("|")[0]) for file in self._files)
         dims = next((one for one in told if one), None) if state.content.shape else None
         return None if dims is None else (dims, self._mesh)

@@ -7,20 +7,19 @@ import re
 from lockstep.core.dims import Axis, Dims, How, Mesh, Split
 from lockstep.core.records import Content
 
-_PLACED = re.compile(r"part of \(([\d, ]*)\): (.*) on mesh \((.*)\)")
 _SHARD = re.compile(r"Shard\(dim=(-?\d+)\)|S\((-?\d+)\)")
 _WORDS = re.compile(r"\w+\([^()]*\)")
 
 
 def placed_by(content: Content) -> tuple[Dims, Mesh] | None:
     """How a content's note says that ranks hold it; None where it says nothing, or what cannot be put together."""
-    found = _PLACED.fullmatch(content.note)
-    if found is None:
+    note = content.told
+    if note.whole_shape is None:
         return None
-    count = len(re.findall(r"\d+", found[1]))
-    sizes = [one.rpartition("=") for one in found[3].split(", ")]
+    count = len(note.whole_shape)
+    sizes = [one.rpartition("=") for one in note.fields[2].split(", ")]
     mesh = {name or f"m{number}": int(size) for number, (name, _, size) in enumerate(sizes)}
-    placements = _WORDS.findall(found[2])
+    placements = _WORDS.findall(note.fields[1])
     splits: dict[int, list[Split]] = {}
     for over, placed in zip(mesh, placements, strict=True) if len(placements) == len(mesh) else ():
         shard = _SHARD.fullmatch(placed)

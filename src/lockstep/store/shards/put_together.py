@@ -1,4 +1,4 @@
-"""What all ways of putting ranks together share: calls of ranks by what they are, what is said, the recording made."""
+"""The parts that all ways of putting ranks together share: pairing calls, notes, the recording they make."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 Key = tuple[object, ...]
+Numbered = tuple[str, int]
+"""A call by its rank, and its id there."""
 _SEVERAL_A_SITE = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
 Calls = Iterator[ReadCall | NotSeen]
 
 
 @dataclass
 class Told:
-    """What is to be said of putting ranks together.
+    """The notes about ranks that were put together.
 
     Attributes
     ----------
@@ -146,27 +148,27 @@ def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
 
 
 def name_of(call: Call) -> str:
-    """What tells a call from others of its site: the parameter, of gradients and optimizers."""
+    """Return the name that identifies a call at its site: the parameter, for gradients and optimizers."""
     return call.records[0].name if call.kind in _SEVERAL_A_SITE and call.records else ""
 
 
 def record_key(record: TensorRecord) -> Key:
-    """What a record is within its call, on every rank."""
+    """Return the key of a record within its call, the same on every rank."""
     return record.site.phase, record.role, record.index, record.name, record.occurrence
 
 
 def read_call(
     call: Call,
     tensors: Sequence[ReadTensor],
-    numbers: dict[int, int],
+    numbers: dict[Numbered, int],
     arguments: Mapping[str, object] | None = None,
 ) -> ReadCall:
     """Return a call of the first rank with the tensors of all; `numbers` are those of earlier calls by their id."""
-    numbers[call.id] = len(numbers)
+    numbers[(call.rank, call.id)] = len(numbers)
     return ReadCall(
         call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
         arguments=call.arguments if arguments is None else arguments, module_class=call.module_class,
-        parent=numbers.get(call.parent, -1), stack=call.stack, moment=call.sequence,
+        parent=numbers.get((call.rank, call.parent), -1), stack=call.stack, moment=call.sequence,
     )  # fmt: skip
 
 
@@ -178,6 +180,7 @@ def place_of(record: TensorRecord, call: Call) -> str:
 __all__ = [
     "Calls",
     "Key",
+    "Numbered",
     "Told",
     "calls_by_key",
     "made_of",

@@ -1,4 +1,4 @@
-"""What the ranks of a training hold at its first and last recorded step and at its end, as one rank would hold it.
+"""Put the ranks' states at the first and last recorded step and at the end together, as one rank would have them.
 
 Recordings keep no tensor of these whole: copies are told by their digests and sketches. A part of a tensor is put
 together only where the recorded steps hold the same bits of it.
@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import APART, NotSeen, RankManifest
-from lockstep.core.records import COPIES_APART, PART_OF, Content
+from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.sketch import distance, sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
@@ -51,17 +52,29 @@ def give_ends(made: RankRecording, ranks: Ranks, dims_of: DimsOf, *, summed_loss
     CorruptError
         If a table of a rank is damaged.
     """
-    joined = _JoinedStates(ranks, dims_of)
-    made.states = tuple(joined.states())
+    states, said = joined_states(ranks, dims_of)
+    made.states = tuple(states)
     losses, why = _losses(list(ranks.values()), summed=summed_losses)
     made.losses, made.held, made.held_settings = losses, (), None
-    gaps = [NotSeen(APART, text) for text in (*joined.said(), *([why] if why else []))]
+    gaps = [NotSeen(APART, text) for text in (*said, *([why] if why else []))]
     made.manifest = replace(
         made.manifest,
         trained=_trained(one.manifest for one in ranks.values()),
         ended_by=next((one.manifest.ended_by for one in ranks.values() if one.manifest.ended_by), ""),
         not_seen=[*made.manifest.not_seen, *gaps],
     )  # fmt: skip
+
+
+def joined_states(ranks: Ranks, dims_of: DimsOf) -> tuple[list[StateRecord], list[str]]:
+    """Return the states of some ranks as one rank would hold them, and what was not put together, in words.
+
+    Raises
+    ------
+    CorruptError
+        If a table of a rank is damaged.
+    """
+    joined = _JoinedStates(ranks, dims_of)
+    return [*joined.states()], [*joined.said()]
 
 
 def _trained(manifests: Iterator[RankManifest]) -> int | None:
@@ -123,7 +136,7 @@ class _JoinedStates:
         if isinstance(told, tuple) and told[0].over:
             return self._whole(first.content, contents, told)
         are_equal = len({_bits(one) for one in contents.values()}) == 1
-        if told is None and (PART_OF.match(first.content.note) or not are_equal):
+        if told is None and (first.content.told.kind is NoteKind.PART or not are_equal):
             raise UnlikeDimsError("nothing says how their parts belong together")
         absent = sorted(set(self.ranks) - set(same))
         if absent and first.role is Role.PARAM and first.standing is not Standing.BESIDE:
@@ -152,7 +165,7 @@ class _JoinedStates:
         else:
             later, joined = Parts(kept, *told).whole()
             if joined is not None and joined.copies > 1:
-                note = COPIES_APART.format(math.inf)
+                note = _apart_by(math.inf)
         elements = ReadLater(later)
         sketched = is_floating(first.dtype)
         return Content(
@@ -174,7 +187,7 @@ class _JoinedStates:
         return self._stored[number]
 
     def said(self) -> Iterator[str]:
-        """What was not put together of the end, in words."""
+        """Return words about parts of the end that were not put together."""
         for why, names in self.apart.items():
             shown = [name.replace("|", "'s ") for name in names]
             yield f"the end of {listed(shown)} was not compared: {why}"
@@ -206,7 +219,11 @@ def _of_copies(first: StateRecord, contents: Mapping[int, Content]) -> Content:
     if first.role is Role.BUFFER or first.standing is Standing.BESIDE:
         raise UnlikeDimsError("every rank holds its own")
     far = max(_relative(first.content, one) for one in contents.values())
-    return replace(first.content, note=COPIES_APART.format(far))
+    return replace(first.content, note=_apart_by(far))
+
+
+def _apart_by(relative: float) -> str:
+    return str(Note(NoteKind.COPIES_APART, f"{relative:.3e}"))
 
 
 def _relative(left: Content, right: Content) -> float:
@@ -221,4 +238,4 @@ def _relative(left: Content, right: Content) -> float:
     return apart / size if size > 0 else math.inf
 
 
-__all__ = ["give_ends"]
+__all__ = ["give_ends", "joined_states"]

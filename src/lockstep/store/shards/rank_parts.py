@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import COPIES, Dims, Mesh
-from lockstep.core.records import COPIES_DIFFER, JOINED_AS, Content
+from lockstep.core.records import Content
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.shards.joining import Array, Joined, UnlikeDimsError, joined
 from lockstep.store.tensors import can_store
@@ -18,7 +19,7 @@ from lockstep.store.written_calls import known
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What ranks hold of one tensor.
+    """The parts of one tensor on all ranks.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class Parts:
             one = self.first
             load = None if one.loader is None or not can_store(one.dtype) else partial(_bytes, one)
             # Parts may be equal by chance, as zeros are: another shape on the other side is no operator's fault then.
-            note = one.note if len(self.by_rank) == 1 else f"{JOINED_AS} '{COPIES}'"
+            note = one.note if len(self.by_rank) == 1 else str(Note(NoteKind.JOINED, COPIES))
             later = LaterTensor(one.dtype, one.shape, one.statistics, one.digest, load, note)
             return later, None
         if self.dims is None:
@@ -76,8 +77,8 @@ class Parts:
         ):
             raise UnlikeDimsError("its elements were not kept (record with --save tensors)")
         found = self._joined()
-        said = COPIES_DIFFER if found.copies > 1 else JOINED_AS
-        note = f"{said} '{self.dims.text}'"
+        kind = NoteKind.COPIES_DIFFER if found.copies > 1 else NoteKind.JOINED
+        note = str(Note(kind, self.dims.text))
         given = encoded(found.array, self.first.dtype)
         later = LaterTensor(self.first.dtype, found.array.shape, load=lambda: given, note=note)
         later = replace(known(later), load=self._load)

@@ -80,7 +80,7 @@ class Forms(Protocol):
 
     @property
     def name(self) -> str:
-        """What the ranks are put together by, for messages."""
+        """The name of the way in which ranks are put together, for messages."""
 
     @property
     def sums_losses(self) -> bool:

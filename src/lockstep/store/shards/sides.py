@@ -10,8 +10,9 @@ from lockstep.core.text import listed
 from lockstep.store.reader import Recording
 from lockstep.store.shards.beside_one import as_global_batch
 from lockstep.store.shards.dims_file import NAME, DimsFile, read_dims
-from lockstep.store.shards.micro_batches import as_whole_batches
+from lockstep.store.shards.micro_batches import as_whole_batches, takes_parts, whole_batches_of
 from lockstep.store.shards.one_rank import as_one_rank, has_axes, is_placed
+from lockstep.store.shards.stages import as_whole_model, stages_of
 from lockstep.store.shards.token_calls import as_same_tokens
 
 
@@ -34,7 +35,9 @@ def side_by_side(
         If a recording cannot be read.
     """
     if len(dims) > 2:
-        raise UsageError("--dims is given three times; once is for both sides, twice for each")
+        raise UsageError(
+            "--dims is given three times; give it once for both recordings, or twice, once for each"
+        )
     sides = (reference, candidate)
     spread = [len(one.ranks) > 1 or _of_a_group(one) for one in sides]
     if dims and not any(spread):
@@ -79,6 +82,10 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
     if (min(sizes) > 1 and any(map(is_placed, sides))) or has_axes(many):
         return None
     _check_ranks(many, max(sizes))
+    if len(one.ranks) == min(sizes) == 1 and (both := _of_stages(many, one)):
+        return both if sides[0] is many else (both[1], both[0])
+    if whole := as_whole_batches(sides):
+        return whole
     if len(one.ranks) != 1 or min(sizes) != 1:
         raise UsageError(
             f"{sides[0].path} is of {sizes[0]} ranks and {sides[1].path} of {sizes[1]}, and nothing says how their"
@@ -86,6 +93,16 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
         )
     made = as_global_batch(many, one)
     return (one, made) if sides[0] is one else (made, one)
+
+
+def _of_stages(many: Recording, one: Recording) -> tuple[Recording, Recording] | None:
+    """Both as of one rank with whole batches; None where ranks do not hold stages of the model."""
+    (alone,) = one.ranks.values()
+    stages = stages_of(many, alone)
+    if not stages:
+        return None
+    made = as_whole_model(many, one, stages)
+    return made, whole_batches_of(one, [alone], alone) if takes_parts(alone) else one
 
 
 def _check_ranks(many: Recording, size: int) -> None:

@@ -73,9 +73,9 @@ class TensorForms:
         return arguments_of(calls)
 
     def notes(self) -> Iterator[NotSeen]:
-        """What one rank has no tensor for."""
+        """Return notes about tensors that one rank lacks."""
         if self._alone:
-            what = f"one rank has none; {self._alone}, of which ranks hold parts, were left out"
+            what = f"one rank has none; {self._alone}, which ranks hold in parts, were left out"
             yield NotSeen("tensors of ranks alone", what)
 
     # --- forms

@@ -24,7 +24,14 @@ from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.batch_forms import Form, Shape, Spread
 from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import Key, made_of, place_of, read_call, record_key
+from lockstep.store.shards.put_together import (
+    Key,
+    Numbered,
+    made_of,
+    place_of,
+    read_call,
+    record_key,
+)
 from lockstep.store.shards.rank_parts import elements_of, encoded
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
@@ -197,7 +204,7 @@ class _Joint:
 
     def calls(self, *, is_whole: bool) -> Iterator[ReadCall | NotSeen]:
         """The calls of one of the runs, each once, and what was left out."""
-        self._left, numbers = {}, dict[int, int]()
+        self._left, numbers = {}, dict[Numbered, int]()
         own = self._whole if is_whole else self._pieces[0]
         for key, call in own.calls.items():
             pieces = [piece.calls.get(key) for piece in self._pieces]

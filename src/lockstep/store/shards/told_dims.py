@@ -1,4 +1,4 @@
-"""What another tool tells of its tensors' axes, kept as a dims file beside the recording that is made of its dump."""
+"""Keep the axes that another tool gives for its tensors as a dims file beside the recording of its dump."""
 
 from __future__ import annotations
 

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.reading import is_chosen
-from lockstep.replay.held_results import RECORDED, RUNS_AGAIN, results_of
-from lockstep.replay.questions import Again, Answers
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.calls.held_results import RECORDED, RUNS_AGAIN, results_of
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.process.questions import Again, Answers
+from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
-
-COMPILED = "compiled: recorded at its boundary only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Auditor:
         self.open_recording()
 
     def open_recording(self) -> None:
-        """What comes is of another recording, though it may lie at the same place."""
+        """Expect another recording from now on, though it may lie at the same place."""
         self._answers = self._make(self._memory_bytes)
 
     def prepare(self) -> None:
@@ -101,7 +100,7 @@ class Auditor:
         compiled = _compiled(rank)
         operators = {call.site.op for call in calls}
         for what in compiled - operators if not self.choice.only else ():
-            self.tally.not_judged[what, COMPILED] += 1
+            self.tally.not_judged[what, AT_BOUNDARY] += 1
         calls = calls if may_go_on is None else _each_operator_first(calls)
         for position, call in enumerate(calls):
             if may_go_on is not None and not may_go_on():
@@ -112,7 +111,7 @@ class Auditor:
 
     def _call(self, call: Call, compiled: frozenset[str]) -> None:
         if call.site.op in compiled:
-            self.tally.add_refusal(call, COMPILED)
+            self.tally.add_refusal(call, AT_BOUNDARY)
             return
         try:
             results = self._answers.ask(Again(call, None, "", 0))
@@ -136,9 +135,4 @@ def _each_operator_first(calls: list[Call]) -> list[Call]:
 
 def _compiled(rank: RankRecording) -> frozenset[str]:
     """Names of functions that were compiled."""
-    prefix = "inside of "
-    return frozenset(
-        gap.what.removeprefix(prefix)
-        for gap in rank.manifest.not_seen
-        if gap.what.startswith(prefix) and gap.reason.startswith("compiled")
-    )
+    return frozenset(gap.compiled for gap in rank.manifest.not_seen if gap.compiled)

@@ -9,7 +9,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -26,7 +26,7 @@ from lockstep.wings.audit.screen import render
 from lockstep.wings.audit.tally import Tally
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{RECORDING | -- COMMAND...}"
 
 
@@ -59,17 +59,19 @@ def audit(
     as_json: bool,
     memory_bytes: int,
 ) -> int:
-    """Check every operator of a training alone, forward, backward and update, without a reference run.
+    """Check every operator of a training alone, forward, backward and update, without a reference.
 
-    Each is run again on its own recorded inputs, in double precision and in its own dtype, and what was recorded is
-    held against that. Its floor is what a sound kernel may be off. An operator that is sound by itself but was not
-    the one to call (another activation, another epsilon) is none that this finds; `compare` does. The recording must
-    hold whole tensors (`record --save tensors`).
+    Lockstep runs each operator again on its recorded inputs, in double precision and in its own
+    dtype, and compares the recorded result. The floor of a result is the largest error of a correct
+    kernel. An audit cannot find an operator that computes correctly but is the wrong one (another
+    activation, another epsilon); `compare` can. The recording must hold whole tensors (`record
+    --save tensors`).
 
-    With a COMMAND instead of a recording that training is run and audited a step at a time, as it goes on; nothing is
-    kept. Steps that come while one is still looked at are left out, and counted.
+    With a COMMAND, Lockstep runs that training and audits one step at a time; it keeps nothing. It
+    counts the steps that pass while it looks at one.
 
-    Exit code 0 if nothing is beyond its floor, 1 if something is, 2 if nothing could be judged or the training failed.
+    Exit code 0 if every result is within its floor, 1 if one is not, 2 if nothing could be judged
+    or the training failed.
 
     \b
     lockstep audit ref

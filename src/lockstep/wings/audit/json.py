@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.replay.held_results import Held
+from lockstep.replay.calls.held_results import Held
 from lockstep.report.json_text import enveloped
 from lockstep.report.rerun_results import refusals_json
 from lockstep.wings.audit.tally import Beyond, Tally

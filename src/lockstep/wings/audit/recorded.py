@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from lockstep.commands.record_again import pattern_for, record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection, is_rank
 from lockstep.core.site import Phase, Site
 from lockstep.reading.chosen_calls import ChosenRanks, check_choice, is_chosen, no_match
-from lockstep.replay.held_results import RUNS_AGAIN
+from lockstep.replay.calls.held_results import RUNS_AGAIN
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.record_command import pattern_for, record_again
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 
 

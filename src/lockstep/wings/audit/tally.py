@@ -1,4 +1,4 @@
-"""What an audit has found so far: results beyond their floor, and what could not be judged."""
+"""Collect the findings of an audit: results beyond their floor, and results that could not be judged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lockstep.core.records import Call
 from lockstep.core.site import Site
-from lockstep.replay.held_results import RECORDED, Held, Result, results_of
+from lockstep.replay.calls.held_results import RECORDED, Held, Result, results_of
 
 Place = tuple[Site, str, str]
 """A site, and the role and the name of one of its results."""
@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def beyond(self) -> list[Beyond]:
-        """What is beyond its floor, furthest first; what is as far in order of time."""
+        """Return the results beyond their floor, furthest first; equal ones in order of time."""
         for place, one in self._beyond.items():
             one.judged = self._seen[place]
         return sorted(self._beyond.values(), key=_rank)
@@ -93,7 +93,7 @@ class Tally:
         self.not_judged[call.site.op, reason] += max(1, len(results_of(call)))
 
     def add(self, call: Call, results: list[Result]) -> None:
-        """What a call gave was judged."""
+        """Add the judged results of a call."""
         judged = 0
         for result in results:
             recorded = next((one for one in result.held if one.maker == RECORDED), None)

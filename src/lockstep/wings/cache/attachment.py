@@ -1,4 +1,4 @@
-"""What one process has of the cache for one data set: a session if there is one, and a watch over what is computed."""
+"""The connection of one process and data set to the cache: a session, and a watch over computed samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This process's connection to a daemon: one for each address, made anew behind a fork."""
+"""This process's connection to a daemon: one for each address, made anew after a fork."""
 
 from __future__ import annotations
 

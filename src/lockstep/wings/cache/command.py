@@ -12,21 +12,23 @@ import click
 from lockstep.cli import options
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.posix import check_linux
 from lockstep.wings.cache import messages as m
 from lockstep.wings.cache.places import Address, address_of, make_private, own_folder
 
 _at = click.option(
     "--address", default="", metavar="ADDRESS",
-    help="127.0.0.1:PORT, or a socket's path.  [default: LOCKSTEP_CACHE, or a socket of this user]",
+    help="Find the daemon at 127.0.0.1:PORT, or a socket's path."
+    "  [default: LOCKSTEP_CACHE, or a socket of this user]",
 )  # fmt: skip
 
 
 @click.group()
 def cache() -> None:
-    """Keep samples in memory, for all trainings of this machine.
+    """Keep loaded samples in memory, for all trainings of this machine.
 
-    A daemon keeps what `lockstep.cache.CachedDataset` and `lockstep.cache.cached` have loaded; hits are views of shared
-    memory. It is this user's alone.
+    A daemon keeps the samples that `lockstep.cache.CachedDataset` and `lockstep.cache.cached` have
+    loaded; hits are views of shared memory. It serves only you, the user who started it.
 
     \b
     lockstep cache start --memory 8GB --spill scratch
@@ -58,6 +60,7 @@ def start(
     address: str, memory: int, spill: Path | None, spill_bytes: int, sessions: int, foreground: bool
 ) -> int:
     """Start the daemon, and go on when it answers."""
+    check_linux("lockstep cache start")
     from lockstep.wings.cache.daemon import Settings, serve
 
     at = address_of(address)

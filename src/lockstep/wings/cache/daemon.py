@@ -25,7 +25,7 @@ from lockstep.wings.cache.slabs import Tier
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a daemon may take.
+    """The limits of a daemon.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What goes when there is no room.
+"""Choose the slabs to drop when there is no room.
 
 A training reads each sample once an epoch, in any order. Throwing out the least recently used then throws out what is
 needed next, and a cache that holds half of the samples hits far less than half of the time. What a training in progress

@@ -1,4 +1,4 @@
-"""What a daemon keeps: sessions, their slabs, and who maps which. Takes messages and gives answers; knows no socket."""
+"""The state of a daemon: sessions, their slabs, and the processes that map them. Knows no socket."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Keeper:
         }  # fmt: skip
 
     def answer(self, connection: int, message: m.Message) -> m.Message | None:
-        """What a connection is answered; None for messages that want no answer."""
+        """Return the answer to a message; None for messages that want none."""
         known = self._answers.get(type(message))
         return known(connection, message) if known else m.Refused("a message of no use here")
 
@@ -71,7 +71,7 @@ class Keeper:
             self._left_session(session, connection)
 
     def ended(self, connection: int) -> None:
-        """The process behind a connection that has left has ended, and writes nothing any more."""
+        """The process of a closed connection has ended, and writes nothing any more."""
         self._reserves.ended(connection)
 
     def _left_session(self, session: Session, connection: int) -> None:

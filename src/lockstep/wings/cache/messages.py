@@ -1,4 +1,4 @@
-"""What a training and the daemon tell each other: JSON behind its length, checked field by field.
+"""The messages between a training and the daemon: JSON after its length, checked field by field.
 
 Samples never pass here: messages name places in files that both sides map.
 """
@@ -20,7 +20,7 @@ _MOST_NUMBER = 1 << 62
 
 
 class MessageError(LockstepError):
-    """What came is no message of this protocol; whoever sent it is not talked to any more."""
+    """A message that breaks this protocol; its sender is cut off."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _OfSession(Message):
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """Who connects; the first message of a connection."""
+    """The first message of a connection: who connects."""
 
     pid: int
 

@@ -1,4 +1,4 @@
-"""What a data set and its transforms are: equal pipelines have equal descriptions, and what differs can be said."""
+"""Describe a data set and its transforms: equal pipelines get equal descriptions, and differences have words."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Pipeline:
 def differences(
     there: Mapping[str, str], here: Mapping[str, str], *, then: str = "there", now: str = "here"
 ) -> str:
-    """What differs between two descriptions, in words."""
+    """Return the differences between two descriptions, in words."""
     shown = 3
     names = [one for one in sorted({*there, *here}) if there.get(one) != here.get(one)]
     words = [

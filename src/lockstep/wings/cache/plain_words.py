@@ -27,7 +27,7 @@ _NAMED = (
 
 
 def words_of(value: Any) -> str | None:
-    """What a value is, all of it; None where it is none that one line says."""
+    """Return a whole value in words; None if one line cannot hold it."""
     kind = type(value)
     if kind in (bytes, bytearray, memoryview) and len(value) > _LONG_TEXT:
         return f"{kind.__name__}, {len(value)} long, {digest_of(value)}"

@@ -30,7 +30,7 @@ class RandomWatch:
         self._numpy: tuple[bytes, bool] = (b"", True)
 
     def state(self) -> tuple[Any, ...]:
-        """What changes when somebody draws."""
+        """Return a value that changes when somebody draws."""
         return (
             torch.default_generator.get_state().numpy().tobytes(),
             random.getstate(),
@@ -94,7 +94,7 @@ def _bits(generator: Any) -> Any:
 
 @contextmanager
 def drawing_by(key: str, own: Sequence[Any]) -> Iterator[None]:
-    """Let all generators begin where a key says, and put them back behind: what is drawn depends on the key alone."""
+    """Let all generators begin where a key says, and put them back afterwards."""
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     kept = torch.get_rng_state(), random.getstate(), np.random.get_state()
     kept_own = [_kept(one) for one in own]

@@ -54,7 +54,7 @@ class CannotLayOutError(LockstepError):
 
 
 class DamagedSampleError(LockstepError):
-    """What lies there is no sample."""
+    """The bytes at this place are no sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Laid:
         return _data_start(len(self.description))
 
     def parts(self, row: int) -> list[bytes | memoryview]:
-        """What is to be written, in order, without gaps."""
+        """Return the parts to write, in order, without gaps."""
         head = HEAD.pack(MAGIC, len(self.description), self.size, row, self.checksum)
         return [head, *self._content()]
 
@@ -104,7 +104,7 @@ class Laid:
 
     @property
     def checksum(self) -> int:
-        """Of all that is behind the head."""
+        """The checksum of everything after the head."""
         digest = xxhash.xxh3_64()
         for one in self._content():
             digest.update(one)
@@ -271,7 +271,7 @@ def check(entry: Entry) -> None:
 
 
 def plan_of(description: bytes) -> Make:
-    """What makes samples of a description; kept, since most samples of a data set have the same one.
+    """Return the function that makes samples of a description; it is kept, because most samples have the same one.
 
     Raises
     ------

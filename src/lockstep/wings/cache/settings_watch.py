@@ -1,4 +1,4 @@
-"""Whether what a data set is set to is another than when it was looked at; asked before each sample, so it is quick.
+"""Tell quickly, before each sample, whether a setting of a data set has changed.
 
 What is seen: which values attributes, classes, variables around functions and short collections have. What lies in
 arrays, in long lists and in many short ones is looked at when an epoch begins.

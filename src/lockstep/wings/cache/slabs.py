@@ -1,4 +1,4 @@
-"""Slabs: files of fixed size that hold samples one behind the other, in memory or on disk.
+"""Slabs: files of fixed size that hold samples one after the other, in memory or on disk.
 
 A slab is written once and never changed: what a reader has mapped stays what it was, also when the slab's file is gone.
 Its bytes count until nobody maps it any more.
@@ -192,7 +192,7 @@ class Slab:
         return offset
 
     def give_back(self, start: int, end: int) -> None:
-        """What was taken and never written to."""
+        """Give back room that was taken and never written to."""
         if self.used == end:
             self.used = start
         elif end > start:

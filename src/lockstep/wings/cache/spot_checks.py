@@ -38,7 +38,7 @@ class SpotChecks:
 
     def __init__(self, rate: float) -> None:
         if not 0 < rate <= 1:
-            raise UsageError(f"check_rate={rate} is no share of hits; give one above 0, up to 1")
+            raise UsageError(f"check_rate={rate} is not a share of hits; give one above 0, up to 1")
         self._rate = rate
         self.begin_epoch()
 

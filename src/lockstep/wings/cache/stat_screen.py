@@ -1,4 +1,4 @@
-"""What a daemon holds, as text."""
+"""Print the contents of a daemon as text."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _RUN, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who shares a data set that has no name.
+    """The processes that share a data set without a name.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What can be checked before compute is spent: set-ups, machines, scripts, and the logs of what went wrong."""
+"""Check set-ups, machines and scripts before a training, and logs after one that failed."""

@@ -12,7 +12,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
 from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection
@@ -23,7 +23,7 @@ from lockstep.store.reader import Recording, open_recording
 _NOT_THE_PROJECTS = frozenset({"site-packages", "node_modules", "__pycache__"})
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = (
         "{REFERENCE CANDIDATE | RECORDING | --against REFERENCE -- COMMAND... | --repeat N -- COMMAND..."
         " | --hang SECONDS -- COMMAND... | --script FILE}"
@@ -40,11 +40,11 @@ class _Command(TrainingBehind):
 @options.option("--repeat", "times", words="At least 2.")
 @click.option(
     "--hang", "patience_s", type=click.FloatRange(min=1.0), metavar="SECONDS",
-    help="Run COMMAND until one of its ranks has waited so long for the others.",
+    help="End COMMAND when one of its ranks has waited this many seconds for the others.",
 )  # fmt: skip
 @click.option(
     "--script", "scripts", multiple=True, type=click.Path(path_type=Path),
-    help="Look at a script, or a folder of them, without running it.",
+    help="Read this script, or all scripts of a folder, without running them.",
 )  # fmt: skip
 @options.option("--steps", default="0:2", words="For COMMAND.")
 @options.option("--keep")
@@ -64,29 +64,31 @@ def check(
     as_json: bool,
     limit: int,
 ) -> int:
-    """Say in what the set-ups of two recorded trainings differ, and what each difference means for the numbers.
+    """Compare the set-ups of two recorded trainings, and say what each difference means for the numbers.
 
-    Before anything is computed again: versions, switches, precision, seeds, initial weights, the first batches, modes,
-    settings of modules, optimizers and their groups, clipping, accumulation, ranks and variables are held against each
-    other, what matters most first; and the eight questions that come before any dump are answered. What a recording of
-    an earlier build did not note is said to be unknown.
+    Lockstep compares versions, switches, precision, seeds, initial weights, the first batches,
+    modes, settings of modules, optimizers and their groups, clipping, accumulation, ranks and
+    variables. The most harmful difference comes first. It also answers eight questions that you
+    should ask before a dump. "Unknown" means that the recording does not tell.
 
-    Of one RECORDING of several ranks it says whether they read other samples, and whether weights, buffers and reduced
-    gradients are the same on all; where ranks were cut off, what each did last.
+    RECORDING alone, of several ranks: do ranks read different samples, and hold the same weights,
+    buffers and reduced gradients? If ranks were cut off, you see the last call of each.
 
-    With --against the COMMAND is run to its first backward and ended there, before compute is spent; what it is set up
-    by is held against the recording in the same way.
+    --against runs COMMAND to its first backward, ends it there, and compares its set-up with the
+    recording.
 
-    With --repeat the COMMAND is run several times and recorded: the first tensor that is not equal bit by bit is named,
-    with what makes it so and the switch that cures it, which is tried.
+    --repeat runs COMMAND several times, names the first tensor that is not equal bit by bit, with
+    its cause, and tries the switch that cures it.
 
-    With --hang the COMMAND of several ranks is run, and ended when one has waited so many seconds in one collective or
-    backward: which rank waits where, and which never came there.
+    --hang ends COMMAND when one rank has waited so long in one collective or backward, and says
+    which rank waits where, and which never came there.
 
-    With --script a script is read, and not run: shuffling without a generator, augmentation, dropout, workers that are
-    not seeded, kernels that are chosen by timing or add in any order are listed, with what to write instead.
+    --script reads a script without running it, and lists shuffling without a generator,
+    augmentation, dropout, workers without a seed, and kernels that are chosen by timing or add in
+    any order, each with its replacement.
 
-    Exit code 1: something differs that counts, or was found; 0: nothing; 2: it could not be looked at.
+    Exit code 1 if something that counts differs or was found, 0 if nothing does, 2 if it could not
+    be looked at.
 
     \b
     lockstep check ref cand

@@ -1,4 +1,4 @@
-"""What this wing registers: its verbs."""
+"""Register the verbs of this wing."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import click
 
 from lockstep.cli import options as shared
 from lockstep.cli.typed import typed_again
+from lockstep.commands.record_again import command_line
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import listed, shell_line, times
+from lockstep.core.text import listed, times
 from lockstep.report.json_text import enveloped, json_text
-from lockstep.store.record_command import program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.free_axes import extents_to_draw
 from lockstep.wings.deploy.fusions import Apart, Bisection, Culprit, Trials, search
@@ -46,12 +46,12 @@ def bisect_fusions(
     seed: int,
     as_json: bool,
 ) -> int:
-    """Find the optimisation of the runtime that changes what an ONNX model computes.
+    """Find the optimisation of the runtime that changes the results of an ONNX model.
 
-    The model is run without any, then with all, and where a value changes by more than rounding makes of it, the
-    optimizers are searched: with half of them, a quarter, and so on. Each one that is found is left out, and the graph
-    that runs then is looked at, for the runtime takes a name that it does not know without a word. Exit code 0 if all
-    changes are rounding, 1 if one is more.
+    Lockstep runs the model without any optimizer, then with all. If a value changes by more than
+    rounding, it searches the optimizers by halves. It leaves out each one it finds and goes on.
+
+    Exit code 0 if all changes are rounding, 1 if one is more.
 
     \b
     lockstep bisect-fusions model.onnx
@@ -110,7 +110,7 @@ def _lines(file: ModelFile, found: Bisection, given: list[str]) -> list[str]:
         lines += [
             "",
             "What next: run it without",
-            f"  {shell_line([*program(), 'run', str(file.path), *given, *words])}",
+            f"  {command_line('run', file.path, *given, *words)}",
         ]
     return lines
 

@@ -100,7 +100,7 @@ def produced_by(node: fx.Node) -> tuple[Produced, ...]:
 
 
 def names_of(node: fx.Node) -> tuple[str, ...]:
-    """What an exporter may call the values that a node makes."""
+    """Return the names that an exporter may give to the values of a node."""
     return (node.name, *(name for one in produced_by(node) for name in one.values))
 
 
@@ -127,7 +127,7 @@ def computing(program: ExportedProgram) -> set[fx.Node]:
 
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
-    """What a node is called with, by the names of its operator's schema."""
+    """Return the arguments of a node, by the names of its operator's schema."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {}
@@ -137,13 +137,13 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
 
 
 def operator_name(node: fx.Node) -> str:
-    """What a node calls, as torch's API or its dispatcher spells it."""
+    """Return the operator of a node, as torch's API or its dispatcher spells it."""
     name = str(node.target) if not callable(node.target) or "." in str(node.target) else node.name
     return _SPELLED.get(name, name)
 
 
 def fused_name(node: fx.Node) -> str:
-    """What several nodes that end in this one are called together: no operator's name, so its error is unknown."""
+    """Return the common name of several nodes that end in this one: no operator's name, so its error is unknown."""
     return f"fused.{operator_name(node)}+"
 
 
@@ -195,13 +195,13 @@ def call_of(
 
 
 def given_call(inputs: Mapping[str, Array]) -> ReadCall:
-    """What a model is given, as the batch of a step."""
+    """Return the inputs of a model, as the batch of a step."""
     tensors = [ReadTensor(Role.OUTPUT, name, array) for name, array in inputs.items()]
     return ReadCall(0, "", "batch", tensors, kind=CallKind.DATA, phase=Phase.DATA)
 
 
 def held_calls(held: Mapping[str, Callable[[], Array]]) -> Iterator[ReadCall]:
-    """What a model holds, by full name: a call for each module, whose arrays are made when it is asked for."""
+    """Return a call for each module, with the arrays that the model holds by full name, made on demand."""
     modules: dict[str, list[str]] = {}
     for name in held:
         modules.setdefault(name.rpartition(".")[0], []).append(name)
@@ -221,7 +221,7 @@ def fused_call(node: fx.Node, operands: Sequence[Array], results: Mapping[str, A
 
 
 def returned_call(arrays: Sequence[Array]) -> ReadCall:
-    """What a model returns, as a call that is given it and makes nothing."""
+    """Return the outputs of a model, as a call that gets them and makes nothing."""
     tensors = [ReadTensor(Role.INPUT, f"args.{at}", array) for at, array in enumerate(arrays)]
     return ReadCall(0, "", RETURNED, tensors)
 

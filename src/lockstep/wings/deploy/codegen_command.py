@@ -1,4 +1,4 @@
-"""`lockstep codegen`: C99 of a model, built here and held against the runtime."""
+"""`lockstep codegen`: generate C99 from a model, build it here and compare it with the runtime."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from lockstep.wings.deploy.runtime import Array
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Samples that the function takes at once.",
+    help="Let the function take this many samples at once.",
 )
 @click.option(
-    "--name", default="model", show_default=True, help="Name the C function and its file so."
+    "--name", default="model", show_default=True, help="Give the C function and its file this name."
 )
 @options.force
 @options.as_json
@@ -61,11 +61,11 @@ def codegen(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Generate C99 of an ONNX model, with all memory static, and hold it against the runtime.
+    """Generate C99 code from an ONNX model, with all memory static, and compare it with the runtime.
 
-    The folder gets the function, its weights, a Makefile, and a test program with recorded samples and the results that
-    onnxruntime makes of them. It is built here and run: results are equal bit by bit, or off by what another order of
-    sums changes, or the answer is that they differ. Models that `lockstep quantize` wrote are generated as well.
+    The folder gets the function, its weights, a Makefile, and a test program with samples and the
+    results of onnxruntime. Lockstep builds and runs it here: results must be equal bit by bit, or
+    off by no more than another order of sums changes. Models of `lockstep quantize` work too.
 
     Exit code 0 if the program agrees, 1 if it differs, 2 if it could not be generated or compared.
 

@@ -1,4 +1,4 @@
-"""`lockstep export`: a model in a file that runs elsewhere, held against the original operator by operator."""
+"""`lockstep export`: write a model to a file, and compare it with the original operator by operator."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import click
 
 from lockstep.cli import options as shared
 from lockstep.cli.typed import typed_again
+from lockstep.commands.record_again import command_line, new_place
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
 from lockstep.core.replacement import replacing
-from lockstep.core.text import shell_line
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.output import check_output_file
-from lockstep.store.record_command import new_place, program
 from lockstep.wings.deploy import options
 from lockstep.wings.deploy.stage import TARGET, Stage
 
@@ -43,13 +42,14 @@ if TYPE_CHECKING:
 @shared.option("--weights")
 @shared.option("--trust")
 @click.option("--dynamic", default="", metavar="NAMES",
-              help="Free axes: batch,seq are the first of each input; ids:1=seq[2:64] is one with bounds.")  # fmt: skip
+              help="Leave these axes free: batch,seq names the first axes of each input; ids:1=seq[2:64] is axis 1 of"
+              " ids, with bounds.")  # fmt: skip
 @click.option(
     "--opset",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="The ONNX opset to write.",
+    help="Write this ONNX opset.",
 )
 @click.option("--half", is_flag=True, help="Export in float16.")
 @click.option("--plain", is_flag=True, help="Write the model without folding and fusing.")
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     help="Export a training step: sgd:lr=0.1,momentum=0.9, adam:lr=0.001 or adamw.",
 )
 @click.option("--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
-              help="For --train-step: of the model's first output and the input `target`.")  # fmt: skip
+              help="With --train-step: take this loss of the model's first output and the input `target`.")  # fmt: skip
 @click.option("--facts", type=click.Path(path_type=Path),
               help="Keep this JSON in the file: class_names, preprocessing or other facts.")  # fmt: skip
 @shared.option("--keep", "recordings", old=["--recordings"])
@@ -76,12 +76,15 @@ def export(
     half: bool, plain: bool, train: str | None, loss: str, facts: Path | None, recordings: Path | None,
     entries: tuple[tuple[str, str], ...], seed: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
-    """Export MODEL, and hold what was exported against the original: operator by operator, on the same inputs.
+    """Export MODEL, and compare the file with the original, operator by operator, on the same inputs.
 
-    MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function, file.py:function); a
-    checkpoint or a recording with its --factory; a folder of Hugging Face; or a .pt2 of torch.export. First
-    nothing is optimised, then all of it, as the runtime will run it. Exit code 0 if both agree with the original, 1 if
-    one differs, 2 if that cannot be said; the file is written in each case, and its metadata says which it was.
+    MODEL is a function that returns a module, or a module and its inputs (pkg.mod:function,
+    file.py:function); a checkpoint or a recording with its --factory; a folder of Hugging Face; or
+    a .pt2 of torch.export. Lockstep compares twice: with nothing optimised, and as the runtime will
+    run it.
+
+    Exit code 0 if both agree with the original, 1 if one differs, 2 if one could not be judged. The
+    file is written in each case; its metadata holds the verdicts.
 
     \b
     lockstep export nets:resnet -o resnet.onnx
@@ -150,7 +153,7 @@ def _again(entries: Sequence[tuple[str, str]], *more: str, without: Sequence[str
     """The command that was typed, with more to it."""
     left = ("entries", "as_json", "force", *without)
     typed = typed_again(click.get_current_context(), without=left)
-    return shell_line([*program(), "export", *typed, *_given((), entries, 0), *more, "--force"])
+    return command_line("export", *typed, *_given((), entries, 0), *more, "--force")
 
 
 def _kept_again(entries: Sequence[tuple[str, str]]) -> str:
@@ -169,7 +172,7 @@ def _print(
         print_comparison(stage.parity.comparison)
     click.echo(f"\nwrote {written.path}")
     if written.path.suffix == ".onnx" and _exit_code(stages) == ExitCode.AGREES:
-        line = shell_line([*program(), "run", str(written.path), *(given or [])])
+        line = command_line("run", written.path, *(given or []))
         click.echo(f"\nWhat next: run it\n  {line}")
 
 
@@ -211,7 +214,7 @@ def _with_next(
             _again(entries, "--plain"),
         )
     elif comparison.verdict is Verdict.DIVERGED and stage.name == "as_run":
-        command = shell_line([*program(), "bisect-fusions", str(output), *given])
+        command = command_line("bisect-fusions", output, *given)
         following = WhatNext("find the optimisation that changes the numbers", command)
     elif comparison.verdict is not Verdict.AGREE and not are_kept:
         following = WhatNext("export it again, and keep both recordings", _kept_again(entries))

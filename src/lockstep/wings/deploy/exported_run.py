@@ -83,11 +83,11 @@ class ExportedRun:
         ]
 
     def given(self) -> Mapping[str, Array]:
-        """What the model was given, by name."""
+        """The model's inputs, by name."""
         return self._inputs
 
     def held(self) -> Held:
-        """What it holds of what the program holds, by full name there."""
+        """Return the arrays that model and program both hold, by full name in the program."""
 
         def made(full: str, name: str) -> Array:
             found: Array = _as_meant(self._tensor(name), self._meant[full])
@@ -100,7 +100,7 @@ class ExportedRun:
         }
 
     def value(self, node: fx.Node) -> Any:
-        """What a node returned; None where the graph has no value of it, or one of another shape."""
+        """Return the value of a node; None if the graph has none, or one of another shape."""
         if node.op == "placeholder":
             held = self._held.get(node.name)
             if held is None:
@@ -125,7 +125,7 @@ class ExportedRun:
         return found
 
     def returned(self) -> list[Array]:
-        """What the model returned."""
+        """Return the outputs of the model."""
         if len(self._returned_by) != len(self._returned):
             return [np.asarray(one) for one in self._returned]
         pairs = zip(self._returned, self._returned_by, strict=True)

@@ -275,7 +275,7 @@ def _stack_of_node(program: ExportedProgram, name: str) -> tuple[Frame, ...]:
 
 
 def equal_form(name: str) -> str:
-    """What to write in place of an operator, as `lockstep ops` would say it.
+    """Return the substitute for an operator, in the words of `lockstep ops`.
 
     Parameters
     ----------

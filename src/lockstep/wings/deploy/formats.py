@@ -34,7 +34,7 @@ _EMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be written: where, in which opset, which axes are free, whether plain, how it will be run.
+    """The request to write a file: path, opset, free axes, plain or not, runtime settings.
 
     `more` holds inputs that it is proven on besides those it is exported with.
     """
@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Written:
-    """A file that was written: what there is to say of it, and how it was held against the original."""
+    """A written file, with notes and its comparison with the original."""
 
     path: Path
     said: tuple[str, ...]
@@ -61,7 +61,7 @@ Writer = Callable[[ModelSource, Mapping[str, torch.Tensor], Order, Path], Writte
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes files of this suffix.
+    """Return the writer of files with this suffix.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _with_gap(stage: Stage, gap: str) -> Stage:
 
 
 def proof_of(stages: Sequence[Stage], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What is said in the file of how it was proven."""
+    """Return the file's note on how it was proven."""
     shapes = {
         name: [str(one.dtype).removeprefix("torch."), list(one.shape)]
         for name, one in inputs.items()

@@ -48,7 +48,7 @@ class FreeAxis:
         return self.least is not None or self.most is not None
 
     def dim(self) -> Any:
-        """What torch.export takes for it."""
+        """Return the axis as torch.export takes it."""
         from torch.export import Dim
 
         bounds = {
@@ -182,14 +182,14 @@ def _guarded(said: str) -> dict[str, tuple[str | None, ...]]:
 
 
 def suggestions(said: str) -> list[str]:
-    """What torch suggests in place of axes, a line each."""
+    """Return torch's suggestions for axes, a line each."""
     _, _, after = said.partition("Suggested fixes:")
     lines = after.lstrip("\n").split("\n\n")[0].splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
 def constraint_sentence(said: str) -> str:
-    """What is wrong with free axes, in a sentence with torch's own suggestion."""
+    """Return the error in free axes as a sentence, with torch's own suggestion."""
     fixed = [one for one in map(_FIXED.fullmatch, suggestions(said)) if one]
     if fixed:
         names = " and ".join(f"{one[1]} is always {one[2]}" for one in fixed)

@@ -1,4 +1,4 @@
-"""Which optimisation of the runtime changes what a model computes: binary search over its optimizers."""
+"""Find the optimizer of the runtime that changes a model's results, by binary search."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What a search found.
+    """The result of a search.
 
     Parameters
     ----------

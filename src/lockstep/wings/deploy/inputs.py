@@ -1,4 +1,4 @@
-"""What a model is given: arrays of a file, or drawn as a text says, checked against the model's signature."""
+"""Read or draw the inputs of a model, and check them against its signature."""
 
 from __future__ import annotations
 

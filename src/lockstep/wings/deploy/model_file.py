@@ -74,18 +74,18 @@ class ModelFile:
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What the model is given; initializers that older files list among their inputs are left out."""
+        """The model's inputs, without initializers that older files list among them."""
         held = {one.name for one in self.proto.graph.initializer}
         return tuple(_spec(one) for one in self.proto.graph.input if one.name not in held)
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What it returns."""
+        """The model's outputs."""
         return tuple(_spec(one) for one in self.proto.graph.output)
 
     @cached_property
     def weight_bytes(self) -> int:
-        """What its initializers take, in bytes."""
+        """The size of its initializers, in bytes."""
         return sum(_tensor_bytes(one) for one in self.proto.graph.initializer)
 
     @cached_property

@@ -45,7 +45,7 @@ _KEEPS_TENSORS = (
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """What calling a module showed.
+    """The results of calling a module.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def draws_of(program: ExportedProgram) -> list[fx.Node]:
 
 
 def program_gaps(program: ExportedProgram) -> Iterator[str]:
-    """What a program computes as in training, and where: random numbers, of which a file draws others, and norms."""
+    """Return operators that a program computes as in training, with their places: random draws, and norms."""
     places = [_place(node) for node in draws_of(program)]
     if places:
         yield (

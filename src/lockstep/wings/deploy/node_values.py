@@ -1,4 +1,4 @@
-"""What the nodes of a program returned, whoever ran them, and how it is written down as a recording."""
+"""Write the results of a program's nodes as a recording, whoever ran them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _KEPT_BYTES = 1 << 20
 
 
 class NodeValues(Protocol):
-    """What the nodes of a program returned in one run."""
+    """The results of a program's nodes in one run."""
 
     def given(self) -> Mapping[str, Array]:
-        """What the program was given, by name."""
+        """The program's inputs, by name."""
 
     def held(self) -> Held:
-        """What it computed with besides, by full name."""
+        """The other arrays that it computed with, by full name."""
 
     def value(self, node: fx.Node) -> Any:
         """An array, a list of them or a number; None where the run has none for this node."""
 
     def returned(self) -> list[Array]:
-        """What the program returned."""
+        """The program's outputs."""
 
 
 Held = Mapping[str, Callable[[], Array]]
@@ -73,7 +73,7 @@ class Values:
         self._held[name] = value
 
     def get(self, name: str) -> Any:
-        """What was kept; None for nothing."""
+        """Return the kept value; None if there is none."""
         value = self._held.get(name)
         return np.load(value[0]).view(value[1]) if isinstance(value, tuple) else value
 
@@ -218,7 +218,7 @@ def write_segments(
 
 
 def results_of(node: fx.Node, values: NodeValues) -> dict[str, Array]:
-    """What a node made, by the name that a recording has for it."""
+    """Return the results of a node, by their names in a recording."""
     whole, found = values.value(node), {}
     parts = {one.args[1]: one for one in node.users if one.target is operator.getitem}
     for one in produced_by(node):

@@ -1,4 +1,4 @@
-"""What the exporter noted of an ONNX node in the file: the module that it was exported from, and the line of code."""
+"""Read the module and the line of code that the exporter noted of an ONNX node."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _stands_in_library(name: str) -> bool:
 
 
 def with_native_log(work: Callable[[], object]) -> str:
-    """What native code writes to the error stream while `work` runs; what Python wrote before goes out first."""
+    """Return native code's output on the error stream while `work` runs; Python's earlier output goes out first."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as aside:

@@ -1,4 +1,4 @@
-"""Whether an exported model computes what its module does: both as recordings, judged by the main job."""
+"""Compare an exported model with its module: both as recordings, judged by the main job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.not_compared import not_compared_of
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import Judge
-from lockstep.locate.noise import measure_noise
+from lockstep.locate.flow.noise import measure_noise
 from lockstep.reading.paired_steps import opened
-from lockstep.replay.local_error import LocalErrorJudge
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.wings.deploy.as_run_judge import AsRunJudge
 from lockstep.wings.deploy.calls import (
     WrittenRun,
@@ -68,7 +69,7 @@ REFERENCE, PLAIN, BESIDE, AS_RUN = "eager", "plain", "eager-as-run", "as-run"
 
 @dataclass(frozen=True)
 class Parity:
-    """What holding a model against its program found.
+    """The result of comparing a model with its program.
 
     Parameters
     ----------
@@ -323,7 +324,7 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
     operators, compared = _counts(comparison)
     if operators and not compared:
         sentences.append("no operator was compared, only what the model returns")
-    not_compared = (*comparison.not_compared, *sentences)
+    not_compared = (*comparison.not_compared, *map(not_compared_of, sentences))
     differs = comparison.verdict is Verdict.DIVERGED
     return replace(
         comparison,

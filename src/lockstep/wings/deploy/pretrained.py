@@ -81,8 +81,8 @@ def _config(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{folder}: is no recording and has no config.json ({error.strerror or error}); give what makes its module"
-            " with --factory"
+            f"{folder}: is not a recording and has no config.json ({error.strerror or error}); give what makes its"
+            " module with --factory"
         ) from error
     except ValueError as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error})") from error

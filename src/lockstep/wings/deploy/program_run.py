@@ -1,4 +1,4 @@
-"""An exported program run by torch, node by node: what the exported model is held against."""
+"""Run an exported program in torch, node by node, to compare the exported model with it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ProgramRun:
         ]
 
     def given(self) -> Mapping[str, Array]:
-        """What the program was given, by name."""
+        """The program's inputs, by name."""
         return {name: array_of(tensor) for name, tensor in self._given.items()}
 
     def held(self) -> Held:
@@ -100,7 +100,7 @@ class ProgramRun:
         }
 
     def value(self, node: fx.Node) -> Any:
-        """What a node returned."""
+        """Return the value of a node."""
         if node.op == "placeholder":
             is_known = node.name in self._held or node.name in self._given
             return array_of(self._entering(node.name)) if is_known else None
@@ -122,7 +122,7 @@ class ProgramRun:
         return self._held[node.name][0] if node.name in self._held else None
 
     def returned(self) -> list[Array]:
-        """What the program returned."""
+        """Return the outputs of the program."""
         return [array_of(one) for one in self.outputs]
 
 

@@ -72,7 +72,7 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 )  # fmt: skip
 @click.option(
     "--ranges-from", "calibrate", cls=options.Option, old=["--calibrate"], multiple=True, metavar="FILE|SPEC",
-    help="Samples to take the ranges of activations from; an array `labels` holds the right classes.",
+    help="Take the ranges of activations from these samples; an array `labels` holds the right classes.",
 )  # fmt: skip
 @options.option(
     "--inputs", multiple=True, words="Samples to measure on.  [default: those of --ranges-from]"
@@ -83,7 +83,7 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 )  # fmt: skip
 @click.option(
     "--per-channel/--per-tensor", default=True, show_default=True,
-    help="A step for each output channel of a weight, or one for all.",
+    help="Use one step for each output channel of a weight, or one for the whole weight.",
 )  # fmt: skip
 @click.option(
     "--dynamic-ranges", is_flag=True,
@@ -92,11 +92,12 @@ class _Decibels(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 @click.option("--weight-only", is_flag=True, help="Leave activations in float32.")
 @click.option(
     "--reduce-range", is_flag=True,
-    help="Weights of 8 bits take 7, for processors whose integer kernels saturate.",
+    help="Use 7 of 8 bits for weights, for processors whose integer kernels saturate (without VNNI).",
 )  # fmt: skip
 @click.option(
     "--least-sqnr", "budget", cls=options.Option, old=["--budget", "--min-db"], type=_Decibels(),
-    help=f"The least SQNR of a layer and of the results, as in 30dB.  [default: {LEAST_DB:g}dB for the results]",
+    help="Exit with 1 if a layer or the results have a lower SQNR, as in 30dB."
+    f"  [default: {LEAST_DB:g}dB for the results]",
 )  # fmt: skip
 @options.option(
     "--accept", is_flag=False, flag_value=math.inf,
@@ -129,15 +130,16 @@ def quantize(
     limit: int,
     as_json: bool,
 ) -> int:
-    """Quantise an ONNX model, and say of each layer what that costs and whether its width explains it.
+    """Quantise an ONNX model, and say what it costs at each layer and whether the width explains that.
 
-    Weights take 1 to 16 bits. Activations take 8 or 16, with ranges from the samples of --ranges-from, or stay in
-    float32 (--weight-only). Each layer is run on inputs of float32 as it was and as it is now: its error is held
-    against what rounding to its width makes, as the file says it and by the kernels that this machine runs. SQNR is
-    10 log10(sum y^2 / sum (y' - y)^2), in dB; "carried" is a layer's in the whole quantised model.
+    Weights take 1 to 16 bits. Activations take 8 or 16, with ranges from the samples of
+    --ranges-from, or stay in float32 (--weight-only). Lockstep runs each layer on float32 inputs
+    before and after, and compares its error with the rounding of its width, as the file says it and
+    with the kernels of this machine. SQNR is 10 log10(sum y^2 / sum (y' - y)^2), in dB; "carried"
+    is a layer's SQNR in the whole quantised model.
 
-    Exit code 0 if each error is explained and within --least-sqnr, --accept and --mixed, 1 if one is not, 2 if the
-    model cannot be quantised.
+    Exit code 0 if each error is explained and within --least-sqnr, --accept and --mixed, 1 if one
+    is not, 2 if the model cannot be quantised.
 
     \b
     lockstep quantize model.onnx -o int8.onnx --ranges-from train.npz --inputs test.npz

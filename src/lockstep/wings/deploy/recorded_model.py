@@ -60,7 +60,7 @@ class RecordedModel:
 
     @property
     def suggested_factory(self) -> str:
-        """What may make its module: the class of the outermost one, by the script or the package it was in."""
+        """Return the likely factory of its module: the outermost class, by the script or package it was in."""
         outer: str = self._outer.get("", next(iter(self._outer.values()), "function"))
         package, _, name = outer.rpartition(".")
         script = next((one for one in self._command if one.endswith(".py")), "file.py")

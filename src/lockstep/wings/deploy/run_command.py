@@ -65,10 +65,10 @@ def run(
     train: bool, steps: int, checkpoint: Path | None, resume: Path | None, threads: int,
     entries: tuple[tuple[str, str], ...], seed: int, limit: int, as_json: bool, force: bool,
 ) -> int:  # fmt: skip
-    """Run an ONNX model on the CPU: statistics of what it returns, latency, memory, and the time of each node.
+    """Run an ONNX model on the CPU: statistics of its outputs, latency, memory, and the time of each node.
 
-    Without --inputs they are drawn as the model's signature says, a free axis as long as one. The same seed and
-    settings give the same numbers.
+    Without --inputs, Lockstep draws them by the model's signature, with an extent of one for a free
+    axis. The same seed and settings give the same numbers.
 
     \b
     lockstep run model.onnx

@@ -87,7 +87,7 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What running a model costs: latencies of each run in seconds, each node's time, and the runtime's peak memory."""
+    """The cost of running a model: latencies of each run in seconds, each node's time, peak memory."""
 
     latencies_s: tuple[float, ...]
     nodes: tuple[NodeTime, ...]
@@ -133,7 +133,7 @@ class Session:
         return tuple(one.name for one in self._session.get_outputs())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """What the model returns, by name; a sequence is a list of arrays.
+        """Return the model's outputs, by name; a sequence is a list of arrays.
 
         Raises
         ------
@@ -186,7 +186,7 @@ def every_value(
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[str, Any]]:
-    """What nodes return, a pass over the graph for as many as fit into memory together.
+    """Yield the values of nodes, a pass over the graph for as many as fit into memory together.
 
     Parameters
     ----------

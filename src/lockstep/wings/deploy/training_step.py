@@ -83,7 +83,7 @@ class Update:
         return kind(parameters, betas=betas, **kept)
 
     def first_state(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
-        """What it holds before its first update."""
+        """Return its state before the first update."""
         if self.name == "sgd":
             return {f"momentum.{name}": torch.zeros_like(one) for name, one in parameters.items()}
         moments = {
@@ -174,7 +174,7 @@ class TrainingStep:
     batch: Tensors
 
     def first_state(self) -> Tensors:
-        """What goes in and comes out of each step, by name: parameters, buffers, what the optimizer holds."""
+        """Return the inputs of each step that come out again, by name: parameters, buffers, optimizer state."""
         parameters = {name: one.detach().clone() for name, one in self.module.named_parameters()}
         buffers = {name: one.detach().clone() for name, one in self.module.named_buffers()}
         held = self.update.first_state(parameters)

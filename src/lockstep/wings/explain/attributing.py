@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What a model's answer rests on.
+    """The attributions of a model's answer.
 
     Parameters
     ----------

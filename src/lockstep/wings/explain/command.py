@@ -58,10 +58,12 @@ def explain(
 ) -> int:
     """Show which parts of its inputs the answer of MODEL rests on, as pictures in one page.
 
-    Captum computes saliency, integrated gradients, occlusion, and gradient times output of each layer. MODEL is what
-    `lockstep export` takes: a function that returns a module, a checkpoint or a recording with its --factory, a folder
-    of Hugging Face, or a .pt2. With --against, both models get the same inputs and the same class, and the page says
-    where their attributions part: of a port, or of a model in 8 bits.
+    Captum computes saliency, integrated gradients, occlusion, and gradient times output of each
+    layer. MODEL is one that `lockstep export` takes: a function that returns a module, a checkpoint
+    or a recording with its --factory, a folder of Hugging Face, or a .pt2.
+
+    With --against, both models get the same inputs and the same class, and the page shows where
+    their attributions differ: of a port, or of a model in 8 bits.
 
     \b
     lockstep explain nets:resnet --inputs images.npz

@@ -38,10 +38,12 @@ def extract(
 ) -> int:
     """Write the tensors of one site to a file: inputs, outputs, gradients, parameters.
 
-    PATTERN is a module path, a path above it, or an operator, in which `*` and `?` match as in a shell, or a site as
-    `compare` prints it. Each tensor is named RANK/stepN/MODULE/OPERATOR#CALL/ROLE.NAME. A .safetensors file keeps
-    each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact. The recording must hold whole
-    tensors (`record --save tensors`); an .h5 file needs h5py.
+    PATTERN is a module path, a path above it, or an operator, with `*` and `?` as in a shell, or a
+    site as `compare` prints it. Each tensor is named RANK/stepN/MODULE/OPERATOR#CALL/ROLE.NAME.
+
+    A .safetensors file keeps each dtype; other formats hold bfloat16 and float8 as float32, which
+    is exact. The recording must hold whole tensors (`record --save tensors`). An .h5 file needs
+    h5py.
 
     \b
     lockstep extract ref h.3.mlp.act -o act.safetensors

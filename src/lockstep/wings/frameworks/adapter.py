@@ -1,4 +1,4 @@
-"""What a framework is asked for when its trainings are recorded."""
+"""The interface that a framework implements so that its trainings are recorded."""
 
 from __future__ import annotations
 

@@ -1,11 +1,32 @@
-"""What this wing registers: the frameworks that it records."""
+"""Register the frameworks that this wing records."""
 
 from __future__ import annotations
 
-from lockstep.hookspecs import Framework, hookimpl
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Framework, Task, Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
 
 
 @hookimpl
 def lockstep_frameworks() -> list[Framework]:
-    """TensorFlow 2, with Keras 3."""
-    return [Framework("TensorFlow", "tensorflow", "lockstep.wings.frameworks.tensorflow.arming")]
+    """TensorFlow 2, with Keras 3, and MindSpore."""
+    return [
+        Framework("TensorFlow", "tensorflow", "lockstep.wings.frameworks.tensorflow.arming"),
+        Framework("MindSpore", "mindspore", "lockstep.wings.frameworks.mindspore.arming"),
+    ]
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `map`."""
+    words = "Propose which names of two frameworks are one."
+    return [Verb("map", words, Task.LOOK, _map, 40, ("mapping", "names"))]
+
+
+def _map() -> click.Command:
+    from lockstep.wings.frameworks.mapping.command import map_
+
+    return map_

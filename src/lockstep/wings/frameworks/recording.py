@@ -22,12 +22,13 @@ from lockstep.capture.environment import (
     request_from,
 )
 from lockstep.capture.process_ends import Endings, uncaught
-from lockstep.capture.sink import Sink, SinkCall
+from lockstep.capture.sink import Sink
+from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn
 from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
 from lockstep.core.selection import parse_ranks
 from lockstep.core.site import Phase, Role
-from lockstep.core.text import words_of
+from lockstep.core.text import listed, words_of
 from lockstep.wings.frameworks.adapter import CodeSite
 
 _BACKWARD = frozenset({Role.GRAD_OUTPUT, Role.GRAD_INPUT})
@@ -65,6 +66,7 @@ class FrameworkRecording:
         self.world_size = 1
         self.ended: Callable[[], None] = lambda: None
         self.step_done: Callable[[], None] = lambda: None
+        self.closed: Callable[[], None] = lambda: None
         self._packages = packages
         self._ranks = parse_ranks(options.ranks)
         self._sinks: dict[int, Sink] = {}
@@ -83,6 +85,9 @@ class FrameworkRecording:
         """Whether nothing is recorded any more."""
         if self.failure or self._is_closed:
             return True
+        limit = self.options.max_steps
+        if limit is not None and self._steps_counted() < limit:
+            return False  # steps are counted until the training is to end
         return bool(self._sinks) and all(sink.is_done for sink in self._sinks.values())
 
     def wants(self, rank: int) -> bool:
@@ -263,6 +268,7 @@ class FrameworkRecording:
             if sink.is_open:
                 sink.drop_step()
             sink.close(ended_by=ended_by)
+        self.closed()
 
     def _why_nothing(self) -> str:
         if self._gaps:
@@ -288,3 +294,35 @@ def asked() -> tuple[Path, Options] | None:
     """What `lockstep record` asks of this process; None where it does not."""
     text = os.environ.get(VARIABLE)
     return request_from(text) if text else None
+
+
+def arm(
+    name: str, packages: Mapping[str, str], why: str, seed: Callable[[int], None]
+) -> FrameworkRecording | None:
+    """The recording that `lockstep record` asks of this process, which ends with it; None where there is to be none.
+
+    Parameters
+    ----------
+    name, packages
+        As of `FrameworkRecording`.
+    why
+        Why trainings of this release cannot be recorded, or "".
+    seed
+        Fixes all random numbers.
+    """
+    if (request := asked()) is None:
+        return None
+    directory, options = request
+    if impossible := not_possible(options):
+        why = f"{listed(impossible, 3)} cannot be kept to in a {name} training; leave it out"
+    if why:
+        leave_note(directory, UNWRITTEN, why)
+        warn(f"{name} is not recorded: {why}")
+        return None
+    words = f"{name} was imported, and the process did not end by itself"
+    leave_trace(directory, Reached.FRAMEWORK, words)
+    if options.seed is not None:
+        seed(options.seed)
+    recording = FrameworkRecording(directory, options, packages, name)
+    recording.listen_for_the_end()
+    return recording

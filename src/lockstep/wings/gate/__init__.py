@@ -1,1 +1,1 @@
-"""Numerics as a check of CI: a training is recorded and held against a golden recording."""
+"""Check numbers in CI: record a training and compare it with a golden recording."""

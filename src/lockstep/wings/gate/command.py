@@ -11,7 +11,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
 from lockstep.core.selection import StepSelection
@@ -26,7 +26,7 @@ from lockstep.wings.gate.summary import as_markdown, as_text, sentences
 from lockstep.wings.gate.trainings import CommandTraining
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "GOLDEN -- COMMAND..."
 
 
@@ -37,8 +37,15 @@ class _Command(TrainingBehind):
     "--output", default=Path("gated"), words="The recording of this training, which is replaced."
 )
 @options.option("--steps", default="", words="For a new golden.  [default: 0:2]")
-@click.option("--update", is_flag=True, help="Make the golden, or replace it; needs --because.")
-@click.option("--because", default="", metavar="TEXT", help="Why; kept in the golden's history.")
+@click.option(
+    "--update", is_flag=True, help="Make or replace the golden of this machine; needs --because."
+)
+@click.option(
+    "--because",
+    default="",
+    metavar="TEXT",
+    help="Keep this reason in the golden's history; for --update.",
+)
 @click.option(
     "--accept-fault", cls=options.Option, old=["--force"], is_flag=True,
     help="Replace the golden although the verdict is a fault.",
@@ -46,11 +53,16 @@ class _Command(TrainingBehind):
 @click.option("--no-calibration", is_flag=True, help="Do not train twice for a new golden.")
 @click.option(
     "--to-the-end", is_flag=True,
-    help="A new golden trains to its end, which is compared too, rather than to its last recorded step.",
+    help="Train a new golden to its end, and compare the end too. Without it, training stops after the last"
+    " recorded step.",
 )  # fmt: skip
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown to this file.")
-@click.option("--github", is_flag=True, help="Print annotations; in GitHub Actions by itself.")
+@click.option(
+    "--github",
+    is_flag=True,
+    help="Print annotations of GitHub Actions; there, this is on by itself.",
+)
 @options.allow_crash
 @options.as_json
 def gate(
@@ -68,11 +80,12 @@ def gate(
     allow_crash: bool,
     as_json: bool,
 ) -> int:
-    """Record a training and hold it against GOLDEN, a small recording that is known to be right.
+    """Record a training and compare it with GOLDEN, a small recording that you know is right.
 
-    Exit code as of `compare`: 0 if they agree, 1 if they differ, 2 if nothing can be said. GOLDEN holds a recording for
-    each kind of machine, and the nearest is chosen. It is replaced with --update alone, which needs a reason and keeps
-    it; a plain recording can stand for one.
+    GOLDEN holds one recording for each kind of machine; Lockstep chooses the nearest. Only --update
+    replaces it, and keeps your reason. A plain recording can stand for a golden.
+
+    Exit code as `compare`: 0 if they agree, 1 if they differ, 2 if nothing can be said.
 
     \b
     lockstep gate golden --update --because "first golden" -- python train.py

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from lockstep.commands.what_next import Manner, what_next
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
-from lockstep.locate.what_next import Manner, what_next
 from lockstep.report.comparison.verdict_words import headline, lines_below
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (
@@ -54,7 +54,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """What gating found.
+    """The result of a gate.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Gated:
 
     @property
     def headline(self) -> str:
-        """What was found, in one sentence."""
+        """The result, in one sentence."""
         if self.comparison is None:
             return self.failed or f"the golden {self.updated} was made"
         return headline_of(self.comparison)

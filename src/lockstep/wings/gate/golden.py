@@ -86,7 +86,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What is expected of a training, on one kind of machine or several."""
+    """The expected recordings of a training, one for each kind of machine."""
 
     path: Path
     variants: tuple[Variant, ...]

@@ -1,4 +1,4 @@
-"""What gating found, as JUnit XML, which CI servers show.
+"""Write the result of a gate as JUnit XML, which CI servers show.
 
 The format is that which Jenkins' and GitLab's readers take: `testsuites/testsuite/testcase` with `failure` or `error`.
 """

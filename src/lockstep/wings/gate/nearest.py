@@ -1,4 +1,4 @@
-"""Which golden a recording is held against: that of the machine which is most like the one that it was made on."""
+"""Choose the golden of the machine that is most like the one that made a recording."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ _ODD = re.compile(r"[^A-Za-z0-9.]+")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a training ran on, as far as a golden is chosen by it.
+    """The machine of a training, as far as the choice of a golden needs it.
 
     Parameters
     ----------
     devices
         As the manifest has them ("cpu", or kind and model of an accelerator).
-    torch
-        Its release, without what follows a `+`.
+    release
+        That of its framework, without what follows a `+`.
     architecture
         Of the processor.
     ranks
         How many processes trained together.
+    framework
+        What it trained with.
     """
 
     devices: tuple[str, ...]
-    torch: str
+    release: str
     architecture: str
     ranks: int
+    framework: str = "torch"
 
     @property
     def name(self) -> str:
         """The name of its variant: letters, digits, `.` and `-` alone."""
         several = (f"{self.ranks}ranks",) if self.ranks > 1 else ()
-        parts = (*self.devices, self.architecture, f"torch{self.torch}", *several)
+        parts = (*self.devices, self.architecture, f"{self.framework}{self.release}", *several)
         return "-".join(_ODD.sub("-", part).strip("-.") for part in parts if part)[:150]
 
 
 def machine_of(recording: Recording) -> Machine:
-    """What a recording was made on.
+    """Return the machine that made a recording.
 
     Raises
     ------
@@ -55,9 +58,11 @@ def machine_of(recording: Recording) -> Machine:
     if not ranks:
         raise CorruptError(recording.path, "holds no rank of a training")
     manifest = ranks[0].manifest
-    torch = manifest.packages.get("torch", "").partition("+")[0]
+    framework = recording.other_framework or "torch"
+    release = manifest.packages.get(framework, "").partition("+")[0]
     devices = tuple(dict.fromkeys(_model(one) for one in manifest.devices))
-    return Machine(devices, torch, manifest.platform.get("machine", ""), manifest.world_size)
+    machine = manifest.platform.get("machine", "")
+    return Machine(devices, release, machine, manifest.world_size, framework)
 
 
 def _model(device: str) -> str:
@@ -68,8 +73,8 @@ def _model(device: str) -> str:
 def nearest(variants: Sequence[Variant], machine: Machine) -> Variant:
     """The variant whose machine is most like this one.
 
-    First counts how many ranks train, then the kind of device, its model, the release of torch (the closest, the older
-    of two as close) and the processor; of equals the first by name.
+    First counts how many ranks train, then the kind of device, its model, the framework, its release (the closest, the
+    older of two as close) and the processor; of equals the first by name.
     """
     return min(variants, key=lambda one: (_distance(machine_of(one.recording), machine), one.name))
 
@@ -79,7 +84,8 @@ def _distance(golden: Machine, here: Machine) -> tuple[float, ...]:
         golden.ranks != here.ranks,
         _kinds(golden) != _kinds(here),
         golden.devices != here.devices,
-        *_releases_apart(golden.torch, here.torch),
+        golden.framework != here.framework,
+        *_releases_apart(golden.release, here.release),
         golden.architecture != here.architecture,
     )
 
@@ -101,11 +107,13 @@ def _release(version: str) -> tuple[int, int, int]:
 
 
 def differing_words(golden: Machine, here: Machine) -> str:
-    """What is other about the golden's machine, in words; "" where it is the same."""
+    """Return the differences of the golden's machine, in words; "" if it is the same."""
     aspects = (
         ("ranks", str(golden.ranks), str(here.ranks)),
         ("device", "+".join(golden.devices), "+".join(here.devices)),
-        ("torch", golden.torch, here.torch),
+        (here.framework, golden.release, here.release)
+        if golden.framework == here.framework
+        else ("framework", golden.framework, here.framework),
         ("processor", golden.architecture, here.architecture),
     )
     return ", ".join(

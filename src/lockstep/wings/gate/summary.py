@@ -1,4 +1,4 @@
-"""What gating found, for a person: as text and as Markdown."""
+"""Print the result of a gate for a person: as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.wings.gate.gating import Gated
 
 
 def as_text(gated: Gated, *, width: int | None = None) -> str:
-    """What `compare` prints, and what gating adds."""
+    """Return the text of `compare`, with the gate's own lines."""
     compared = gated.comparison
     whole = render_comparison(compared, width=width).plain.rstrip("\n") if compared else ""
     return "\n".join(one for one in (whole, "", *sentences(gated)) if one or whole).rstrip("\n")
@@ -26,7 +26,7 @@ def as_markdown(gated: Gated) -> str:
 
 
 def sentences(gated: Gated) -> Iterator[str]:
-    """What gating has to say beside the comparison, a line each."""
+    """Return the gate's own notes, a line each."""
     if gated.variant:
         words = f", {gated.chosen_words}" if gated.chosen_words else ""
         yield printable(f"golden: {gated.variant}{words}")

@@ -1,4 +1,4 @@
-"""What is gated: a command, or a function of this process; either way it can be recorded more than once."""
+"""A training to gate: a command, or a function of this process; either can be recorded more than once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mindstudio-probe and its forerunners call an operator, and what torch's API, and so Lockstep, does."""
+"""Translate the operator names of mindstudio-probe and its predecessors into those of torch's API."""
 
 from __future__ import annotations
 

@@ -28,12 +28,15 @@ _MOST_LINES = 5
 @options.form
 @options.force
 def convert(source: Path, output: Path, to: str | None, form: str, force: bool) -> int:
-    """Write what another tool dumped as a recording, or the tensors of a recording as files for other tools.
+    """Turn a dump of another tool into a recording, or the tensors of a recording into files.
 
-    SOURCE is a recording or whatever `lockstep show` takes. A recording holds what the dump tells, and says what that
-    lacks, as the dump itself does. With --as there is a .npy for each tensor, or a file for each step of a rank, with
-    names RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME, which every verb reads again but from .txt. A .safetensors
-    file keeps each dtype; elsewhere bfloat16 and float8 are written as float32, which is exact.
+    SOURCE is a recording, or a dump that `lockstep show` reads. If the dump lacks something, the
+    recording says so.
+
+    With --as you get a .npy for each tensor, or a file for each step of a rank, with names
+    RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME. Every verb reads them again, except .txt. A
+    .safetensors file keeps each dtype; other formats hold bfloat16 and float8 as float32, which is
+    exact.
 
     \b
     lockstep convert dump -o dump.rec

@@ -29,7 +29,7 @@ _CELLS = {"bfloat16": "u2", "float8_e5m2": "u1", "float8_e4m3fn": "u1"}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an output was in the framework's graph: of which operator there, which of its outputs, how its axes lie."""
+    """The operator of the framework's graph that an output comes from, its number there, and its axes."""
 
     name: str
     index: int

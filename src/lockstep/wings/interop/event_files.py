@@ -1,4 +1,4 @@
-"""Files of TensorFlow's debugger: records of `DebugEvent`, each behind its length (TFRecord, tensorflow/core/lib/io).
+"""Read files of TensorFlow's debugger: records of `DebugEvent`, each after its length (TFRecord).
 
 The checksum of a length is looked at; that of a record is not.
 """

@@ -27,7 +27,7 @@ _OUTSIDE = "(model)"
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where one tensor belongs, as far as its name tells.
+    """The place of one tensor, as far as its name tells.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import numpy as np
 from lockstep.core.errors import CorruptError
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
-from lockstep.store.tensors import Shard
+from lockstep.store.tensor_files import Shard
 from lockstep.wings.interop.hdf5_file import data_sets
 from lockstep.wings.interop.probe_leaves import narrowed, npy_in
 from lockstep.wings.interop.torch_file import tensors_in

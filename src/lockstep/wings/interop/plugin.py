@@ -1,4 +1,4 @@
-"""What this wing registers: readers of what other tools wrote."""
+"""Register readers of other tools' dumps."""
 
 from __future__ import annotations
 

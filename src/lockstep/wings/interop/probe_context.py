@@ -1,4 +1,4 @@
-"""What stands beside a dump of mindstudio-probe, `construct.json` and `stack.json`, and what the dump lacks."""
+"""Read `construct.json` and `stack.json` beside a dump of mindstudio-probe, and name missing parts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ GRADIENTS = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?[^.]+\.parameters_grad\.\d+
 
 
 def missing_in(task: str, level: str, names: Collection[str]) -> Iterator[NotSeen]:
-    """What a dump of this task and level, with records of these names, lacks that a recording has."""
+    """Return the parts of a recording that a dump of this task and level lacks."""
     yield NotSeen("losses, batches and optimizers", "mindstudio-probe dumps none")
     if task != "tensor":
         yield NotSeen("tensors' elements", f"the dump's task was {task}")
     if level == "L1":
         yield NotSeen(MODULES, "the dump's level was L1: every operator is told outside of them")
     if level == "L0":
-        yield NotSeen(OPERATORS, "not recorded at L0: that level has modules alone")
+        yield NotSeen(
+            OPERATORS, f"not recorded at {level}: that level has modules alone", level=level
+        )
     if not any(".backward" in name or GRADIENTS.fullmatch(name) for name in names):
         yield NotSeen("gradients", "the dump holds no backward")
     elif not any(map(GRADIENTS.fullmatch, names)):

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dtypes import is_floating
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import FILE_MISSING, UNCOUNTED, Statistics
+from lockstep.core.records import Statistics
 from lockstep.core.site import Role
 from lockstep.kernels.numbers import statistics_of
 from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
@@ -150,7 +151,7 @@ def statistics_in(written: Sequence[Any], shape: Sequence[int]) -> tuple[Statist
     if nan or infinite or size < 0:  # the mean and the norm are of all elements then
         middle = size = math.nan
     numbers = Statistics(least, most, middle, size, int(nan), int(infinite and not nan), 0)
-    return numbers, UNCOUNTED if nan or infinite else ""
+    return numbers, NoteKind.UNCOUNTED.value if nan or infinite else ""
 
 
 def _number(value: Any) -> float | None:
@@ -168,7 +169,7 @@ def with_file(path: Path, known: LaterTensor) -> LaterTensor:
         If the file holds another tensor than the dump says, or none.
     """
     if not path.exists():
-        return replace(known, note=known.note or f"{FILE_MISSING}{path.name}")
+        return replace(known, note=known.note or str(Note(NoteKind.FILE_MISSING, path.name)))
     found = (
         npy_in(path) if path.suffix == ".npy" else next((one for _, one in tensors_in(path)), None)
     )

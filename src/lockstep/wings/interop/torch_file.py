@@ -1,4 +1,4 @@
-"""What `torch.save` wrote, read without running any of it: tensors by name, their bytes when they are asked for.
+"""Read a file of `torch.save` without running any of it: tensors by name, their bytes on demand.
 
 The file is a zip: `data.pkl` says how the value is built, `data/N` holds the bytes of each storage, uncompressed
 (https://docs.pytorch.org/docs/stable/notes/serialization.html). The pickle is followed with stand-ins for the few
@@ -99,7 +99,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
 
 
 def noted_in(path: Path, key: str) -> dict[str, Any]:
-    """What stands under a key of the value, where that is a dictionary; {} where there is none.
+    """Return the values under a key, if the value is a dictionary; {} if there is none.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What each rule does, in words: for `lockstep migrate rules`, and for the help of reports."""
+"""The effect of each rule in words, for `lockstep migrate rules` and reports."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -22,6 +20,7 @@ from lockstep.report.output import check_output_file
 from lockstep.wings.migrate.delivery.diff import unified_diff
 from lockstep.wings.migrate.delivery.in_place import undo, way_back, write_in_place
 from lockstep.wings.migrate.delivery.json import render_migration_json
+from lockstep.wings.migrate.delivery.next_words import next_command
 from lockstep.wings.migrate.delivery.output import is_file_name, write_tree
 from lockstep.wings.migrate.delivery.reports import (
     NAMES,
@@ -38,11 +37,6 @@ from lockstep.wings.migrate.plan import NewFile, Plan
 from lockstep.wings.migrate.project import plan_collection, target_named
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.user_rules import read_user_rules
-
-_NEUTRAL = "neutral"
-
-_ASIDE = ("--diff", "--dry-run", "--check", "--json", "--all", "--verify")
-"""Options that a next command does not repeat."""
 
 _FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice_apply", "rules")
 
@@ -125,7 +119,7 @@ def _print_rules(target: str, *, as_json: bool) -> None:
 _TO = click.option(
     "--to",
     type=click.Choice(list(migration_targets())),
-    default=_NEUTRAL,
+    default="neutral",
     show_default=True,
     is_eager=True,
     help="Write scripts for this device; neutral ones use any device.",
@@ -201,31 +195,7 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @shared.option("--all", "show_all")
 @click.option("--verify", is_flag=True, hidden=True)
 @click.pass_context
-def migrate(
-    context: click.Context,
-    paths: tuple[Path, ...],
-    output: Path | None,
-    in_place: bool,
-    to: str,
-    framework: str,
-    diff: bool,
-    dry_run: bool,
-    check: bool,
-    force: bool,
-    rules: Path | None,
-    similar: bool,
-    distributed: bool,
-    main: Path | None,
-    model: str | None,
-    visible_device: bool,
-    advice_apply: bool,
-    peer_layout: bool,
-    as_json: bool,
-    sarif: Path | None,
-    report: Path | None,
-    show_all: bool,
-    verify: bool,
-) -> int:
+def migrate(context: click.Context, /, **given: Any) -> int:
     """Rewrite the CUDA scripts below PATH for another device; what needs a person is listed with a reason.
 
     Without -o or --in-place it is a preview: nothing is written. Exit code 0 when done, 1 if --check finds work or
@@ -237,50 +207,73 @@ def migrate(
     lockstep migrate project --in-place --to npu
     lockstep migrate verify project -o out -- python project/train.py
     """
-    if diff and as_json:
-        raise UsageError("--diff and --json both print the result; give one of them")
-    if framework == Framework.TENSORFLOW.value:
-        _check_tensorflow(context.params)
-    options = MigrationOptions(
-        target=to,
-        framework=Framework(framework),
-        user_rules=read_user_rules(rules) if rules is not None else (),
-        similar=similar,
-        distribution=_distribution(distributed, main, model),
-        visible_device=visible_device,
-        advice_apply=advice_apply,
-    )
-    request = _Request(
-        paths,
-        options,
-        _where(output, in_place, writing=not (diff or dry_run or check)),
-        _output_folder(paths, output, peer_layout=peer_layout),
-        PEER_NAMES if peer_layout else NAMES,
-        report,
-        sarif,
-        force,
-        tuple(context.meta["lockstep.arguments"]),
-    )
-    if dry_run and (report is not None or sarif is not None):
-        raise UsageError("--dry-run writes nothing; leave out --report and --sarif, or --dry-run")
-    command = _command(context, request, verify=verify)
+    request = _asked(given, tuple(context.meta["lockstep.arguments"]))
+    command = _command(context, request, verify=given["verify"])
     _check_reports(request)
     collection, plan = _planned(request)
-    delivery = _deliver(plan, collection, request)
-    if diff:
-        _print_diff(plan)
-    elif as_json:
+    _show(plan, _deliver(plan, collection, request), given)
+    verified = (
+        _verify(plan, collection, command, request, as_json=given["as_json"])
+        if command
+        else ExitCode.AGREES
+    )
+    if plan.failures:
+        return ExitCode.FAILED
+    return ExitCode.DIFFERS if given["check"] and _has_work(plan) else verified
+
+
+def _asked(given: Mapping[str, Any], arguments: tuple[str, ...]) -> _Request:
+    """The request that the options make.
+
+    Raises
+    ------
+    UsageError
+        If two of them exclude each other.
+    """
+    if given["diff"] and given["as_json"]:
+        raise UsageError("--diff and --json both print the result; give one of them")
+    if given["framework"] == Framework.TENSORFLOW.value:
+        _check_tensorflow(given)
+    if given["dry_run"] and (given["report"] or given["sarif"]):
+        raise UsageError("--dry-run writes nothing; leave out --report and --sarif, or --dry-run")
+    paths, output = given["paths"], given["output"]
+    writing = not (given["diff"] or given["dry_run"] or given["check"])
+    return _Request(
+        paths=paths,
+        options=_options(given),
+        writes=_where(output, given["in_place"], writing=writing),
+        output=_output_folder(paths, output, peer_layout=given["peer_layout"]),
+        names=PEER_NAMES if given["peer_layout"] else NAMES,
+        report=given["report"],
+        sarif=given["sarif"],
+        force=given["force"],
+        arguments=arguments,
+    )
+
+
+def _options(given: Mapping[str, Any]) -> MigrationOptions:
+    rules = given["rules"]
+    return MigrationOptions(
+        target=given["to"],
+        framework=Framework(given["framework"]),
+        user_rules=read_user_rules(rules) if rules is not None else (),
+        similar=given["similar"],
+        distribution=_distribution(given["distributed"], given["main"], given["model"]),
+        visible_device=given["visible_device"],
+        advice_apply=given["advice_apply"],
+    )
+
+
+def _show(plan: Plan, delivery: Delivery, given: Mapping[str, Any]) -> None:
+    if given["diff"]:
+        for line in unified_diff(plan):
+            click.echo(line.encode("utf-8", "surrogateescape"), nl=False)
+    elif given["as_json"]:
         click.echo(render_migration_json(plan))
         for path in filter(None, (delivery.place, *delivery.written)):
             click.echo(f"wrote {path}", err=True)
     else:
-        print_migration(plan, delivery, show_all=show_all)
-    verified = (
-        _verify(plan, collection, command, request, as_json=as_json) if command else ExitCode.AGREES
-    )
-    if plan.failures:
-        return ExitCode.FAILED
-    return ExitCode.DIFFERS if check and _has_work(plan) else verified
+        print_migration(plan, delivery, show_all=given["show_all"])
 
 
 def _check_tensorflow(given: Mapping[str, object]) -> None:
@@ -407,7 +400,7 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
         written=tuple(map(from_here, reports)),
         unsupported=unsupported,
         changes=changes,
-        next_command=_next_command(plan, collection, request),
+        next_command=_next_command(plan, collection, request) if _has_work(plan) else "",
         prefix=_prefix(collection.root),
         not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),
     )
@@ -433,84 +426,11 @@ def _write_sarif(plan: Plan, path: Path) -> Path:
     return path
 
 
-def _print_diff(plan: Plan) -> None:
-    for line in unified_diff(plan):
-        click.echo(line.encode("utf-8", "surrogateescape"), nl=False)
-
-
-# -- words
-
-
 def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
-    """The one thing to type next; nothing where there is nothing to do."""
-    if not _has_work(plan):
-        return ""
-    given = [word for word in request.arguments if word not in _ASIDE]
     if request.writes is _Writes.IN_PLACE:
         return way_back(collection.root)
-    if request.writes is _Writes.OUTPUT:
-        return _trial(plan, collection, request, _preview(given))
-    if "-o" in given or "--output" in given or "--in-place" in given:
-        return shlex.join(["lockstep", "migrate", *given])
-    words = ["lockstep", "migrate", *_preview(given), "-o", _suggested(collection, plan.target)]
-    return shlex.join(words)
-
-
-def _preview(given: list[str]) -> list[str]:
-    """The same arguments without those that write."""
-    words, waiting = [], iter(given)
-    for word in waiting:
-        if word in ("-o", "--output", "--report", "--sarif"):
-            next(waiting, None)
-        elif not word.startswith(("--output=", "--report=", "--sarif=")) and word not in (
-            "--force",
-            "--peer-layout",
-        ):
-            words.append(word)
-    return words
-
-
-def _trial(plan: Plan, collection: Collection, request: _Request, given: list[str]) -> str:
-    """How to see that the result does what the original does: here where it runs anywhere, else on the device."""
-    script = _training(plan)
-    if plan.target == _NEUTRAL:
-        words, folder = ["lockstep", "migrate", "verify", *given, "--"], collection.root
-    else:
-        words, folder = ["lockstep", "record", "-o", "candidate", "--"], request.output
-    if script is None:
-        return f"{shlex.join(words)} CMD"
-    place = request.output if folder == request.output and folder.is_file() else folder / script
-    return shlex.join([*words, "python", from_here(place)])
-
-
-_TRAINING = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
-_STARTED = re.compile(r"train|main|run|finetune|pretrain", re.IGNORECASE)
-_EXAMPLES = frozenset({"examples", "example", "scripts", "tools", "demo"})
-
-
-def _training(plan: Plan) -> PurePosixPath | None:
-    """The script that most likely trains: one that is started, not a library; none where no file is."""
-    packages = {file.path.parent for file in plan.files if file.path.stem == "__init__"}
-    ranked = []
-    for file in plan.files:
-        path, text = file.path, file.source.text
-        trains = bool(_TRAINING.search(text))
-        guarded = "__main__" in text
-        alone = path.parent not in packages and trains
-        if path.suffix == ".py" and (guarded or alone) and not path.stem.startswith("test_"):
-            shown = bool(_EXAMPLES.intersection(path.parts))
-            named = bool(_STARTED.search(path.stem))
-            order = (-trains, -guarded, -named, -shown, len(path.parts), str(path))
-            ranked.append((order, path, trains or named))
-    best = min(ranked, default=None)
-    return best[1] if best is not None and best[2] else None
-
-
-def _suggested(collection: Collection, target: str) -> str:
-    if collection.single:
-        given = collection.files[0].path
-        return f"{given.stem}_{target}{given.suffix}"
-    return f"{collection.root.name}-{target}"
+    written = request.output if request.writes is _Writes.OUTPUT else None
+    return next_command(plan, collection, request.arguments, written)
 
 
 def _prefix(root: Path) -> str:

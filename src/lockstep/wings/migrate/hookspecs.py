@@ -1,4 +1,4 @@
-"""What `lockstep migrate` asks plug-ins for: devices that scripts are written for."""
+"""The extension point of `lockstep migrate`: devices that scripts are written for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a migration is asked to do."""
+"""The options of a migration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class MigrationOptions:
-    """What a migration is asked to do.
+    """The options of a migration.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from lockstep.wings.migrate.engine.text import SourceText
 
 
 class Outcome(enum.Enum):
-    """What became of a mention."""
+    """The outcome for a mention."""
 
     REWRITTEN = "rewritten"
     """The file was changed for it."""
@@ -83,7 +83,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What becomes of one file.
+    """The plan for one file.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of everything that was given; files in the order of their paths."""
+    """The plan for all given files, in the order of their paths."""
 
     target: str
     files: tuple[FilePlan, ...] = ()

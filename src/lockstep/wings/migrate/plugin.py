@@ -1,4 +1,4 @@
-"""What this wing registers: its verb, the hook for devices that scripts are written for, and its own devices."""
+"""Register the verb of this wing, its hook for devices, and its own devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes the place of one operator that a device lacks."""
+"""The substitute for one operator that a device lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OnTheCpu:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What can be had for an operator that is lacking."""
+    """The substitute for an operator that a device lacks."""
 
     substitute: Substitute
     cpu: OnTheCpu | None

@@ -1,4 +1,4 @@
-"""What a device's list says of the operators that ran."""
+"""Look up the operators that ran in a device's list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answered(ran: Ran, support: SupportList | None) -> list[Answered]:
 
 
 def in_order(found: Iterable[Answered]) -> list[Answered]:
-    """What the device lacks first, then by how long it took, then by how often it ran."""
+    """Return the missing operators first, then by time, then by number of calls."""
     return sorted(
         found,
         key=lambda one: (

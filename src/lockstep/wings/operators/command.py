@@ -11,7 +11,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -31,7 +31,7 @@ from lockstep.wings.operators.screen import TITLES, as_values, csv_rows, render
 from lockstep.wings.operators.times import take_times
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{RECORDING | -- COMMAND...}"
 
 
@@ -64,21 +64,21 @@ def ops(
     no_rerun: bool,
     memory_bytes: int,
 ) -> int:
-    """List the operators that a training really runs, and say which of them a device has.
+    """List the operators that a training runs, and say which of them a device has.
 
-    With a COMMAND that training is run up to the end of the last step looked at, and every operator that torch's
-    dispatcher runs is seen, forward, backward and in the optimizer. A RECORDING is best one of `--level aten`; of
-    another level names of the API are all there is.
+    With a COMMAND, Lockstep runs that training to the end of the last step of --steps and sees
+    every operator of torch's dispatcher, in forward, backward and optimizer. A RECORDING should be
+    one of `--level aten`; at other levels only names of the API are known.
 
-    For an operator that is lacking, a form out of operators that are there is looked for, in our table and in torch's
-    decompositions, and run beside it on numbers drawn for the dtypes, shapes and strides that were recorded, forward
-    and backward. It is called proven only where it was, and judged as any kernel of that operator is.
+    For a missing operator, Lockstep looks for an equal form of operators that the device has, and
+    runs it beside the operator on drawn numbers of the recorded dtypes, shapes and strides.
+    "Proven" means that the form is as exact as a correct kernel.
 
-    Lists of torch's own backends come out of the table that the installed torch ships, so they are of its version. A
-    file names operators (`aten::add.Tensor`), and may give dtypes and versions: see docs/tasks/operators.md.
+    The lists of torch's own backends come from the installed torch. You can write a list of your
+    own: docs/tasks/operators.md.
 
-    Exit code 0 if all operators are supported, 1 if one is not, is not known to be, or ran out of sight, 2 if nothing
-    could be looked at.
+    Exit code 0 if all operators are supported, 1 if one is not, or may not be, 2 if nothing could
+    be looked at.
 
     \b
     lockstep ops --target mps -- python train.py

@@ -8,20 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
-from lockstep.core.manifest import OTHER_TRAININGS
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import printable
 from lockstep.devices.support.dispatcher_names import name_of_api
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.record_command import record_again
 
 _DISPATCHED = re.compile(r"(?!torch\.)(\w+)\.(\w+)\.(\w+)")
 _PLUMBING = frozenset({"profiler", "prim", "prims"})
 """Namespaces of what computes nothing."""
-_HIDING = ("inside of ", "operators inside of ", OTHER_TRAININGS)
-"""How it begins what was not seen, where that is operators."""
 _PLACES_ITSELF = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 
 
@@ -70,7 +67,7 @@ class RanOperator:
 
     @property
     def asked_as(self) -> str:
-        """What it is called in a list of the dispatcher's operators."""
+        """The operator's name in a list of the dispatcher's operators."""
         return self.name if self.of_dispatcher else name_of_api(self.name)
 
     def add(self, call: Call) -> None:
@@ -92,7 +89,7 @@ class RanOperator:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What was run, and where that is known from.
+    """The operators that ran, and the source of that knowledge.
 
     Parameters
     ----------
@@ -108,6 +105,8 @@ class Ran:
         As the recording says.
     not_seen
         What ran out of sight, in sentences.
+    is_whole
+        Whether no operator is known to have run that is not among these.
     again
         The command that records the dispatcher's operators.
     """
@@ -121,11 +120,7 @@ class Ran:
     devices: tuple[str, ...]
     not_seen: tuple[str, ...]
     again: str
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no operator is known to have run that is not among these."""
-        return self.of_dispatcher and not any(gap.startswith(_HIDING) for gap in self.not_seen)
+    is_whole: bool
 
 
 def ran_in(recording: Recording) -> Ran:
@@ -151,6 +146,7 @@ def ran_in(recording: Recording) -> Ran:
         )
     ranks = recording.ranks.values()
     manifests = [rank.manifest for rank in ranks]
+    gaps = [gap for one in manifests for gap in one.not_seen]
     return Ran(
         operators=tuple(one for one in found.values() if not _is_collective(one.name)),
         collectives=tuple(one for one in found.values() if _is_collective(one.name)),
@@ -160,9 +156,8 @@ def ran_in(recording: Recording) -> Ran:
         torch=", ".join(sorted({one.packages.get("torch", "") for one in manifests} - {""})),
         devices=tuple(sorted({device for one in manifests for device in one.devices})),
         again=again,
-        not_seen=tuple(
-            dict.fromkeys(f"{gap.what}: {gap.reason}" for one in manifests for gap in one.not_seen)
-        ),
+        not_seen=tuple(dict.fromkeys(f"{gap.what}: {gap.reason}" for gap in gaps)),
+        is_whole=of_dispatcher and not any(gap.hides_operators for gap in gaps),
     )
 
 

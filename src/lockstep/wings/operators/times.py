@@ -1,4 +1,4 @@
-"""What operators take: processor time of each call alone, on numbers that are drawn.
+"""Measure the processor time of each operator alone, on drawn numbers.
 
 A recorder that looks at every tensor tells nothing of the times between. Run alone, nothing overlaps, and what stands
 between operators is not in it.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 
-from lockstep.replay.questions import TimesAlone
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun_process import RerunsApart
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.process.questions import TimesAlone
+from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.wings.operators.ran import Ran, RanOperator
 
 _MOST_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""What is sent to a machine: the folder of the script, and Lockstep itself, each file by the digest of its content."""
+"""Collect the files for another machine: the script's folder and Lockstep itself, each file by its digest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """What it is called: the digest of names, contents and permissions."""
+        """Its name: the digest of names, contents and permissions."""
         lines = sorted(f"{one.digest} {one.mode:o} {one.name}" for one in self.files)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -22,9 +22,9 @@ from lockstep.wings.remote.machines import Machine
 def remote() -> None:
     """Run trainings on other machines over SSH, and bring their recordings back as they are written.
 
-    Nothing is installed by hand: Lockstep sends itself and the repository around your folder, changes included. The
-    command runs on when the connection is lost. `~/.ssh/config`, keys, agent and ProxyJump work as in ssh; a host key
-    must be in known_hosts, and no password is asked for.
+    You install nothing there: Lockstep sends itself and the repository around your folder, with
+    your changes. If the connection is lost, the command runs on. `~/.ssh/config`, keys, agent and
+    ProxyJump work as in ssh. The host key must be in known_hosts; Lockstep asks for no password.
 
     \b
     lockstep remote add gpu1 me@gpu1.example.org --python /opt/venv/bin/python
@@ -44,7 +44,7 @@ def remote() -> None:
 @options.option("--python", default=machines.PYTHON, words="It must have torch.")
 @click.option(
     "--env-file", type=PATH, metavar="FILE",
-    help="Lines NAME=VALUE, read at each run and kept nowhere: the place for secrets.",
+    help="Read lines NAME=VALUE from this file at each run; for secrets, because Lockstep keeps them nowhere.",
 )  # fmt: skip
 @options.option(
     "--env", "variables", multiple=True,

@@ -1,4 +1,4 @@
-"""What runs on other machines for this user: a small file a job, so that `lockstep remote attach` finds it again."""
+"""Keep a small file for each job on another machine, so that `lockstep remote attach` finds it again."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Link:
         return await self.try_again(once)
 
     async def send(self, verb: str, asked: Answer, pieces: Iterable[bytes]) -> Answer:
-        """As `ask`, once and with bytes behind the question."""
+        """As `ask`, once and with bytes after the question."""
         async for answer, _ in self.stream(verb, asked, pieces):
             return answer
         raise _LostError

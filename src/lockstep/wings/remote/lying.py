@@ -84,7 +84,7 @@ async def _found(typed: str) -> _Side:
         here = Path(typed).absolute()
         if not is_recording(here):
             raise NotARecordingError(
-                here, "is no recording", advice="give NAME:PATH for one on a machine"
+                here, "is not a recording", advice="give NAME:PATH for one on a machine"
             )
         size_bytes = sum(one.stat().st_size for one in here.rglob("*") if one.is_file())
         return _Side(typed, None, str(here), size_bytes)

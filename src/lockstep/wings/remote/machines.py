@@ -166,7 +166,7 @@ def machines() -> dict[str, Machine]:
     try:
         return {one["name"]: Machine(**one) for one in entries}
     except (TypeError, KeyError) as error:
-        raise UsageError(f"{path}: is no list of machines; mend or remove it") from error
+        raise UsageError(f"{path}: is not a list of machines; mend or remove it") from error
 
 
 def machine_named(name: str) -> Machine:

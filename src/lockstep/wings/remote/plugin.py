@@ -1,4 +1,4 @@
-"""What this wing registers: the verb `remote`, and what `--on NAME` does."""
+"""Register the verb `remote`, and the option `--on NAME`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the verb `replay`."""
+"""The parsed options of the verb `replay`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.commands.record_again import command_line, new_place
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.selection import RankSelection, StepSelection
-from lockstep.core.text import shell_line
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import new_place, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def with_test(runs: Sequence[Recording], words: Sequence[str]) -> str:
     """A command line of `replay` that writes a test into a new folder beside the last recording."""
     place = new_place(runs[-1].path.with_name("proof"))
     paths = [str(run.path) for run in runs]
-    return shell_line([*program(), "replay", *paths, *words, "--write-test", str(place)])
+    return command_line("replay", *paths, *words, "--write-test", place)
 
 
 def words_of(given: Mapping[str, object]) -> list[str]:

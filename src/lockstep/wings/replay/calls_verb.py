@@ -12,8 +12,7 @@ from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.progress import Progress
-from lockstep.replay.imported import Import
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.imported import Import
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.rerun_results import refusals_json
 from lockstep.store.reader import Recording
@@ -27,6 +26,7 @@ from lockstep.wings.replay.chosen_calls import (
     check_whole,
 )
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, not_run_again, replayed
+from lockstep.wings.replay.replays import Replays
 from lockstep.wings.replay.screen import render_all, render_sites, render_smaller, render_story
 from lockstep.wings.replay.smaller_inputs import SmallerInputs, smaller_inputs, smaller_json
 from lockstep.wings.replay.story import Story, story_of
@@ -35,7 +35,7 @@ from lockstep.wings.replay.written_test import tested, write_test
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What running calls again gave, and what stands beside it.
+    """The results of re-runs, with their context.
 
     Parameters
     ----------

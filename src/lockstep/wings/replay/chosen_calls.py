@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from lockstep.commands.record_again import command_for_tensors
+from lockstep.commands.what_next import made_at
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Instead, Origin
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
-from lockstep.locate.what_next import made_at
 from lockstep.reading import calls_matching, check_choice, every_call
 from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
-from lockstep.replay.held_results import RUNS_AGAIN, results_of
+from lockstep.replay.calls.held_results import RUNS_AGAIN, results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import command_for_tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import click
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
 from lockstep.core.selection import RankSelection, StepSelection
-from lockstep.replay.imported import import_of
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.imported import import_of
 from lockstep.wings.replay.asked import Asked
 from lockstep.wings.replay.calls_verb import exit_code, replay_calls, say_unmet
 from lockstep.wings.replay.module_verb import replay_modules
+from lockstep.wings.replay.replays import Replays
 
 
 @click.command()
@@ -33,7 +33,9 @@ from lockstep.wings.replay.module_verb import replay_modules
 @options.option("--steps", default="", old=["--step"], words="[default: all]")
 @options.ranks
 @options.option("--device", default="", words="[default: cpu]")
-@click.option("--dtype", default="", help="In which dtype, as in bfloat16.  [default: as recorded]")
+@click.option(
+    "--dtype", default="", help="Run in this dtype, as in bfloat16.  [default: as recorded]"
+)
 @options.option("--emulate", "emulation")
 @options.option("--repeat", default=1)
 @options.option("--limit", words="With --whole and --module.")
@@ -43,15 +45,15 @@ from lockstep.wings.replay.module_verb import replay_modules
 )  # fmt: skip
 @click.option(
     "--import", "imports", metavar="MODULE:ATTR", multiple=True,
-    help="Import this custom autograd function, which runs your code, and run calls of it again too; repeatable.",
+    help="Import this custom autograd function, and run its calls again too. This runs your code. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--shrink", is_flag=True,
-    help="Look for smaller inputs on which that call still fails; with --write-test the test is on them.",
+    help="Look for smaller inputs on which that call still fails; --write-test then uses them.",
 )  # fmt: skip
 @click.option(
     "--shrink-seconds", type=click.FloatRange(min=0.0, min_open=True), default=60.0, show_default=True,
-    help="How long to look for them.",
+    help="Look for smaller inputs for at most this many seconds.",
 )  # fmt: skip
 @options.as_json
 @options.forms
@@ -79,24 +81,22 @@ def replay(
 ) -> int:
     """Run recorded operators again, alone, on their recorded inputs, forward and backward.
 
-    Without --only and --whole the origin is run again that `compare RECORDING CANDIDATE` names, RECORDING being the
-    reference. What was recorded and what each re-run gives is held against the same operator in double precision;
-    allowed is what a sound kernel may be off. Inputs are laid in memory as they were, and dropout drops the same. With
-    --whole no error accumulates from one operator to the next: each gets the inputs that were recorded. The recording
-    must hold whole tensors (`record --save tensors`).
+    With two recordings and neither --only nor --whole, Lockstep runs the origin that `compare
+    RECORDING CANDIDATE` names; RECORDING is the reference. It compares the recorded results and
+    each re-run with the same operator in double precision. "Allowed" is the largest error of a
+    correct kernel. If the two runs call different operators or settings at the origin, Lockstep
+    also compares the candidate's results with the reference's call.
 
-    --module runs a whole module again with its context: its recorded calls in their order, from what entered it, so
-    that what accumulates is seen. Its result is held against the same chain in double precision, each call alone too.
+    --whole runs every operator on its own recorded inputs, so errors do not add up. --module runs a
+    module's recorded calls in order, each on the results of those before it, so you see how errors
+    add up.
 
-    A custom autograd function is run again only where --import names it: importing runs your code, in a process that
-    may not write, start others or reach the network (with --device or --write-test in this one). What it gives is held
-    against the same function in double precision: that shows a device's error, not that of its formula.
+    The recordings must hold whole tensors (`record --save tensors`). Custom autograd functions run
+    only with --import, because importing runs your code. They are compared with the same function
+    in double precision: this shows an error of the device, not of the formula.
 
-    At an origin the candidate's results are held against the reference's call too, where the two call something else,
-    and what that says stands below.
-
-    Exit code 0 if all is sound, at an origin if that explains it; 1 if something is beyond what is allowed; 2 if
-    nothing could be run again.
+    Exit code 0 if all results are sound, or if the re-run explains the origin; 1 if a result is off
+    by more than allowed; 2 if nothing could be run again.
 
     \b
     lockstep replay ref npu

@@ -9,7 +9,6 @@ import click
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.exit_codes import code_of
 from lockstep.core.records import Call
-from lockstep.replay.replays import Replays
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.asked import Asked, named, with_test, words_of
@@ -20,6 +19,7 @@ from lockstep.wings.replay.replayed_module import (
     module_json,
     replayed_module,
 )
+from lockstep.wings.replay.replays import Replays
 from lockstep.wings.replay.written_test import write_module_test
 
 

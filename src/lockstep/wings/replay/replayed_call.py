@@ -8,14 +8,14 @@ from enum import Enum
 from typing import Any
 
 from lockstep.core.records import Call
-from lockstep.replay.held_results import RECORDED, Held, Result
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.held_results import RECORDED, Held, Result
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.wings.replay.chosen_calls import Chosen
+from lockstep.wings.replay.replays import Replays
 
 
 class Conclusion(str, Enum):
-    """What re-runs on the recorded inputs say of what was recorded."""
+    """The conclusion that re-runs allow about a recorded result."""
 
     SOUND = "sound"
     TRANSIENT = "transient"
@@ -70,7 +70,7 @@ class ReplayedCall:
 
     @property
     def conclusion(self) -> Conclusion:
-        """What the re-runs say, taken over all results."""
+        """The conclusion over all results."""
         if not self.held:
             return Conclusion.NOT_RUN
         recorded = [held.sound for held in self.held if held.maker == RECORDED]

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.commands.record_again import command_for_tensors
 from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.reading import calls_matching, check_choice
 from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
-from lockstep.replay.chained import Chained, Link, ModuleCall, inside_of
-from lockstep.replay.held_results import RECORDED
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.held_results import RECORDED
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.chains.chained import Chained, Link, ModuleCall, inside_of
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import command_for_tensors
 from lockstep.wings.replay.chosen_calls import Chosen
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, replayed, result_json
+from lockstep.wings.replay.replays import Replays
 
 _FORWARD = (Role.INPUT, Role.OUTPUT, Role.BUFFER)
 _MOST_NAMED = 6

@@ -1,11 +1,11 @@
-"""What re-runs gave, as text."""
+"""Print the results of re-runs as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.replay.held_results import RECORDED, Held, Result
-from lockstep.replay.refusals import NO_OPERATOR
+from lockstep.replay.calls.held_results import RECORDED, Held, Result
+from lockstep.replay.calls.refusals import NO_OPERATOR
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.rerun_results import add_refusals, figures
@@ -59,7 +59,7 @@ def render_sites(calls: Sequence[ReplayedCall], machine: str, *, known: bool = F
 
 
 def render_story(story: Story) -> Page:
-    """What an origin's calls say together."""
+    """Return the story of an origin's calls as text."""
     text = Page()
     add_paragraph(text, story.words, indent="")
     if story.explained:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.core.text import times
-from lockstep.replay.held_results import Held, Result
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.held_results import Held, Result
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.replay.smaller.shrunk import Makes, Shrunk, failing
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
+from lockstep.wings.replay.replays import Replays
 
 
 @dataclass(frozen=True, slots=True)
 class SmallerInputs:
-    """What a search for smaller inputs found.
+    """The result of a search for smaller inputs.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the re-runs of an origin say.
+    """The words about the re-runs of an origin.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Story:
 
 
 def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
-    """What to make of an origin's calls, as they were run again."""
+    """Return the conclusion from an origin's calls, as they were run again."""
     reference, candidate, crossed = _parts(calls)
     if origin.of_class:
         members = [one for one in calls if one.chosen.crossed and one.held]

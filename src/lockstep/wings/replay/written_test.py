@@ -1,4 +1,4 @@
-"""Which of the calls that were run again a test is written of, and what it tells."""
+"""Choose the call that a test is written for, and print the result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call
 from lockstep.core.text import shell_line
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.replays import Replays
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.smaller.cut import Cut, shapes_of
 from lockstep.replay.smaller.shrunk import Makes
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall
 from lockstep.wings.replay.replayed_module import ReplayedModule
+from lockstep.wings.replay.replays import Replays
 from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
 

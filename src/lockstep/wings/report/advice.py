@@ -1,15 +1,14 @@
-"""What to do after a comparison, best first: the terminal's command, and what leads on from each kind of finding."""
+"""The next commands after a comparison, best first, for the terminal and for each kind of finding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from lockstep.commands.record_again import command_line, new_place
+from lockstep.commands.what_next import after_origin, is_whole, made_at
 from lockstep.core.finding import Comparison, Kind, Origin
-from lockstep.core.text import shell_line
-from lockstep.locate.what_next import after_origin, is_whole, made_at
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import new_place, program
 from lockstep.wings.report.comparison_types import Advice
 
 _MORE_ORIGINS = 3
@@ -40,7 +39,7 @@ def advice(
         found.extend(_at(comparison.origins[0], reference, candidate))
         found.extend(_at_others(comparison, reference, candidate))
     if comparison.compared:
-        line = _line("compare", reference.path, candidate.path, "--all")
+        line = command_line("compare", reference.path, candidate.path, "--all")
         found.append(Advice("list every pair and what is said of it", line))
     return tuple({one.command: one for one in reversed(found)}.values())[::-1]
 
@@ -56,7 +55,7 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
     """What can be done with what was recorded at an origin."""
     both = (reference, origin.finding.pair.reference), (candidate, origin.finding.pair.candidate)
     shown = [
-        _line("show", run.path, record.site, "--steps", record.step)
+        command_line("show", run.path, record.site, "--steps", record.step)
         for run, record in both
         if record is not None and record.site.op
     ]
@@ -64,18 +63,20 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
     whole = bool(calls) and all(map(is_whole, calls))
     if whole and len(calls) == 2 and origin.kind in (Kind.FAULT, Kind.MORE_ACCURATE):
         proof = new_place(Path("proof"))
-        line = _line("replay", reference.path, candidate.path, "--write-test", proof)
+        line = command_line("replay", reference.path, candidate.path, "--write-test", proof)
         words = (
             "it runs the one call on its recorded inputs, without Lockstep and without the model"
         )
         yield Advice("write a test of it for the maker of the device", line, words)
     if shown:
         words = "statistics, arguments and call stack"
-        yield Advice("look at what was recorded there", " && ".join(shown), words)
+        yield Advice("show what was recorded there", " && ".join(shown), words)
     for run, record in both[::-1]:
         if whole and record is not None:
             file = new_place(Path("origin.safetensors"))
-            line = _line("extract", run.path, record.site, "--steps", record.step, "-o", file)
+            line = command_line(
+                "extract", run.path, record.site, "--steps", record.step, "-o", file
+            )
             yield Advice("take its tensors out into a file", line)
             return
 
@@ -88,7 +89,3 @@ def _at_others(
         following = after_origin(origin, reference, candidate)
         words = f"origin {number} of {len(others) + 1}: {following.words}"
         yield Advice(words, following.command, _WHY.get(origin.kind, ""))
-
-
-def _line(*words: object) -> str:
-    return shell_line([*program(), *map(str, words)])

@@ -1,4 +1,4 @@
-"""What the page of a recording shows of a tensor of its first batch: images, waves, ids, else a heat map."""
+"""The page's blocks for a tensor of a recording's first batch: images, waves, ids, else a heat map."""
 
 from __future__ import annotations
 

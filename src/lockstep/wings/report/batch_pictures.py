@@ -1,4 +1,4 @@
-"""What a tensor of the batch looks like: images, token ids, waves, else a heat map. Only the beginning is read."""
+"""Pictures of a batch's tensor: images, token ids, waves, else a heat map. Reads only the beginning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_PIXELS = 4
 
 
 def picture_of(record: TensorRecord) -> BatchTensor:
-    """What is shown of a tensor that was saved whole, or why nothing is.
+    """Return the picture of a tensor that was saved whole, or the reason for none.
 
     Raises
     ------

@@ -28,11 +28,14 @@ from lockstep.wings.report.recording_page import recording_page
 def report(
     reference: Path, candidate: Path | None, output: Path, force: bool, **manner: Any
 ) -> int:
-    """Write a page to open in a browser, about two recordings compared or about REFERENCE alone.
+    """Write an HTML page about two recordings compared, or about REFERENCE alone.
 
-    One HTML file that needs no network and no other file: the verdict with its evidence and the next command, where the
-    runs part and how that spreads, every pair of tensors to sort and filter, and each of the worst ones closely. Exit
-    code as `lockstep compare`. Of one recording: loss and norms over steps, the first batch, every module and tensor.
+    The page is one file that needs no network. Of two recordings it shows the verdict with its
+    evidence and the next command, where the runs part, every pair of tensors to sort and filter,
+    and the worst ones closely. Of one recording it shows loss and norms over steps, the first
+    batch, every module and tensor.
+
+    Exit code as `lockstep compare`.
 
     \b
     lockstep report ref cand -o report.html

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lockstep.core.finding import Comparison
 from lockstep.core.redaction import REDACTED
 from lockstep.core.text import shell_line
-from lockstep.locate.set_up_answers import set_up_answers
+from lockstep.locate.setups.set_up_answers import set_up_answers
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences
@@ -69,7 +69,7 @@ def gather(
     return ComparisonData(
         answer=comparison_json(comparison),
         headline=answer.rest,
-        first_clause=answer.clauses[0].removeprefix(":").strip(),
+        first_clause=answer.clauses[0],
         later_clauses="; ".join(answer.clauses[1:]),
         reasons=_reasons(comparison),
         advice=advice(comparison, reference, candidate),

@@ -1,4 +1,4 @@
-"""What a page shows of a comparison, as plain data: no recording and no finding stands behind it any more."""
+"""The contents of a comparison's page, as plain data without any recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.records import Statistics
-from lockstep.locate.set_up_answers import Answer
+from lockstep.locate.setups.set_up_answers import Answer
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int32]
@@ -127,7 +127,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do next: what for, the command on one line that can be pasted, and why."""
+    """A next step: its purpose, the command on one line that can be pasted, and the reason."""
 
     title: str
     command: str
@@ -276,7 +276,7 @@ class ErrorPattern:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the page of one pair shows beside its row; pictures are None where `without` says why."""
+    """The blocks of one pair's page; pictures are None if `without` says why."""
 
     row: int
     reference: SideNumbers | None

@@ -1,4 +1,4 @@
-"""What one simple thing explains of an error: a constant, one per row or column, a factor, few elements."""
+"""Find a simple pattern in an error: a constant, one per row or column, a factor, few elements."""
 
 from __future__ import annotations
 

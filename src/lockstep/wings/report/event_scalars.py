@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lockstep.reading.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
+from lockstep.reading.recorded_series import losses_of, scalars_of, tensors_of
 from lockstep.report.tensorboard import ScalarWriter, check_run
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import Pairs
@@ -29,9 +29,8 @@ def recording_scalars(recording: Recording) -> Iterator[Scalar]:
     """Losses, learning rates, norms of all and of each parameter and gradient."""
     tensors, _ = tensors_of(recording)
     for one in (*losses_of(recording), *scalars_of(recording, tensors)):
-        name = one.name.removesuffix(BEHIND)
         for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True):
-            yield Scalar(one.rank, name, step, value)
+            yield Scalar(one.rank, one.quantity, step, value)
     for tensor in tensors:
         name = f"norm of each {tensor.what}/{tensor.name}"
         for step, value in zip(tensor.steps.tolist(), tensor.norm.tolist(), strict=True):

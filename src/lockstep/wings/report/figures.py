@@ -19,7 +19,7 @@ import numpy as np
 
 from lockstep.core.errors import UsageError
 from lockstep.core.replacement import replacing
-from lockstep.reading.recorded_series import BEHIND, Series, TensorSeries
+from lockstep.reading.recorded_series import Series, TensorSeries
 from lockstep.report.comparison import kinds
 from lockstep.report.comparison.kinds import KINDS
 from lockstep.report.page import Kind, Metric
@@ -235,9 +235,8 @@ def series_figure(name: str, series: Sequence[Series]) -> Figure:
     """One number over steps, a curve per rank; what lies after the recorded steps is dashed."""
     figure, axes = _figure(6, 3.4)
     for one in series:
-        behind = BEHIND if one.name.endswith(BEHIND) else ""
-        style = "--" if behind else "-"
-        axes.plot(one.steps, one.values, style, marker=".", label=_name(f"{one.rank}{behind}", 60))
+        style = "--" if one.is_later else "-"
+        axes.plot(one.steps, one.values, style, marker=".", label=_name(one.rank + one.when, 60))
     return _finished(figure, axes, name, len(series) > 1)
 
 

@@ -13,7 +13,7 @@ from lockstep.wings.report.comparison_types import ModuleNode, Pairs
 def module_tree(
     pairs: Pairs, origins: Collection[int], recordings: Iterable[Recording]
 ) -> tuple[ModuleNode, ...]:
-    """The model itself and all its modules, each behind the one around it.
+    """Return the model itself and all its modules, each after the one around it.
 
     Modules are those that the recordings list and those that pairs are of, in the order of the first recording, which
     is that of the model. An origin is the worst of all wherever it lies; pairs that were not judged are left out.
@@ -45,7 +45,7 @@ def _classes(recordings: Iterable[Recording]) -> dict[str, str]:
 
 
 def with_those_around(paths: Sequence[str]) -> list[str]:
-    """Every path once, behind all paths around it, which are added where they are missing; the model first."""
+    """Return every path once, after all paths around it, which are added if missing; the model first."""
     children: dict[str, dict[str, None]] = {"": {}}
     for path in paths:
         while path and path not in children.get(around(path), ()):

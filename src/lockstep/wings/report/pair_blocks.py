@@ -1,4 +1,4 @@
-"""What the page shows of one pair beside its row: statistics, pictures of both tensors and their difference, stack."""
+"""The page's blocks for one pair: statistics, pictures of both tensors and their difference, stack."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ _ALWAYS = ("norm", "mean", "min", "max")
 def _both(
     name: str, reference: SideNumbers | None, candidate: SideNumbers | None
 ) -> tuple[Cell, Cell, Cell]:
-    first, second = (NOT_THERE if one is None else one.of(name) for one in (reference, candidate))
+    sides = (None if one is None else one.of(name) for one in (reference, candidate))
+    first, second = (NOT_THERE if one is None else one for one in sides)
     if name in _TEXTS:
         texts = [str(list(one)) if isinstance(one, tuple) else str(one) for one in (first, second)]
         same = texts[0] == texts[1] or NOT_THERE in texts

@@ -22,7 +22,7 @@ from lockstep.wings.report.links import producers
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What stands in the table, in execution order.
+    """The pairs of the table, in execution order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the page of one pair shows beside its row: statistics, call stack and, of whole tensors, pictures."""
+"""The data of one pair's blocks: statistics, call stack and, of whole tensors, pictures."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from lockstep.commands.record_again import command_line, pattern_for, record_again
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Evidence, Finding, Pair
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.text import shell_line
 from lockstep.measure.facing_elements import can_face
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import pattern_for, program, record_again
 from lockstep.wings.report.comparison_types import Detail, Frame, Pairs, SideNumbers
 from lockstep.wings.report.pair_columns import Chosen
 from lockstep.wings.report.tensor_pictures import Pictures, pictures_of
@@ -113,7 +112,7 @@ class Details:
             again = record_again(recording, only=[pattern], steps=str(record.step))
             lines.append(again.line)
             paths.append(str(again.path))
-        line = " && ".join([*lines, shell_line([*program(), "compare", *paths])])
+        line = " && ".join([*lines, command_line("compare", *paths)])
         return f"the tensors were not saved whole; to see where they differ: {line}"
 
     def _stack(self, pair: Pair) -> tuple[Frame, ...]:

@@ -14,7 +14,6 @@ from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.reading.recorded_series import (
-    BEHIND,
     GRADIENT,
     PARAMETER,
     Series,
@@ -79,9 +78,11 @@ def plot(
 ) -> int:
     """Draw the charts of a comparison, or of REFERENCE alone, as PNG or SVG files.
 
-    Of two recordings: each metric of all pairs over execution order, where the runs part, and of the pair at fault, or
-    the one furthest apart, both histograms and where the error sits. Of one: its loss and other numbers over steps, and
-    the norms of parameters and gradients. Exit code as `lockstep compare`. Needs matplotlib, event files tensorboard.
+    Of two recordings: each metric of all pairs in order of execution, where the runs part, and both
+    histograms of the pair at fault. Of one: its loss and the norms of parameters and gradients over
+    steps. Exit code as `lockstep compare`.
+
+    Needs matplotlib; event files need tensorboard.
 
     \b
     lockstep plot ref cand -o plots
@@ -185,7 +186,7 @@ def _of_one(recording: Recording) -> Iterator[Drawn]:
     tensors, _ = tensors_of(recording)
     charts: dict[str, list[Series]] = {}
     for one in (*losses_of(recording), *scalars_of(recording, tensors)):
-        charts.setdefault(one.name.removesuffix(BEHIND), []).append(one)
+        charts.setdefault(one.quantity, []).append(one)
     files: dict[str, int] = {}
     for name, series in charts.items():
         file = figures.safe_name(name)

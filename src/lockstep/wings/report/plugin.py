@@ -1,4 +1,4 @@
-"""What this wing registers: its verbs, and the page and the trace as formats of `lockstep compare -o DIR`."""
+"""Register the verbs of this wing, and page and trace as formats of `lockstep compare -o DIR`."""
 
 from __future__ import annotations
 

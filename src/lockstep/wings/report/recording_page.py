@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from lockstep.commands.record_again import command_line
 from lockstep.core.records import HEADINGS
-from lockstep.core.text import shell_line
 from lockstep.reading import record_table
-from lockstep.reading.recorded_series import BEHIND, Series
+from lockstep.reading.recorded_series import Series
 from lockstep.report.page import (
     Card,
     Chart,
@@ -39,7 +39,6 @@ from lockstep.report.page import TextColumn as PageText
 from lockstep.report.page.island import trimmed
 from lockstep.report.page.page import Block, Column, Text
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import program
 from lockstep.wings.report.batch_blocks import batch_blocks
 from lockstep.wings.report.comparison_types import Floats, TextColumn
 from lockstep.wings.report.recording_data import gather_recording
@@ -201,9 +200,9 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
     if recording.manifest.exit_code:
         facts.append(("Ended", f"the command ended with exit code {recording.manifest.exit_code}"))
     path = str(recording.path)
-    next_ones = [Command("See it in the terminal", shell_line([*program(), "show", path]))]
+    next_ones = [Command("See it in the terminal", command_line("show", path))]
     if len(table):
-        line = shell_line([*program(), "audit", path])
+        line = command_line("audit", path)
         next_ones.append(Command("Check every operator of it", line))
     colour, icon = ("fault", "origin") if broken else ("equal", "data")
     return Verdict(
@@ -224,7 +223,7 @@ def _over_steps(data: RecordingData) -> Card:
     """Loss, learning rates, and the norms of all gradients and parameters: a chart each, a curve per rank."""
     series: dict[str, list[Series]] = {}
     for one in (*data.losses, *data.scalars):
-        series.setdefault(one.name.removesuffix(BEHIND), []).append(one)
+        series.setdefault(one.quantity, []).append(one)
     charts: list[Block] = [_chart(name, found) for name, found in series.items()]
     empty = Sentences((), empty="No loss, gradient or parameter was recorded.")
     return Card("Over steps", charts or [empty])
@@ -237,8 +236,7 @@ def _chart(name: str, series: Sequence[Series]) -> Chart:
     for one in series:
         values = dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
         known = np.array([values.get(step, np.nan) for step in steps], dtype=np.float64)
-        behind = BEHIND if one.name.endswith(BEHIND) else ""
-        lines.append(Line(f"{one.rank}{behind}", known, dashed=bool(behind)))
+        lines.append(Line(f"{one.rank}{one.when}", known, dashed=one.is_later))
     return Chart(_capital(name), np.array(steps, dtype=np.float64), lines, "step")
 
 

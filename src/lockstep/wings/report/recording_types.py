@@ -1,4 +1,4 @@
-"""What a page shows of one recording, as plain data."""
+"""The contents of a recording's page, as plain data."""
 
 from __future__ import annotations
 

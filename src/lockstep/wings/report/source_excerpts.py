@@ -15,7 +15,7 @@ _MOST_EXCERPTS = 4000
 
 
 def excerpts(places: Iterable[str], recordings: Iterable[Recording]) -> dict[str, Excerpt]:
-    """What was kept around each `file:line`; of a place of which nothing was kept there is none.
+    """Return the kept lines around each `file:line`; places without kept lines are left out.
 
     Where several recordings keep the line, the first one's text is taken.
 

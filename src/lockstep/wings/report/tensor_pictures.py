@@ -35,7 +35,7 @@ _SAMPLED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """What whole tensors show of one pair; see `lockstep.wings.report.comparison_types`."""
+    """The pictures of one pair's whole tensors; see `lockstep.wings.report.comparison_types`."""
 
     histogram: Histogram | None
     quantiles: Quantiles | None

@@ -1,4 +1,4 @@
-"""What the page of a recording shows of the values of a parameter or gradient over steps."""
+"""The page's blocks for the values of a parameter or gradient over steps."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lockstep.cli import options
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.posix import check_posix
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _VALUES = "search.json"
 
 
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @click.option(
     "--config", "file", required=True, type=click.Path(path_type=Path), metavar="FILE",
     help="Read parameters with their bounds, the target and conditions of a trial from this YAML file.",
@@ -59,11 +59,11 @@ def search(
     limit: int,
     as_json: bool,
 ) -> int:
-    """Search the settings with which the training of COMMAND gets its target best.
+    """Search the settings with which the training of COMMAND reaches its best target.
 
-    Optuna proposes values, and COMMAND gets them as flags (--lr 0.01), as keys of its config file, or where it says
-    {lr}. A trial that a rule of `lockstep watch` stops, or that leaves a reference recording by a fault, is
-    infeasible: it is never the best, and the operator is named.
+    Optuna proposes values. COMMAND gets them as flags (--lr 0.01), as keys of its config file, or
+    in place of {lr}. A trial that breaks a rule of `lockstep watch`, or leaves a reference
+    recording by a fault, is infeasible: it is never the best, and you see the operator.
 
     Exit code 0 if there is a best trial, 1 if no trial can be used, 2 if no trial could be run.
 

@@ -92,7 +92,7 @@ def _write_config(plan: Plan, keyed: Mapping[str, Value], copy: Path) -> None:
     try:
         values = yaml.safe_load(plan.config.read_text("utf-8"))  # of which JSON is a part
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{plan.config}: is no YAML or JSON that can be read: {error}") from error
+        raise UsageError(f"{plan.config}: is not readable YAML or JSON: {error}") from error
     for key, value in keyed.items():
         *above, last = key.split(".")
         place = values

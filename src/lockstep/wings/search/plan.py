@@ -35,7 +35,7 @@ PRUNERS = {"median": "MedianPruner", "hyperband": "HyperbandPruner"}
 
 
 class Kind(str, enum.Enum):
-    """What values a parameter takes; the words are those of `type`."""
+    """The kind of values of a parameter; the words are those of `type`."""
 
     FLOAT = "float"
     INT = "int"
@@ -82,7 +82,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is made small or large.
+    """The number to make small or large.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a file says of a search.
+    """The contents of a search file.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Plan:
     where: str = "search.yaml"
 
     def subject(self) -> str:
-        """What a later run has to share with this one to go on: the values and the target."""
+        """The values and the target that a later run must share with this one to go on."""
         return repr((self.parameters, self.target, self.reference, self.rules))
 
 

@@ -1,4 +1,4 @@
-"""What this wing registers: its verb."""
+"""Register the verb of this wing."""
 
 from __future__ import annotations
 

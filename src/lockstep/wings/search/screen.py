@@ -1,4 +1,4 @@
-"""What is printed of a search: a line for each trial, a table of all, and the best."""
+"""Print a search: a line for each trial, a table of all, and the best."""
 
 from __future__ import annotations
 

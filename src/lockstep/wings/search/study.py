@@ -35,7 +35,7 @@ _MOST_LOSSES = 3
 
 
 class Outcome(str, enum.Enum):
-    """What came of a trial; kept with it."""
+    """The outcome of a trial; kept with it."""
 
     DONE = "done"
     INFEASIBLE = "infeasible"

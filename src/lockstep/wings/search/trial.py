@@ -31,7 +31,7 @@ _GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What a trial came to: its outcome, the objective where it has one, and the reason in words."""
+    """The result of a trial: its outcome, the objective if it has one, and the reason in words."""
 
     outcome: Outcome
     value: float | None = None

@@ -1,4 +1,4 @@
-"""Who is answered: on this machine everybody but a foreign web page, beyond it who knows the token."""
+"""Decide who gets an answer: on this machine all but foreign web pages, elsewhere clients with the token."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Gate:
 
 
 def gate_for(host: str, token_file: Path | None) -> Gate:
-    """Who is answered at a host.
+    """Return the rule for clients at a host.
 
     Raises
     ------

@@ -109,7 +109,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     cls=options.Option,
     old=["--address"],
     metavar="HOST:PORT",
-    help="Address of a Ray cluster.  [default: start one here]",
+    help="Use the Ray cluster at this address.  [default: start one here]",
 )
 @click.option(
     "--replicas",
@@ -176,8 +176,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     "--most-bytes",
     type=options.Size(1024),
     default=256 << 20,
-    show_default="256MiB",
-    help="Size of the largest request, as in 64MB.",
+    help="Refuse larger requests, as in 64MB.  [default: 256MiB]",
 )
 def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
@@ -188,10 +187,10 @@ def serve(
 ) -> int:  # fmt: skip
     """Serve MODELS by the Open Inference Protocol until Ctrl-C: clients of Triton and KServe work unchanged.
 
-    A model is a file (.onnx, .pt2 of torch.export, .pt of TorchScript, a servable.py of your own), a folder with a
-    folder for each version (1, 2, ...), or a folder of such folders. Requests that wait are run together if the graph
-    proves that no row reaches another request, or if you pass --batch. Only this machine is answered, unless --host
-    says otherwise.
+    A model is a file (.onnx, .pt2 of torch.export, .pt of TorchScript, a servable.py of your own),
+    a folder with a folder for each version (1, 2, ...), or a folder of such folders. Lockstep runs
+    waiting requests together if the graph proves that no row reaches another request, or if you
+    pass --batch. It answers this machine only, unless you pass --host.
 
     \b
     lockstep serve model.onnx

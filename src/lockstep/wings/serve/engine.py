@@ -1,4 +1,4 @@
-"""What runs versions: threads and processes of this machine, or something that is told by the same words."""
+"""Run versions in threads and processes of this machine, or on another engine with the same interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request can be answered with instead of outputs, with its codes in both transports."""
+"""The errors that answer a request, with their codes in HTTP and gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked and how long it took, as Prometheus reads it."""
+"""Counts and times of requests, in Prometheus' format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers moved to their neighbours, which shows what rounding makes of a model."""
+"""Move numbers to their neighbours, to measure the effect of rounding on a model."""
 
 from __future__ import annotations
 

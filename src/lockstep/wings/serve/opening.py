@@ -1,4 +1,4 @@
-"""What is opened of a version, and how: wherever it is done, in this process or in a runner's."""
+"""Open a version's file, settings and signature, in this process or in a runner's."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _mixing(servable: HasGraph, without: Collection[str]) -> str:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """What `serve.yaml` says of a model; nothing where there is none.
+    """Return the settings of a model's `serve.yaml`; empty if there is none.
 
     Raises
     ------
@@ -107,7 +107,9 @@ def settings_of(path: Path) -> dict[str, Any]:
         settings = yaml.safe_load(file.read_text())
         wrong = [name for name, value in settings.items() if type(value) is not _KINDS.get(name)]
     except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
-        raise UsageError(f"{file}: is no YAML of settings ({type(error).__name__})") from error
+        raise UsageError(
+            f"{file}: is not a YAML file of settings ({type(error).__name__})"
+        ) from error
     if wrong:
         raise UsageError(f"{file}: {wrong[0]} is none of {', '.join(_KINDS)}, or of another type")
     for name, least in (("most", 1), ("threads", 0)):

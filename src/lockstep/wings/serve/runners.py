@@ -1,4 +1,4 @@
-"""What runs a model in this process: a thread, or the one that answers where the model is quick."""
+"""Run a model in this process: on a thread, or on the event loop's thread if the model is quick."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Worker:
         return future
 
     def end(self) -> None:
-        """End behind the calls that were made."""
+        """End after all calls that were made."""
         self._calls.put(None)
 
     def _work(self) -> None:
@@ -162,12 +162,12 @@ def _apart(servable: Servable, inputs: Arrays, switch: Any = None) -> dict[str, 
 
 
 def raised(error: BaseException) -> str:
-    """What the user's own code has raised, in words; `sys.exit(3)` is "SystemExit: 3"."""
+    """Return the error that the user's own code raised, in words; `sys.exit(3)` is "SystemExit: 3"."""
     return f"{type(error).__name__}: {message(str(error))}"
 
 
 def checked(servable: Servable, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
-    """What a servable gives, held against its signature; `switch` goes to one that has such.
+    """Return a servable's outputs, checked against its signature; `switch` goes to one that has such.
 
     Raises
     ------

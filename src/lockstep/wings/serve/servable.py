@@ -1,4 +1,4 @@
-"""What can be served, whatever it is served by: named arrays in, named arrays out."""
+"""The contract of a model that can be served: named arrays in, named arrays out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model takes and returns.
+    """The inputs and outputs of a model.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a client may ask of the server: `most_bytes` a request, sent within `patience_s`."""
+    """The limits for clients: `most_bytes` a request, sent within `patience_s`."""
 
     most_bytes: int = 256 << 20
     patience_s: float = 60.0

@@ -1,4 +1,4 @@
-"""Commands that choose what the others look at: recordings, a step, a rank, a side."""
+"""Commands that choose recordings, a step, a rank or a side for the other commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_recordings(session: Session, names: tuple[str, ...]) -> None:
 
 
 def opened_text(session: Session) -> str:
-    """What is open, a line each."""
+    """Return the open recordings, a line each."""
     return "\n".join(_line(one) for one in session.opened)
 
 

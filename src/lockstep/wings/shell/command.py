@@ -33,11 +33,13 @@ from lockstep.wings.shell.session import Session, session_of
 def shell(
     reference: Path, candidate: Path | None, commands: tuple[str, ...], forms: tuple[str, ...]
 ) -> int:
-    """Ask one recording, or two, at a prompt: modules, sites, pairs under a cosine, histograms.
+    """Explore one recording, or two, at a prompt: modules, sites, pairs under a cosine, histograms.
 
-    DIR is a recording, the reference where a CANDIDATE is given, or a folder with recordings below it. Two are compared
-    when that is first asked for, and once. Where standard input is no terminal, each line of it is a command. The exit
-    code is then the highest of all commands, 1 for a comparison that differs and 2 for a command that failed.
+    DIR is a recording, the reference if you give a CANDIDATE, or a folder that holds recordings.
+    Two recordings are compared once, when you first ask for it.
+
+    If standard input is not a terminal, each line is a command. The exit code is then the highest
+    of all commands: 1 for a comparison that differs, 2 for a command that failed.
 
     \b
     lockstep shell ref cand

@@ -9,6 +9,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.commands.record_again import command_for_tensors
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding
 from lockstep.core.records import PIECE, Array, Call, TensorRecord
@@ -18,7 +19,6 @@ from lockstep.reading import calls_matching, check_choice, every_call, is_chosen
 from lockstep.report.comparison.pairs import tensor_name, tensor_role
 from lockstep.report.table import Column, figure, table_text
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import command_for_tensors
 from lockstep.wings.shell import places
 from lockstep.wings.shell.places import Place
 from lockstep.wings.shell.session import SIDES, Opened, Session

@@ -21,7 +21,7 @@ from lockstep.wings.shell.session import Session
 
 
 def line_editor(session: Session, history: Path) -> Callable[[str], str]:
-    """What reads a line behind a prompt; raises as `input` does."""
+    """Return a function that reads a line after a prompt; it raises as `input` does."""
     editor: PromptSession[str] = PromptSession(
         history=_KeptHistory(history),
         completer=CommandCompleter(session),
@@ -68,7 +68,7 @@ class CommandCompleter(Completer):
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
-        """What the word before the cursor may become."""
+        """Yield the completions of the word before the cursor."""
         text = document.text_before_cursor
         start = _last_word(text)
         typed = text[start:].strip("'\"")

@@ -1,4 +1,4 @@
-"""Commands that look at what was recorded: the module tree, sites, names, numbers that are not finite."""
+"""Commands that show a recording: the module tree, sites, names, numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def list_modules(
 
 
 def recordings_table(session: Session) -> str:
-    """What there is to open."""
+    """Return the recordings that can be opened."""
     if not session.entries:
         return "no recording is open, and none was found; `open PATH [PATH]` opens one or two"
     rows = [(one.name, *_facts(one.recording)) for one in session.entries if one.recording]

@@ -1,4 +1,4 @@
-"""The words of precision_tool's prompt: those that have a meaning here, and for the others what to use instead."""
+"""The commands of precision_tool's prompt, and what to use in place of those that are missing here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The argument by which a command is told a site or one of its tensors, pasted as it is printed, and its completion."""
+"""Parse a site or a tensor as it was printed, and complete it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRINTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a printed site or tensor says; None for what it leaves open.
+    """The parts of a printed site or tensor; None for missing parts.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Place:
 
 
 def place_of(words: tuple[str, ...], session: Session) -> Place:
-    """What the words of a command line name, as they were pasted, with or without quotes.
+    """Return the place that words of a command line name, as they were pasted, with or without quotes.
 
     >>> place_of(("bert.layer.0.output.dense",), Session()).pattern
     'bert.layer.0.output.dense'

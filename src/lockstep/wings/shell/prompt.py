@@ -1,4 +1,4 @@
-"""The prompt on a terminal: what is typed there, with history and completion."""
+"""The prompt on a terminal, with history and completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prompt is about: the recordings that are open, and the step, rank and side that are chosen of them."""
+"""The state of a prompt: open recordings, and the chosen step, rank and side."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Session:
             self.__dict__.pop(known, None)
 
     def chosen(self) -> list[Opened]:
-        """What is open of the chosen side.
+        """Return the open recording of the chosen side.
 
         Raises
         ------

@@ -20,8 +20,9 @@ _PAGE = Path(__file__).with_name("skill.md")
 def skill() -> int:
     """Print a SKILL.md that tells a coding agent how to drive Lockstep by its JSON.
 
-    It says which verb answers which question, with commands to run, the fields of their answers, what exit codes mean,
-    and what not to conclude. The verbs are those that are installed, plug-ins' too.
+    It says which verb answers which question, with commands, the fields of the answers, the exit
+    codes, and the conclusions that they do not allow. It lists the verbs that are installed, those
+    of plug-ins too.
 
     \b
     mkdir -p .agents/skills/lockstep && lockstep skill > .agents/skills/lockstep/SKILL.md

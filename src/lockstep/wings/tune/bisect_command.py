@@ -13,7 +13,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import json_text
@@ -32,7 +32,7 @@ from lockstep.wings.tune.switches import (
 from lockstep.wings.tune.trials import Trials
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "REFERENCE -- COMMAND..."
 
 
@@ -74,14 +74,17 @@ def bisect(
 ) -> int:
     """Find the switch that makes the numbers of COMMAND differ from those of a recording.
 
-    COMMAND is recorded in one state after the other, of the steps that REFERENCE has, and compared with it each time:
-    noise is no difference. Half of what is left is ruled out by each trial.
+    Lockstep runs COMMAND with different switches, records the steps that REFERENCE has, and
+    compares each time; noise is no difference. Each trial rules out half of the switches that are
+    left.
 
-    By default it tries what torch can do in more than one way: compile, autocast (amp), fused attention, the
-    optimizer's fused and foreach kernels, oneDNN, TF32, kernels that are not deterministic. Then it goes on within the
-    one that is found: the stage of torch.compile, the pass or operator of inductor, the module under autocast.
+    The switches are torch.compile, autocast (amp), fused attention, the optimizer's fused and
+    foreach kernels, oneDNN, TF32, and kernels that are not deterministic. Then Lockstep searches
+    within the switch it found: the stage of torch.compile, the pass or operator of inductor, the
+    module under autocast.
 
-    Exit code 1 if a switch is found, 0 if the numbers agree as they are, 2 if no switch explains the difference.
+    Exit code 1 if a switch is found, 0 if the numbers agree as they are, 2 if no switch explains
+    the difference.
 
     \b
     lockstep bisect ref -- python train.py

@@ -1,4 +1,4 @@
-"""What `lockstep bisect` found, as text and as values for JSON."""
+"""Print the result of `lockstep bisect`, as text and as values for JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.core.text import shell_line
 from lockstep.report.json_text import enveloped
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
-from lockstep.wings.tune.bisecting import Found, Outcome, Trial
+from lockstep.wings.tune.bisecting import Found, Trial
 from lockstep.wings.tune.searching import Answer
 from lockstep.wings.tune.switches import SWITCHES, State
 
@@ -44,7 +44,7 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
         add_paragraph(text, _finer(one), indent="    ", first="  ")
     add_line(text, "")
     for trial in trials:
-        short = trial.words if trial.outcome is Outcome.UNTOLD else trial.words.partition(": ")[0]
+        short = trial.short or trial.words
         add_paragraph(
             text, f"{trial.outcome.value}: {trial.state}: {short}", indent="    ", first="  "
         )

@@ -13,7 +13,7 @@ from lockstep.wings.tune.switches import Ladder, State
 
 
 class Outcome(str, Enum):
-    """What a trial says of a state."""
+    """The result of a trial for a state."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -32,6 +32,8 @@ class Trial:
         What `compare` says; noise is no difference.
     words
         Its headline, or why it cannot say.
+    short
+        The verdict and its place alone.
     notes
         What the run told for a finer search: the modules that it called, or what a part of inductor was applied to.
     """
@@ -40,10 +42,11 @@ class Trial:
     outcome: Outcome
     words: str
     notes: tuple[str, ...] = ()
+    short: str = ""
 
 
-Judge = Callable[[State], tuple[Outcome, str, tuple[str, ...]]]
-"""Runs the command in a state and compares it: the outcome, words and notes of a `Trial`."""
+Judge = Callable[[State], Trial]
+"""Runs the command in a state and compares it."""
 
 
 class TrialLog:
@@ -88,7 +91,7 @@ class TrialLog:
         """The outcome of a state: known, or by a run."""
         known = self._known.get(state.name)
         if known is None:
-            known = Trial(state.name, *self._judge(state))
+            known = self._judge(state)
             self._known[state.name] = known
             self._journal.add(_values(known))
             self._told(known, False)
@@ -100,7 +103,8 @@ class TrialLog:
 
 
 def _trial(entry: dict[str, Any]) -> Trial:
-    return Trial(entry["state"], Outcome(entry["outcome"]), entry["words"], tuple(entry["notes"]))
+    outcome, notes = Outcome(entry["outcome"]), tuple(entry["notes"])
+    return Trial(entry["state"], outcome, entry["words"], notes, entry.get("short", ""))
 
 
 def _values(trial: Trial) -> dict[str, object]:
@@ -109,12 +113,13 @@ def _values(trial: Trial) -> dict[str, object]:
         "outcome": trial.outcome.value,
         "words": trial.words,
         "notes": trial.notes,
+        "short": trial.short,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search of one ladder found.
+    """The result of searching one ladder.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What slows a training and what to change: one detector for each kind of bottleneck, ranked by what can be gained."""
+"""Find bottlenecks of a training and their cure: one detector for each kind, ranked by the gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person changes in a script to have settings for good: a diff where a call takes them, a sentence elsewhere."""
+"""Write the edit that keeps tuned settings in a script: a diff where a call takes them, else a sentence."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Journal:
             ) from error
 
     def damaged(self, error: Exception) -> CorruptError:
-        """What to raise where an entry is not as it was written."""
+        """Return the error for an entry that is not as it was written."""
         assert self._file is not None
         words = f"no log of lockstep {self._verb}"
         corrupt = CorruptError(self._file, words, advice="give another name")

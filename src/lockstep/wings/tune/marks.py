@@ -1,4 +1,4 @@
-"""What the profiled process and its reader both know: names of files, and of marks within a trace."""
+"""Names of files and marks that the profiled process and its reader share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of a profile as a tree: what each takes by itself, and with all modules below it."""
+"""The modules of a profile as a tree: the time of each by itself, and with all modules below it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES = {Phase.OPTIMIZER: "(optimizer)", Phase.DATA: "(data)"}
 
 @dataclass(slots=True)
 class ModuleTime:
-    """What a module takes in a step, with all below it.
+    """The time of a module in a step, with all modules below it.
 
     Parameters
     ----------

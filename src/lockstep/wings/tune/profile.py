@@ -106,7 +106,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was profiled of one rank.
+    """The profile of one rank.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.report.json_text import json_text
@@ -29,7 +29,7 @@ from lockstep.wings.tune.trace import read_profile
 PAGE = "profile.html"
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "{-- COMMAND... | TRACE | diff LEFT RIGHT...}"
 
 
@@ -55,18 +55,19 @@ def profile(
     as_json: bool,
     force: bool,
 ) -> int:
-    """Run COMMAND, profile some steps of its training, and say what slows them, with the line and the edit.
+    """Run COMMAND, profile some steps of its training, and name the lines that slow them, with the edit.
 
-    You change no line of the script. The answer names the largest gain first; then come the modules and the operators
-    with their times, calls, shapes, memory and FLOPs. With -o you get a page and the trace, which Perfetto and
-    chrome://tracing open. The last of the steps is not timed: in it, each call is marked with its line.
+    You change no line of the script. The largest gain comes first; then modules and operators with
+    times, calls, shapes, memory and FLOPs. With -o you get a page and the trace, which Perfetto and
+    chrome://tracing open. The last of the steps is not timed: in it, Lockstep marks each call with
+    its line.
 
-    Of a TRACE that torch.profiler wrote elsewhere, or a CSV of Ascend's profiler, you see as much as it holds.
+    A TRACE is one that torch.profiler wrote elsewhere, or a CSV of Ascend's profiler.
 
-    With diff, two profiles are set side by side by module, with the interval in which each difference lies; more pairs
-    of profiles are repeats of the two. Operators may have other names on either side, as on two devices.
+    `diff` compares two profiles by module, with an interval for each difference; more pairs of
+    profiles are repeats of the two.
 
-    Exit code that of the command, or 2 if nothing was profiled; of diff, 1 if the steps differ.
+    Exit code that of the command, or 2 if nothing was profiled; of `diff`, 1 if the steps differ.
 
     \b
     lockstep profile -- python train.py

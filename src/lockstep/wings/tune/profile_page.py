@@ -33,7 +33,7 @@ from lockstep.report.page.page import Block, Column
 from lockstep.wings.tune.bottlenecks import Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import module_tree, own_us, place_of
 from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
-from lockstep.wings.tune.profile_screen import headline, short_place
+from lockstep.wings.tune.profile_screen import found_words, headline, short_place
 
 KINDS = (
     Kind("advice", "origin", "fault", 5),
@@ -100,7 +100,7 @@ def _verdict(profile: Profile, found: Sequence[Bottleneck]) -> Verdict:
     facts += [("Not known", sentence) for sentence in profile.missing]
     return Verdict(
         "setup" if found else "agree", "origin" if found else "better", "Profile",
-        f"{len(profile.operators)} operators", headline(profile, found).partition(": ")[2],
+        f"{len(profile.operators)} operators", found_words(profile, found),
         found[0].evidence if found else "", facts,
         excerpts=[one for one in (_excerpt(found[0].place),) if one] if found else (),
     )  # fmt: skip

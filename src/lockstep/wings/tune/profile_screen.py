@@ -18,11 +18,17 @@ from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
 
 def headline(profile: Profile, found: Sequence[Bottleneck]) -> str:
     """The answer in one sentence."""
-    per_step = f"a step takes {time_text(profile.step_us)}"
+    word = found[0].kind.value.upper() if found else "NOTHING TO GAIN"
+    return f"{word}: {found_words(profile, found)}"
+
+
+def found_words(profile: Profile, found: Sequence[Bottleneck]) -> str:
+    """The answer without its first word."""
     if not found:
-        return f"NOTHING TO GAIN: {per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
+        per_step = f"a step takes {time_text(profile.step_us)}"
+        return f"{per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
     first = found[0]
-    return f"{first.kind.value.upper()}: {first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"
+    return f"{first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"
 
 
 def short_place(place: str) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.wings.tune.settings import read_settings
 from lockstep.wings.tune.tuned_run import check_command, run_tuned
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "SETTINGS -- COMMAND..."
 
 
@@ -20,8 +20,9 @@ class _Command(TrainingBehind):
 def run_tuned_command(settings: Path) -> int:
     """Run COMMAND with the settings that `lockstep tune` wrote, without an edit of the script.
 
-    SETTINGS is that YAML file; you may write one by hand. Checkpoints hold float32 parameters whatever the settings,
-    and load back bit by bit: with float16, the scale of the loss stands in the optimizer's state.
+    SETTINGS is that YAML file; you may also write one by hand. Checkpoints hold float32 parameters
+    with any settings, and load back bit by bit. With float16, the loss scale is in the optimizer's
+    state.
 
     Exit code that of the command, or 2 if the file cannot be used.
 

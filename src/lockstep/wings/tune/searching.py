@@ -1,4 +1,4 @@
-"""What `lockstep bisect` searches, one ladder after the other: first which switch, then which part of it."""
+"""The search of `lockstep bisect`: first for the switch, then for the part of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.wings.tune.switches import (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was searched, the coarsest first, and the switches that must be off together for the numbers to agree."""
+    """The searched switches, the coarsest first, and those that must be off together for the numbers to agree."""
 
     searched: tuple[Found, ...]
     smallest: tuple[str, ...] = ()

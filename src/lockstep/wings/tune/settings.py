@@ -1,4 +1,4 @@
-"""What `lockstep tune` tries and `lockstep run-tuned` applies: knobs with their values, and the YAML file of them."""
+"""The knobs of `lockstep tune` with their values, and the YAML file of `lockstep run-tuned`."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Settings:
         return found
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command with the words that are put behind it."""
+        """Return the command with the words that are added after it."""
         return [*command, *(word for one in self.own for word in one.arguments)]
 
     def variables(self, **more: Any) -> dict[str, str]:

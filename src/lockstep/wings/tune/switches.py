@@ -1,4 +1,4 @@
-"""What may be switched between two trainings: variables, what torch does in the process, interpreters, commits."""
+"""The switches between two trainings: variables, torch's own, interpreters, commits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """States in a row: if one of them makes the numbers differ, those behind it do too.
+    """States in a row: if one of them makes the numbers differ, those after it do too.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Switching inside of the training's process: what `lockstep bisect` takes away, as soon as torch is loaded."""
+"""Set the switches of `lockstep bisect` in the training's process, as soon as torch is loaded."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from lockstep.core.finding import Outcome as PairOutcome
 from lockstep.core.manifest import Options
 from lockstep.core.site import Role
 from lockstep.launch import launch
-from lockstep.report.comparison.verdict_words import headline, lines_below
+from lockstep.report.comparison.verdict_words import answer_of, headline, lines_below
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.tune import settings
-from lockstep.wings.tune.bisecting import Outcome
+from lockstep.wings.tune.bisecting import Outcome, Trial
 from lockstep.wings.tune.commits import Repository
 from lockstep.wings.tune.rewrites import rewritten
 from lockstep.wings.tune.settings import Settings
@@ -73,12 +73,13 @@ class Trials:
         )
         self._count = 0
 
-    def run(self, state: State) -> tuple[Outcome, str, tuple[str, ...]]:
-        """What comparing says of a state, in a sentence, and what the run told for a finer search."""
+    def run(self, state: State) -> Trial:
+        """Run a state and return the verdict on it."""
         compared, notes = self.compared(state)
         if isinstance(compared, str):
-            return Outcome.UNTOLD, compared, ()
-        return (*self._judged(compared, state), notes)
+            return Trial(state.name, Outcome.UNTOLD, compared)
+        outcome, words, short = self._judged(compared, state)
+        return Trial(state.name, outcome, words, notes, short)
 
     def compared(self, state: State) -> tuple[Comparison | str, tuple[str, ...]]:
         """Run a state and compare it with the reference, or say why nothing can be told; and what the run told."""
@@ -136,16 +137,17 @@ class Trials:
             return f"the command ended with exit code {ended.code}"
         return f"nothing was recorded: {ended.why_nothing}" if ended.why_nothing else ""
 
-    def _judged(self, compared: Comparison, state: State) -> tuple[Outcome, str]:
-        words = in_short(compared)
+    def _judged(self, compared: Comparison, state: State) -> tuple[Outcome, str, str]:
+        words, short = in_short(compared), answer_of(compared).short
         if state.float32:
             return _judged_by_results(compared)
         if compared.other_precision_alone and self._count == 1:
             self._strict = True  # it is what there is to search
         code = compared.exit_code(strict=self._strict)
         if code == ExitCode.FAILED:
-            return Outcome.UNTOLD, words
-        return (Outcome.DIFFERS if code == ExitCode.DIFFERS else Outcome.AGREES), words
+            return Outcome.UNTOLD, words, ""
+        outcome = Outcome.DIFFERS if code == ExitCode.DIFFERS else Outcome.AGREES
+        return outcome, words, short
 
 
 def in_short(compared: Comparison) -> str:
@@ -154,24 +156,23 @@ def in_short(compared: Comparison) -> str:
 
 
 def results_of(compared: Comparison) -> list[Finding]:
-    """What is said of losses and of parameters' gradients."""
+    """Return the findings about losses and parameters' gradients."""
     wanted = (Role.LOSS, Role.PARAM_GRAD)
     return [one for one in compared.findings if one.pair.present.role in wanted]
 
 
-def _judged_by_results(compared: Comparison) -> tuple[Outcome, str]:
+def _judged_by_results(compared: Comparison) -> tuple[Outcome, str, str]:
     """Judge by losses and gradients alone: that part of the model is of another dtype is what was asked for."""
     found = results_of(compared)
     apart = [one for one in found if one.outcome is PairOutcome.DIFFER]
     if apart:
         first = apart[0].pair.present
-        return (
-            Outcome.DIFFERS,
-            f"{first.name or first.role.value} and {len(apart) - 1} more results differ",
-        )
+        words = f"{first.name or first.role.value} and {len(apart) - 1} more results differ"
+        return Outcome.DIFFERS, words, words
     if not found:
-        return Outcome.UNTOLD, "neither losses nor gradients were recorded"
-    return Outcome.AGREES, f"all {len(found)} losses and gradients are inside their tolerance"
+        return Outcome.UNTOLD, "neither losses nor gradients were recorded", ""
+    words = f"all {len(found)} losses and gradients are inside their tolerance"
+    return Outcome.AGREES, words, words
 
 
 def _innermost_modules(recording: Recording) -> list[str]:

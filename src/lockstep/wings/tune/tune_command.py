@@ -12,7 +12,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
@@ -33,7 +33,7 @@ from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
 SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.diff"
 
 
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @options.option(
     "--output", default=Path("tuned"),
     words="A folder: the settings, the page, the edit, and a log from which an interrupted search goes on.",
@@ -74,13 +74,16 @@ def tune(
 ) -> int:
     """Find settings that make the training of COMMAND faster and leave its numbers as they are.
 
-    You change no line of the script. Lockstep sets one knob after the other: threads, data loading, kernels of the
-    optimizer, torch.compile and more. A knob that is faster is recorded for two steps and compared with the training
-    as it is: noise may differ, a fault rejects the knob. Then pairs of runs, in turns, tell how much faster it is.
+    You change no line of the script. Lockstep tries one knob after the other: threads, data
+    loading, kernels of the optimizer, torch.compile and more. It records two steps with each faster
+    knob and compares them: noise may differ, a fault rejects the knob. Then pairs of runs, in
+    turns, measure how much faster it is.
 
-    What is kept stands in DIR/tuned.yaml, which `lockstep run-tuned` applies, and as an edit of the script.
+    DIR/tuned.yaml holds the kept knobs, for `lockstep run-tuned`; an edit of the script is beside
+    it.
 
-    Exit code 0 when the search is done, 2 if the training as it is cannot be timed, or does not repeat itself.
+    Exit code 0 when the search is done, 2 if the training cannot be timed, or does not repeat
+    itself.
 
     \b
     lockstep tune -- python train.py

@@ -1,4 +1,4 @@
-"""What `lockstep tune` found, as text and as values for JSON."""
+"""Print the result of `lockstep tune`, as text and as values for JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.wings.tune.tuning import TIME_UP, Tried, Tuned, Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found, and what goes with it.
+    """The result of tuning, with its context.
 
     Parameters
     ----------

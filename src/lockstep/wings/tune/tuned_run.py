@@ -45,7 +45,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """What some steps of a training told.
+    """The timed steps of a training.
 
     Parameters
     ----------

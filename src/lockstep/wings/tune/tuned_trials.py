@@ -1,4 +1,4 @@
-"""What a search runs: the command for a few steps with the clock, or recorded and compared with itself as it is."""
+"""Run the trials of a search: a few timed steps, or steps that are recorded and compared."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TunedTrials:
         self._trials: Trials | None = None
 
     def told(self) -> TimedRun:
-        """What the command tells as it is."""
+        """Return the facts that the command tells as it is."""
         return self._timed(Settings())
 
     def step_s(self, settings: Settings) -> float:
@@ -110,7 +110,7 @@ class TunedTrials:
         )
 
     def numbers(self, settings: Settings) -> Numbers:
-        """What comparing the first two steps with those of the command as it is says."""
+        """Return the comparison of the first two steps with those of the command as it is."""
         compared, _ = self._reference().compared(State(str(settings), settings=settings))
         if isinstance(compared, str):
             return Numbers(False, compared)

@@ -20,7 +20,7 @@ TIME_UP = "the time was used up"
 
 
 class Verdict(str, Enum):
-    """What became of a knob."""
+    """The verdict on a knob."""
 
     KEPT = "kept"
     SLOWER = "not faster"
@@ -60,7 +60,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What comparing says of a state: whether its numbers may be kept, why, and the error of another precision."""
+    """The comparison of a state: may its numbers be kept, why, and the error of another precision."""
 
     hold: bool
     words: str
@@ -74,12 +74,12 @@ class Trainings(Protocol):
         """Seconds of a step; raises `RunFailedError`, or `NoPlaceError`."""
 
     def numbers(self, settings: Settings) -> Numbers:
-        """What comparing its first steps with those of the command as it is says."""
+        """Return the comparison of its first steps with those of the command as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What the search found.
+    """The result of the search.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def candidates(
     own: Sequence[OwnKnob],
     rewrites: Sequence[Rewrite] = (),
 ) -> list[Candidate]:
-    """What the user gives, which comes first, and built-in knobs with their values."""
+    """Return the user's knobs, then the built-in ones with their values."""
     found = [
         *(Candidate((one.name,), (functools.partial(_with_rewrite, one),)) for one in rewrites),
         *(Candidate((one.name,), (functools.partial(_with_own, one),)) for one in own),

@@ -1,4 +1,4 @@
-"""How a question of a page is answered: as JSON, with what went wrong in a sentence."""
+"""Answer a page's question as JSON, or an error as a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.report.page.escape import visible
 
 
 async def answered(made: Callable[[], dict[str, Any]]) -> Response:
-    """What this gives, made on a thread: 400 for a wrong question, 404 for what is not there, 500 for what fails."""
+    """Return the answer, made on a thread: 400 for a wrong question, 404 for a missing thing, 500 for a failure."""
     try:
         return JSONResponse(readable(await run_sync(made)))
     except UsageError as error:
@@ -26,7 +26,7 @@ async def answered(made: Callable[[], dict[str, Any]]) -> Response:
 
 
 def asking(made: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
-    """What answers a route with what this makes of a request."""
+    """Return a handler that answers a route with this function of a request."""
 
     async def answer(request: Request) -> Response:
         return await answered(lambda: made(request))

@@ -23,22 +23,23 @@ HOST = "127.0.0.1"
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port to serve at.  [default: a free one]",
+    help="Serve at this port.  [default: a free one]",
 )
 @click.option(
     "--sort",
     default="",
-    help="Column by which the list is sorted at first: 'last loss', 'lr', '-optimizer.lr'.",
+    help="Sort the list by this column at first: 'last loss', 'lr', or '-optimizer.lr' for the largest first.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open a browser.")
 def ui(folders: tuple[Path, ...], port: int, sort: str, opens: bool) -> int:
-    """Serve pages over the recordings in FOLDERS to a browser of this machine, until Ctrl-C.
+    """Serve pages about the recordings in FOLDERS to a browser on this machine, until Ctrl-C.
 
-    A list of all runs with what they were set up with and their losses on one axis; the page of each, as `lockstep
-    report` makes it; and of a run and the reference that is chosen in the list their comparison, their curves and the
-    operators of both side by side. Recordings that come or grow show up by themselves, and so do trainings that
-    `lockstep watch` follows, which can be paused. Tags and notes can be written from the pages, and nothing else; only
-    who has the printed address sees them.
+    You see all runs with their settings and losses, the page of each run, and the comparison,
+    curves and operators of a run beside the reference that you choose. New recordings appear by
+    themselves. You can pause trainings that `lockstep watch` follows, and write tags and notes;
+    nothing else can be changed.
+
+    Only a browser that has the printed address sees the pages.
 
     \b
     lockstep ui runs

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.reading.recorded_series import BEHIND, losses_of, scalars_of, tensors_of
+from lockstep.reading.recorded_series import losses_of, scalars_of, tensors_of
 from lockstep.store.reader import open_recording
 from lockstep.wings.ui.runs import Run
 
@@ -88,7 +88,7 @@ def _read(run: Run) -> list[Curve]:
     tensors, _ = tensors_of(recording)
     found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for series in (*losses_of(recording), *scalars_of(recording, tensors)):
-        held = found[series.name.removesuffix(BEHIND), series.rank]
+        held = found[series.quantity, series.rank]
         held.update(zip(series.steps.tolist(), series.values.tolist(), strict=True))
     for tensor in tensors:
         held = found[f"norm of {tensor.what} {tensor.name}", tensor.rank]
@@ -100,7 +100,7 @@ def _read(run: Run) -> list[Curve]:
 
 
 def names_in(curves: Sequence[Sequence[Curve]]) -> list[str]:
-    """What can be shown of some runs, in the order in which it is met; what all have, first."""
+    """Return the curves that some runs have, in order; those that all have come first."""
     of_runs = [dict.fromkeys(curve.name for curve in of_run) for of_run in curves]
     every = list(dict.fromkeys(name for names in of_runs for name in names))
     shared = [name for name in every if all(name in names for names in of_runs)]

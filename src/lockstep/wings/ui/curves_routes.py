@@ -1,4 +1,4 @@
-"""The addresses below `/curves`: several runs on one axis, and what the page of them asks for."""
+"""The addresses below `/curves`: several runs on one axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events: what is asked for once, and told again whenever it has changed."""
+"""Server-sent events: send a value once, and again whenever it has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is answered: browsers of this machine that were given the address, and reading alone."""
+"""Refuse all clients but browsers of this machine that have the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All runs as a plain table, with links to what is known of each and of each beside the chosen reference."""
+"""All runs as a plain table, with links to each run and its comparison with the chosen reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of `lockstep report`, made when they are asked for and kept while what they tell of stays as it is."""
+"""Make pages of `lockstep report` on request, and keep them while their recordings stay the same."""
 
 from __future__ import annotations
 

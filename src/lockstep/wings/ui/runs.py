@@ -1,4 +1,4 @@
-"""The recordings below some folders, and what a list of them shows; looked at anew each time that it is asked for."""
+"""Find the recordings below some folders, anew on each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all runs: its page, its rows as they change, and the one thing that may be written, tags and notes."""
+"""The list of all runs: its page, its changing rows, and the writing of tags and notes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from lockstep.core.errors import UsageError
-from lockstep.core.live_runs import live_runs
 from lockstep.core.text import shell_line
+from lockstep.following.live_runs import live_runs
 from lockstep.report.page import Card, Client, Page, Sentences, render_client
 from lockstep.report.page.areas import area_html
 from lockstep.report.page.tags import tag

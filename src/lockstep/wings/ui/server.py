@@ -24,7 +24,7 @@ from lockstep.wings.ui.spread_routes import spread_routes
 
 
 def application(runs: Runs, token: str, port: int, *, sort: str = "") -> Guard:
-    """What serves the runs at `/TOKEN/` on a port of this machine.
+    """Return the application that serves the runs at `/TOKEN/` on a port of this machine.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is done when a rule fires: the step is kept, the training ends."""
+"""Act when a rule fires: keep the step, end the training."""
 
 from __future__ import annotations
 

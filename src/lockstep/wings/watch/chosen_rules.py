@@ -39,7 +39,7 @@ class ChosenRule:
     off_because: str = ""
 
     def hits(self, step: ObservedStep) -> list[Hit]:
-        """What it finds; nothing, and it is off from then on, where it raises."""
+        """Return the rule's hits; if it raises, none, and the rule is off from then on."""
         if self.off_because:
             return []
         try:

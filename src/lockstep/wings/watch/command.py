@@ -13,7 +13,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -38,7 +38,7 @@ _WIDTH = 100
 
 
 @runs_elsewhere(writes=("--output", "--tensorboard", "--events"), stays=("--interactive",))
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @options.option("--every")
 @options.option("--steps", default="0:", show_default=False, words="[default: all]")
 @options.option("--level", choices=["module", "api"])
@@ -53,7 +53,7 @@ _WIDTH = 100
     help="Leave this rule out. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Give a rule another limit."
+    "--set", "settings", multiple=True, metavar="RULE.SETTING=VALUE", help="Change this setting of a rule. Repeatable."
 )  # fmt: skip
 @click.option(
     "--stop-on", multiple=True, metavar="RULE",
@@ -66,7 +66,7 @@ _WIDTH = 100
 @options.option("--output", default=Path("watched-step"), words="The step that --save-on keeps.")
 @click.option(
     "--interactive", is_flag=True,
-    help="Wait at the end of each step and ask: numbers, histograms, slices, the step before, other limits.",
+    help="Wait after each step for your questions: numbers, histograms, slices, the step before, other limits.",
 )  # fmt: skip
 @options.option("--tensorboard", words="Loss, gradient norm and loss scale of each rank.")
 @options.option(
@@ -76,13 +76,13 @@ _WIDTH = 100
 )
 @click.option(
     "--events", type=click.Path(path_type=Path), metavar="FILE",
-    help="The event file, JSON lines.  [default: watch-DATE.jsonl here]",
+    help="Write each step and each hit into this file, as JSON lines.  [default: watch-DATE.jsonl here]",
 )  # fmt: skip
 @click.option(
     "--lines", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
-    help="Without a terminal, print the latest step every so many seconds; 0 never prints.",
+    help="Without a terminal, print the latest step once in this many seconds; 0 never does.",
 )  # fmt: skip
-@click.option("--list-rules", is_flag=True, help="Say of each rule what it fires on, and end.")
+@click.option("--list-rules", is_flag=True, help="Print all rules, and end.")
 @options.force
 @options.as_json
 def watch(
@@ -106,13 +106,14 @@ def watch(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Run a training and hold each of its steps against rules: NaN, spikes, vanishing, exploding, frozen, dead.
+    """Run a training and check each step by rules: NaN, spikes, vanishing or exploding gradients, dead layers.
 
-    Nothing of the script is changed; every Python process of the command is watched, and its numbers stay what they
-    are to the last bit. What a rule finds is printed as it comes, once as long as it holds, with the line of the script
-    that it comes from; each step and each hit is a line of the event file.
+    You change no line of the script, and every number of the training stays the same to the last
+    bit. Lockstep watches each Python process that trains. It prints a rule that fires once, as long
+    as it holds, with the line of your script. Each step and each hit is a line of the event file.
 
-    Exit code 0 if no rule fired, 1 if one did, 2 if nothing could be looked at or the training failed.
+    Exit code 0 if no rule fired, 1 if one did, 2 if nothing could be looked at or the training
+    failed.
 
     \b
     lockstep watch -- python train.py

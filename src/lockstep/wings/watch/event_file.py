@@ -22,7 +22,7 @@ _KEEPS_NOTHING = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class EventFile:
-    """Lines that are appended one by one, each in a single write; behind a hit the disk is told to keep them.
+    """Lines that are appended one by one, each in a single write; after a hit the file is synced.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class EventFile:
             raise UsageError(f"{path}: {error.strerror}") from error
 
     def add(self, event: WatchEvent | Event) -> None:
-        """Write an event, behind those that could not be written yet."""
+        """Write an event, after those that could not be written yet."""
         for line in lines_of(event):
             self._waiting.append(f"{line}\n".encode(errors="backslashreplace"))
         self._write()

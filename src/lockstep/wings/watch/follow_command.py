@@ -12,7 +12,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -34,7 +34,7 @@ from lockstep.wings.watch.loss_words import (
 from lockstep.wings.watch.places import own_streams
 
 
-class _Command(TrainingBehind):
+class _Command(TrainingCommand):
     usage = "REFERENCE -- COMMAND..."
 
 
@@ -51,7 +51,7 @@ class _Command(TrainingBehind):
     help="Compare only the losses, at almost no cost; when they differ, record the next step with whole tensors.",
 )  # fmt: skip
 @options.allow_crash
-@click.option("--go-on", is_flag=True, help="Do not end the training at the first origin.")
+@click.option("--go-on", is_flag=True, help="Train on to the end after the first origin.")
 @options.force
 @options.as_json
 def follow(
@@ -69,14 +69,16 @@ def follow(
 ) -> int:
     """Train a candidate and compare each step with a recorded REFERENCE as it ends; stop at the first origin.
 
-    The training is recorded as the reference was, with sketches: megabytes a step. At the first operator that leaves
-    the reference beyond noise it is asked to end, and what is printed is what `compare` says of the steps so far. Of
-    one step more that operator's tensors are kept whole, beside the recording.
+    Lockstep records the training as the reference was recorded, with sketches: megabytes a step. At
+    the first operator that leaves the reference beyond noise, it ends the training and prints the
+    answer of `compare`. It keeps one more step with that operator's whole tensors, for `replay`.
 
-    With --loss-only the training runs nearly bare, for faults that show after hours: nothing but its losses is
-    compared, until one is further off than its floor. The next step is recorded whole then, and the training ends.
+    --loss-only is for faults that show after hours: the training runs almost bare, and only losses
+    are compared. When a loss is off by more than its floor, Lockstep records the next step whole
+    and ends the training.
 
-    Exit code as of `compare`: 0 if they agree, 1 if they differ, 2 if they cannot be compared or the training failed.
+    Exit code as `compare`: 0 if they agree, 1 if they differ, 2 if they cannot be compared or the
+    training failed.
 
     \b
     lockstep follow ref -- python train.py --device npu

@@ -11,9 +11,9 @@ from typing import Any
 
 from lockstep.comparison import GrowingComparison, SteppedTo
 from lockstep.core.errors import LockstepError, RecordingError
-from lockstep.core.last_step import LastStep, ask_for_last_step
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection
+from lockstep.following.last_step import LastStep, ask_for_last_step
 from lockstep.launch import Ended, Event, launch
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.watch.origin_step import OriginStep
@@ -25,7 +25,7 @@ _BEYOND_ALL_RANKS = 2
 
 @dataclass(slots=True)
 class Followed:
-    """What came of following.
+    """The result of following.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`lockstep guide`: what to check, in order, when a training is not what it should be."""
+"""`lockstep guide`: list what to check, in order, if a training goes wrong."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WIDTH = 100
 @click.argument("symptom", nargs=-1)
 @options.as_json
 def guide(symptom: tuple[str, ...], as_json: bool) -> int:
-    """Say what to check, in order and by which command, when a training is not what it should be.
+    """List what to check, in order and by which command, if a training goes wrong.
 
-    Without a SYMPTOM those are listed that there are: the loss runs away, does not fall, differs after an upgrade, and
-    so on. A SYMPTOM is given by its name, or by words of your own.
+    Without a SYMPTOM, Lockstep lists the symptoms: the loss runs away, does not fall, differs after
+    an upgrade, and so on. You give a SYMPTOM by its name, or in words of your own.
 
     \b
     lockstep guide

@@ -1,4 +1,4 @@
-"""The latest numbers of every tensor of a rank, for what a rule fires on."""
+"""Keep the latest numbers of every tensor of a rank, for the hits of rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class History:
         self._steps.append((step.number, numbers))
 
     def of(self, hit: Hit, step: ObservedStep) -> tuple[tuple[int, Statistics], ...]:
-        """What a hit's tensor was in these steps, the latest last; nothing where it is of no one tensor."""
+        """Return the numbers of a hit's tensor in these steps, the latest last; empty if it is of no one tensor."""
         record = _record_of(hit, step)
         if record is None:
             return ()

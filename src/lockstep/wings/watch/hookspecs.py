@@ -1,4 +1,4 @@
-"""What this wing asks other plug-ins for."""
+"""The extension points of this wing."""
 
 from __future__ import annotations
 

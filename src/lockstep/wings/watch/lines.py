@@ -1,4 +1,4 @@
-"""What is printed of a watched training: a line as a rule fires, and what came of it at the end."""
+"""Print a watched training: a line when a rule fires, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockstep.wings.watch.watcher import (
 
 
 class Lines:
-    """Prints what fires as it comes, and the latest step every so many seconds."""
+    """Prints each hit as it comes, and the latest step every few seconds."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -74,7 +74,7 @@ def line_of(event: WatchEvent) -> str | None:
 
 
 def fired_line(hits: Sequence[Hit]) -> str:
-    """What a rule found in a step, the first with all that is known, the others counted."""
+    """Return the line of a rule's hits in a step: the first in full, the others counted."""
     first = hits[0]
     more = f" (and {len(hits) - 1} more)" if len(hits) > 1 else ""
     note = "note: " if first.is_note else ""
@@ -94,7 +94,7 @@ def step_line(event: StepWatched) -> str:
 
 
 def conclusion(watched: Watched, *, left_out: int) -> str:
-    """What came of it."""
+    """Return the summary at the end."""
     count = max(watched.steps.values(), default=0)
     steps = counted(count, "step")
     ranks = f" of each of {len(watched.steps)} ranks" if len(watched.steps) > 1 else ""

@@ -1,4 +1,4 @@
-"""What the losses of a candidate may be: those of a reference, and how far noise takes them."""
+"""The losses that a candidate may have: those of the reference, within its noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.errors import UsageError
-from lockstep.core.followed_losses import ExpectedLoss
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss
+from lockstep.following.followed_losses import ExpectedLoss
 from lockstep.judge.tolerances import (
     CALIBRATION_MARGIN,
     CALIBRATION_MARGIN_16_BIT,
@@ -25,7 +25,7 @@ from lockstep.store.reader import RankRecording, Recording
 
 @dataclass(frozen=True, slots=True)
 class LossFloors:
-    """The losses that a training is held against.
+    """The losses that a training is compared with.
 
     Parameters
     ----------

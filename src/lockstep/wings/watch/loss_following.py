@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.followed_losses import (
+from lockstep.core.manifest import Options
+from lockstep.following.followed_losses import (
     LossComparison,
     LossPair,
     forget_losses,
     heard_in,
     write_expected,
 )
-from lockstep.core.manifest import Options
 from lockstep.launch import Ended, Event, launch
 from lockstep.store.reader import Recording, open_recording
 from lockstep.wings.watch.loss_floors import LossFloors
@@ -57,7 +57,7 @@ class FollowedRank:
 
 @dataclass(frozen=True, slots=True)
 class LossesFollowed:
-    """What came of it by rank, the recording of the step that was taken whole, None for none, and the command's end."""
+    """The result by rank, the recording of the step that was taken whole (or None), and the command's end."""
 
     ranks: tuple[FollowedRank, ...]
     recorded: Recording | None

@@ -1,14 +1,14 @@
-"""What is said of losses that were followed."""
+"""Put the result of following losses into words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep.commands.record_again import record_again
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.store.reader import Recording
-from lockstep.store.record_command import record_again
 from lockstep.wings.watch.chart import loss_chart
 from lockstep.wings.watch.loss_floors import LossFloors
 from lockstep.wings.watch.loss_following import FollowedRank, LossesFollowed
@@ -17,7 +17,7 @@ ALONE = "nothing but the losses was compared: what else the trainings do may dif
 
 
 def losses_text(followed: LossesFollowed, floors: LossFloors) -> Iterator[str]:
-    """What came of it, a line or a chart at a time."""
+    """Return the result of following losses, a line or a chart at a time."""
     parted, named = followed.parted, len(followed.ranks) > 1
     for rank in followed.ranks:
         yield from _of_rank(rank, "" if not named else f"{rank.name}: ")
@@ -79,7 +79,7 @@ def _not_heard(rank: FollowedRank, head: str) -> Iterator[str]:
 
 
 def next_commands(followed: LossesFollowed, reference: Recording) -> Iterator[str]:
-    """What to do with the step that was recorded, where the reference does not hold it."""
+    """Return the commands for the recorded step, if the reference does not hold it."""
     if followed.recorded is None or followed.step is None:
         yield "the training ended before the next step could be recorded"
         return

@@ -1,4 +1,4 @@
-"""A step as rules see it: its calls with their numbers, and what is remembered of the steps before it."""
+"""A step as rules see it: its calls with their numbers, and a memory of earlier steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Hit:
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of the steps of one rank that came before.
+    """The numbers of one rank's earlier steps.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class ObservedStep:
 
     @property
     def summary(self) -> StepSummary | None:
-        """What the manifest says of the step."""
+        """The manifest's summary of the step."""
         return next((one for one in self.manifest.steps if one.index == self.number), None)
 
     @property
@@ -225,7 +225,7 @@ class ObservedStep:
 
     @cached_property
     def losses(self) -> list[TensorRecord]:
-        """What backward began from, in order; several where gradients are accumulated."""
+        """The losses of the step, in order; several if gradients are accumulated."""
         return [one for one in self._all_losses if one.sequence > self.thrown_away]
 
     @property

@@ -1,4 +1,4 @@
-"""The step behind the first origin of a followed training, recorded apart with that operator's tensors whole."""
+"""Record the step after the first origin of a followed training, with that operator's whole tensors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.commands.record_again import new_place, pattern_for
 from lockstep.core.errors import OutputExistsError
 from lockstep.core.finding import Origin
-from lockstep.core.last_step import LastStep
 from lockstep.core.manifest import Options
+from lockstep.following.last_step import LastStep
 from lockstep.store.directory import RunDirectory
 from lockstep.store.reader import Recording, open_recording
-from lockstep.store.record_command import new_place, pattern_for
 
 
 class OriginStep:
-    """What is recorded of the last step, while the recording that is compared holds those before.
+    """Records the last step apart from the recording that is compared.
 
     Parameters
     ----------

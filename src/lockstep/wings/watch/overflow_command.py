@@ -10,7 +10,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_behind import TrainingBehind, training_command
+from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import Options
@@ -38,7 +38,7 @@ class _Found:
 
 
 @runs_elsewhere()
-@click.command(cls=TrainingBehind)
+@click.command(cls=TrainingCommand)
 @click.option(
     "--hits", type=click.IntRange(min=1), default=1, show_default=True, help="Report the first N."
 )
@@ -50,11 +50,12 @@ class _Found:
 def overflow(hits: int, only: tuple[str, ...], stop: bool, as_json: bool) -> int:
     """Run a training and name the operator that makes the first NaN or inf out of finite numbers.
 
-    Forward, backward, clipping and the optimizer are looked at alike. An inf that a script writes on purpose, as into
-    an attention mask, is none, nor is what never gets into a loss, a gradient or an update. Steps that a GradScaler
-    skips are counted: to try a factor that is too large is how it works.
+    Lockstep looks at forward, backward, clipping and the optimizer. An inf that your script writes
+    on purpose, as into an attention mask, does not count, nor a value that reaches no loss,
+    gradient or update. Steps that a GradScaler skips are counted, not reported.
 
-    Exit code 0 if there is none, 1 if there is one, 2 if nothing could be looked at or the training failed.
+    Exit code 0 if there is none, 1 if there is one, 2 if nothing could be looked at or the training
+    failed.
 
     \b
     lockstep overflow -- python train.py

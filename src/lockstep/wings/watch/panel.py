@@ -1,4 +1,4 @@
-"""The live panel: the latest numbers at the foot of a terminal, what the training prints above them."""
+"""The live panel: the latest numbers at the foot of a terminal, below the training's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this wing registers: its verbs, and the hook that it asks for rules by."""
+"""Register the verbs of this wing, and its hook for rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule's docstring says of it: formula, usual cause, cure and source."""
+"""The parts of a rule's docstring: formula, usual cause, cure and source."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def watch_training(
 
 
 def what_is_missing(ended: Ended) -> Iterator[str]:
-    """What is to be said of a command beside what was found, a line each."""
+    """Return notes about parts of a command that were not watched, a line each."""
     if ended.why_nothing:
         yield f"nothing was looked at: {ended.why_nothing}"
     elif ended.unwritten:
@@ -79,9 +79,9 @@ def what_is_missing(ended: Ended) -> Iterator[str]:
 
 
 def end_soon(step: WrittenStep) -> int:
-    """End the training behind the first step that no rank is past yet; gives which one."""
+    """End the training after the first step that no rank is past yet, and return that step."""
     last = step.number + (WAITING_STEPS + 1 if step.rank.manifest.world_size > 1 else 0)
-    step.end_training_behind(last)
+    step.end_training_after(last)
     return last
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a training, and what to check then, in which order; the texts stand in `symptoms.yaml`."""
+"""Symptoms of a training and the checks for each, in order; the texts stand in `symptoms.yaml`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What is seen of a training, with what to check in order; `also` is what else people call it."""
+    """A symptom of a training, with checks in order; `also` has other words for it."""
 
     name: str
     title: str
@@ -120,7 +120,7 @@ def overview(all_symptoms: Sequence[Symptom]) -> str:
 
 
 def told(symptom: Symptom, *, width: int) -> str:
-    """What to check, numbered, each with its command on a line of its own, as it can be pasted."""
+    """Return the checks of a symptom, numbered, each with its command on a line that can be pasted."""
     lines = [f"{symptom.title}: check in this order"]
     for number, one in enumerate(symptom.checks, 1):
         head = f"{number}. {one.stage}: "

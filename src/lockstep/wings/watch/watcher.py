@@ -1,4 +1,4 @@
-"""Runs rules over the steps of a training as they come, and tells what is new."""
+"""Run rules over the steps of a training as they come, and report new hits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ WatchEvent = StepWatched | RuleFired | Noted | RuleSwitchedOff
 
 @dataclass(slots=True)
 class Watched:
-    """What came of watching a training.
+    """The result of watching a training.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Watcher:
         self._holding: dict[tuple[str, str], set[str]] = {}
 
     def memory_of(self, rank: str) -> Memory:
-        """What is known of a rank's steps so far."""
+        """Return the memory of a rank's steps so far."""
         return self._memories.setdefault(rank, Memory(shared=self._shared))
 
     def look(self, written: WrittenStep) -> list[Hit]:

@@ -65,7 +65,7 @@ class Block:
 
 
 class NotALogError(Exception):
-    """What was to be read is no text."""
+    """The file is no text."""
 
 
 def blocks(source: Source) -> Iterator[Block]:

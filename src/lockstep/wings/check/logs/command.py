@@ -27,15 +27,15 @@ STANDARD_INPUT = Path("-")
 @options.as_json
 @options.limit
 def diagnose(logs: tuple[Path, ...], as_json: bool, limit: int) -> int:
-    """Look through logs for known messages, and say what each comes from and what to do.
+    """Find known messages in logs, and say what each means and what to do.
 
-    LOGS are files, folders of them, or `-`, standard input, which is read where none are given. Files packed by gzip,
-    bzip2 or xz are unpacked; colours and progress bars do not get in the way. Known are messages of torch, CUDA, ROCm,
-    NCCL, Ascend, HCCL, MPS, of data loaders and launchers. From an Ascend host log (ASCEND_GLOBAL_LOG_LEVEL=1) the
-    operators that were compiled are listed too.
+    LOGS are files, folders, or `-` for standard input, the default. Files packed by gzip, bzip2 or
+    xz are unpacked. Lockstep knows messages of torch, CUDA, ROCm, NCCL, Ascend, HCCL, MPS, data
+    loaders and launchers. From an Ascend host log (ASCEND_GLOBAL_LOG_LEVEL=1) it also lists the
+    compiled operators.
 
-    Exit code 1: there is a message that asks for something to be done; 0: there is none; 2: there is none in what could
-    be read, but something could not be read.
+    Exit code 1 if a message asks you to do something, 0 if none does, 2 if something could not be
+    read and nothing was found.
 
     \b
     lockstep diagnose train.log

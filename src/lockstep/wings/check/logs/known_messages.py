@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent / "messages"
 
 
 class Role(Enum):
-    """Where a message stands in the chain from cause to report; in the order in which messages are told.
+    """The place of a message between cause and report; messages are printed in this order.
 
     One failure prints many messages. The one that says why it failed is told first, however late it stands in the log.
     """
@@ -35,7 +35,7 @@ class Role(Enum):
 
 
 class Severity(Enum):
-    """What a message asks for."""
+    """How urgent a message is."""
 
     ERROR = "error"
     """It ends the training, or makes it worthless."""

@@ -1,4 +1,4 @@
-"""Which of a log's messages is told first: the cause before what follows from it.
+"""Order the messages of a log: the cause before its consequences.
 
 The model has three parts, and knows no pair of messages. A message has a role (`known_messages.Role`): it says why
 something failed, that it failed, that something else failed, or it repeats what was said. Messages of one role are in

@@ -63,7 +63,7 @@ class Found:
 
     @property
     def severity(self) -> Severity:
-        """What the message asks for, found as often as it is."""
+        """How urgent the message is, as often as it was found."""
         if self.count <= self.message.harmless_up_to:
             return Severity.HARMLESS
         return self.message.severity
@@ -81,7 +81,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in the logs, in order of appearance, and how much was looked at."""
+    """The messages found in logs, in order of appearance, and the amount that was read."""
 
     found: dict[Key, Found] = field(default_factory=dict)
     operators: AscendOperators = field(default_factory=AscendOperators)

@@ -1,4 +1,4 @@
-"""What was found in logs, as text and as values for JSON."""
+"""Print the messages found in logs, as text and as values for JSON."""
 
 from __future__ import annotations
 

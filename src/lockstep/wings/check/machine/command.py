@@ -24,12 +24,12 @@ _VARIABLES = (Column("variable or option"), Column("recommended"), Column("what 
 )
 @options.as_json
 def doctor(variables: bool, as_json: bool) -> int:
-    """Look at this machine: torch and its devices, cores, memory, disk, image libraries and variables.
+    """Check this machine: torch and its devices, cores, memory, disk, image libraries and variables.
 
-    What is wrong comes first, each with the command that cures it; then what costs speed or repeatability; then what is
-    here. Nothing is changed. torch is asked in a process of its own, in this Python.
+    Problems come first, each with the command that cures it; then advice on speed and
+    repeatability; then facts. Nothing is changed.
 
-    Exit code 1: there is a problem; 0: there is none, advice aside.
+    Exit code 1 if there is a problem, else 0.
 
     \b
     lockstep doctor

@@ -1,4 +1,4 @@
-"""What is seen of this machine: files of the system, programs of the vendors, and a child that asks torch."""
+"""Collect facts about this machine: from system files, vendors' programs, and a child that asks torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPU_FIELDS = "name,driver_version,ecc.errors.uncorrected.volatile.total"
 
 @dataclass(frozen=True)
 class Machine:
-    """What was seen; None and empty where it was not.
+    """The facts about a machine; None or empty if unknown.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What follows from what was seen of a machine: facts, advice and problems, each with the command that cures it."""
+"""Turn facts about a machine into advice and problems, each with the command that cures it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STRUCK_MKL = "2024.2"
 
 
 class Level(Enum):
-    """What a finding asks for."""
+    """How urgent a finding is."""
 
     PROBLEM = "problem"
     ADVICE = "advice"

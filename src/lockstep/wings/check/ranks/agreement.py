@@ -9,13 +9,14 @@ from functools import cache
 from pathlib import Path
 
 from lockstep.align.names import NameMap
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
 from lockstep.core.process import rank_number
-from lockstep.core.records import PART_OF, Call, TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
-from lockstep.locate.model_setup import model_setup
+from lockstep.locate.setups.model_setup import model_setup
 from lockstep.measure.measured_pair import measure_pair
 from lockstep.reading.paired_steps import Given, opened
 from lockstep.store.reader import RankRecording, Recording
@@ -31,8 +32,6 @@ _OF_SET_UP = frozenset({
 })  # fmt: skip
 """Aspects of two set-ups that two ranks have alike too."""
 
-_SHARED = "FSDP", "updates of what other ranks own"
-"""What gaps say where ranks hold parts of one model, and none a copy."""
 _NO_COPIES = "ranks hold parts of one model, and no copies of it"
 
 _ALWAYS_THERE = frozenset({"batches", "weights-before", "gradients", "weights"})
@@ -63,7 +62,7 @@ def facts() -> Mapping[str, Fact]:
 
 @dataclass(slots=True)
 class RankAnswers:
-    """What is known of the ranks, by the name of a fact: what is wrong in words, and why something is not known."""
+    """The answers about ranks, by the name of a fact: errors in words, and reasons for unknowns."""
 
     ranks: tuple[str, ...]
     steps: tuple[int, ...]
@@ -129,8 +128,7 @@ def _note_missing(
 
 def _why_no_copies(ranks: Mapping[str, RankRecording]) -> str:
     """Why ranks are no copies of each other, "" where they are to be."""
-    gaps = (f"{gap.what} {gap.reason}" for rank in ranks.values() for gap in rank.manifest.not_seen)
-    if any(word in gap for gap in gaps for word in _SHARED):
+    if any(gap.parts_a_model for rank in ranks.values() for gap in rank.manifest.not_seen):
         return _NO_COPIES
     paths = [set(rank.module_table["module"].to_list()) for rank in ranks.values()]
     return "" if all(one == paths[0] for one in paths) else "ranks have other modules"
@@ -173,7 +171,7 @@ def _look_at_copies(
         other, held = [], 0
         for key in ours.keys() & theirs.keys():
             pair = ours[key], theirs[key]
-            if any(PART_OF.match(one.content.note) for one in pair):
+            if any(one.content.told.kind is NoteKind.PART for one in pair):
                 answers.unknown.setdefault(name, _NO_COPIES)
             elif None in (pair[0].digest, pair[1].digest):
                 answers.unknown.setdefault(name, f"{pair[0].name} could not be read")
@@ -224,7 +222,7 @@ def _look_at_batches(
 ) -> None:
     """Whether a batch of one rank has come to another one, in this step or before it."""
     if any(
-        PART_OF.match(one.content.note)
+        one.content.told.kind is NoteKind.PART
         for of_rank in calls.values()
         for one in _of_batches(of_rank)
     ):

@@ -1,4 +1,4 @@
-"""Whether the ranks of a command come to wait for each other for ever: which one waits where, and which never comes."""
+"""Find the rank of a command that the others wait for, and the place where each waits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 from lockstep.capture.rank_places import PLACES
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
+from lockstep.core.posix import check_linux
 from lockstep.core.text import listed, printable
 from lockstep.launch import Event, Started, launch
 from lockstep.launch.descendants import Descendants
@@ -31,7 +32,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank is, as it noted itself.
+    """The place of one rank, as it noted itself.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class Place:
 
     @property
     def words(self) -> str:
-        """What it does, in words."""
+        """Return the rank's activity in words."""
         if not self.there:
             return "has ended"
         where = f" at {self.line}" if self.line else ""
@@ -66,7 +67,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What became of a command.
+    """The end of a watched command.
 
     Parameters
     ----------
@@ -87,8 +88,10 @@ def watch(command: Sequence[str], patience_s: float, **streams: Any) -> Watched:
     Raises
     ------
     UsageError
-        If the command cannot be started, or none of its processes joins a group of ranks.
+        If the command cannot be started, none of its processes joins a group of ranks, or the system is not Linux:
+        elsewhere the processes of the command are not seen, and could not be ended.
     """
+    check_linux("check --hang")
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
         directory = Path(name, "watched")
         watcher = _Watcher(directory, patience_s)

@@ -20,7 +20,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """What several runs of one command were.
+    """Several runs of one command.
 
     Parameters
     ----------

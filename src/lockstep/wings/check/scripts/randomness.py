@@ -1,4 +1,4 @@
-"""What of a script makes two runs of it incomparable: shuffling, augmentation, dropout, seeds, kernels."""
+"""Find the lines of a script that make two runs incomparable: shuffling, augmentation, dropout, seeds, kernels."""
 
 from __future__ import annotations
 

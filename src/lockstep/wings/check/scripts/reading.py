@@ -61,7 +61,7 @@ class Assigned:
 
 @dataclass(slots=True)
 class Script:
-    """What a script calls, sets and loops over, in the order of its lines."""
+    """The calls, assignments and loops of a script, in the order of its lines."""
 
     tree: ast.Module
     names: Mapping[str, str]

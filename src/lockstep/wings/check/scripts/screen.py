@@ -1,4 +1,4 @@
-"""What was found in scripts, as text and as values for JSON."""
+"""Print the lines found in scripts, as text and as values for JSON."""
 
 from __future__ import annotations
 

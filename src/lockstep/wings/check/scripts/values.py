@@ -46,7 +46,7 @@ class _Set:
 
 @dataclass(slots=True)
 class Project:
-    """What all scripts of a project set, and how they call their own functions.
+    """The assignments of all scripts of a project, and the calls of their own functions.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known of two set-ups, aspect by aspect: same, differs, unknown."""
+"""The answer for each aspect of two set-ups: same, differs, unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of one aspect.
+    """The answer for one aspect.
 
     Parameters
     ----------
@@ -53,6 +53,7 @@ class Answers:
     _differences: dict[str, dict[str, SetupDifference]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    _names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _unknown: dict[str, str] = field(default_factory=dict)
     _begins: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -66,9 +67,10 @@ class Answers:
         return any(one.state is State.DIFFERS and one.aspect.counts for one in self.answers())
 
     def differ(self, aspect: str, *differences: SetupDifference, place: int = 0) -> None:
-        """Something of an aspect differs, first in so many steps behind the first that was looked at."""
+        """Note a difference of an aspect, first seen this many steps after the first one."""
         for one in differences:
             self._differences[aspect].setdefault(str(one), one)
+            self._names[aspect].add(one.name)
         if differences:
             self._begins[aspect] = min(place, self._begins.get(aspect, place))
 
@@ -87,10 +89,10 @@ class Answers:
     def take_new(self, others: Answers, when: str) -> None:
         """Take of what others have gathered what is told of nothing here yet, and say when it begins."""
         for aspect, found in others._differences.items():
-            told = {one.name.partition(", from step")[0] for one in self._of(aspect)}
-            new = [one for one in found.values() if one.name not in told]
+            new = [one for one in found.values() if one.name not in self._names[aspect]]
             later = [replace(one, name=f"{one.name}, {when}") for one in new]
             self.differ(aspect, *later, place=len(self.steps))
+            self._names[aspect].update(one.name for one in new)
         for aspect, why in others._unknown.items():
             self.not_known([aspect], why)
 

@@ -1,4 +1,4 @@
-"""What two trainings are set up by, as rows of a YAML file: what a difference means, and what to do."""
+"""The aspects of a set-up, as rows of a YAML file, each with the meaning of a difference and its cure."""
 
 from __future__ import annotations
 

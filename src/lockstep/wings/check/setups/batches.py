@@ -1,9 +1,10 @@
-"""How what arrives in the recorded steps differs: other samples, another order, another preprocessing."""
+"""Compare the batches of the recorded steps: other samples, another order, another preprocessing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair, SetupDifference
@@ -33,7 +34,7 @@ class Batches:
         self.met = False
 
     def add(self, number: int, step: AlignedStep) -> None:
-        """What arrives in one step."""
+        """Add the tensors that arrive in one step."""
         self._steps.append(number)
         for item in step.of_kind(CallKind.DATA):
             self._pairs.extend((number, pair) for pair in item.whole)
@@ -44,10 +45,10 @@ class Batches:
         told: set[tuple[str, str]] = set()
         elsewhere = _places(self._pairs)
         for number, pair in self._pairs:
-            for aspect, one in _differences(number, pair, elsewhere):
-                name = one.name.partition(" at step")[0]
-                if (aspect, name) not in told:
-                    told.add((aspect, name))
+            for aspect, found in _differences(pair, elsewhere):
+                if (aspect, found.name) not in told:
+                    told.add((aspect, found.name))
+                    one = replace(found, name=f"{found.name} at step {number}")
                     self._answers.differ(aspect, one, place=self._steps.index(number))
         for number, one in _repeats(self._pairs):
             self._answers.differ("worker-seeds", one, place=self._steps.index(number))
@@ -72,11 +73,9 @@ def _side(pair: Pair, side: int) -> TensorRecord:
     return record
 
 
-def _differences(
-    number: int, pair: Pair, elsewhere: Mapping[str, int]
-) -> Iterator[tuple[str, SetupDifference]]:
+def _differences(pair: Pair, elsewhere: Mapping[str, int]) -> Iterator[tuple[str, SetupDifference]]:
     left, right = _side(pair, 0), _side(pair, 1)
-    name = f"{left.name} at step {number}"
+    name = left.name
     if left.dtype != right.dtype:
         yield "data-preprocessing", SetupDifference(f"dtype of {name}", left.dtype, right.dtype)
     if left.shape != right.shape:

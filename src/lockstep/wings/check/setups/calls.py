@@ -1,4 +1,4 @@
-"""What the steps of two runs begin with and call: weights, states, micro-batches, clipping, losses, other calls."""
+"""Compare the steps of two runs: initial weights, states, micro-batches, clipping, losses, other calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.core.operators import canonical_name
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.wings.check.setups.answers import Answers
 
 _SCALER = "torch._amp_"
@@ -273,7 +273,10 @@ def _look_at_autocast(step: AlignedStep, answers: Answers) -> None:
     for item in step.of_kind(CallKind.OPERATOR):
         conditions = item.reference.conditions, item.candidate.conditions
         if conditions[0] is None or conditions[1] is None:
-            answers.not_known(["amp"], "an earlier build did not note which calls autocast covers")
+            answers.not_known(
+                ["amp"],
+                "an earlier build, or a framework other than PyTorch, does not tell which calls autocast covers",
+            )
             return
         casts = [sorted({dtype for _, dtype in one.autocast}) for one in conditions if one]
         if casts[0] != casts[1]:

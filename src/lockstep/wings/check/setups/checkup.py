@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lockstep.commands.record_again import command_again, command_line
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import SetupDifference, WhatNext
 from lockstep.core.garbage import rare_collections
 from lockstep.core.site import CallKind
-from lockstep.core.text import shell_line
-from lockstep.locate.model_setup import ModelSetup, model_setup
+from lockstep.locate.setups.model_setup import ModelSetup, model_setup
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.store.reader import RankRecording
-from lockstep.store.record_command import command_again, program
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.batches import Batches
 from lockstep.wings.check.setups.calls import look_at_calls, look_at_start
@@ -52,11 +51,11 @@ def _what_next(pairing: Pairing, answers: Answers) -> WhatNext:
     """Whether what differs changes numbers; where nothing does, whether the reference is repeatable at all."""
     sides = (pairing.reference, pairing.candidate)
     if answers.differs and not pairing.candidate.manifest.options.before_backward:
-        line = shell_line([*program(), "compare", *(str(one.path) for one in sides)])
+        line = command_line("compare", *(one.path for one in sides))
         return WhatNext("see whether that changes numbers", line)
     if pairing.reference.is_of_another_tool:
-        line = " && ".join(shell_line([*program(), "show", str(one.path)]) for one in sides)
-        return WhatNext("see what each of them holds", line)
+        line = " && ".join(command_line("show", one.path) for one in sides)
+        return WhatNext("see what each recording holds", line)
     line = command_again(pairing.reference, "check", "--repeat", "2")
     return WhatNext("see whether the reference is repeatable", line)
 

@@ -1,4 +1,4 @@
-"""What two processes were started with, and how their models and optimizers are set up."""
+"""Compare the manifests of two processes: versions, switches, models and optimizers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup,
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
-from lockstep.locate.circumstances import SEED, every_circumstance, is_known
-from lockstep.locate.model_setup import ModelSetup
+from lockstep.locate.setups.circumstances import SEED, every_circumstance, is_known
+from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference
 
-_OLDER = "a recording is of an earlier build, which did not note it"
+_OLDER = "a recording does not tell it: an earlier build made it, or it is of another framework than PyTorch"
 _PLACE = re.compile(
     r"(^|[._])(dir|path|folder|file|output|out|log\w*|name|run\w*|tag|host\w*|port|url|device\w*|rank|local_rank|id|uuid|project|"
     r"entity|user|date|time\w*|cache\w*|checkpoint\w*|resume\w*|report_to)($|[._])"
@@ -32,6 +32,9 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
     by_name = aspects_by_name_of_difference()
     packages = {"python", *left.packages, *right.packages}
     variables = {*left.environment, *right.environment}
+    precisions = {
+        name.replace("_", " ") for name in (*left.mixed_precision, *right.mixed_precision)
+    }
     for one in every_circumstance(left, right):
         if one.name in packages:
             aspect = "versions"
@@ -41,7 +44,7 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
             aspect = "wrappers"
         else:
             aspect = by_name.get(
-                one.setting or one.name, "amp" if "autocast" in one.name else "environment"
+                one.setting or one.name, "amp" if one.name in precisions else "environment"
             )
         if one.setting == SEED and not (left.seeds and right.seeds):
             continue

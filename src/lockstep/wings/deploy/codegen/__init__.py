@@ -1,1 +1,1 @@
-"""C99 of a model, with all of its memory static, built and held against the runtime."""
+"""Generate C99 from a model, with all memory static, build it and compare it with the runtime."""

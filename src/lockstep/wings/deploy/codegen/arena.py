@@ -44,7 +44,7 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes, in bytes."""
+        """Its size, in bytes."""
         return math.prod(self.shape) * _BYTES[self.dtype]
 
 
@@ -70,7 +70,7 @@ class Arena:
 
     @property
     def unshared_bytes(self) -> int:
-        """What all buffers would take side by side."""
+        """The size of all buffers side by side, in bytes."""
         return sum(one.size_bytes for one in self.offsets)
 
 

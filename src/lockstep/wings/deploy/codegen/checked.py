@@ -50,7 +50,7 @@ class Held:
 
 
 def recorded(model: Any, samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """What the runtime makes of samples, node by node as the file says it."""
+    """Return the runtime's results on samples, node by node as the file says it."""
     session = Session(model, Settings(Level.NONE))
     return [session.run(one) for one in samples]
 

@@ -22,7 +22,7 @@ _RESERVED = ("main", "test", "weights")
 
 @dataclass(frozen=True)
 class Program:
-    """What was generated.
+    """A generated program.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What was generated, as text and as values of its JSON."""
+"""Print the result of code generation, as text and as values for JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CORTEX = ("arm-none-eabi-gcc", "qemu-system-arm")
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said about a generated program.
+    """The answer about a generated program.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def render(answer: Answer) -> Page:
 
 
 def cortex_words() -> str:
-    """What was not done for microcontrollers, and why."""
+    """Return the checks for microcontrollers that were not done, and the reason."""
     missing = [name for name in _CORTEX if shutil.which(name) is None]
     if missing:
         return f"not run as a Cortex-M: {' and '.join(missing)} not found here; the Makefile says how to build for one"

@@ -15,7 +15,7 @@ BLOCK = 32
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is allowed to each weight, in the weight's shape.
+    """The error that is allowed to each weight, in the weight's shape.
 
     Parameters
     ----------

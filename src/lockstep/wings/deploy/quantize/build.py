@@ -31,7 +31,7 @@ _LEAST_OPSET = 13
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be quantised, and how.
+    """The layers to quantise, and how.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
 
 
 def engine_of(layer: Layer, bits: int, *, static: bool) -> str:
-    """Who quantises a layer, as reports say it."""
+    """Return the engine that quantises a layer, in the words of reports."""
     if bits == FLOAT_BITS:
         return "float32"
     if static and bits in STATIC_BITS and not _shares_channels(layer):

@@ -65,7 +65,7 @@ def dynamic_model(proto: Any, *, per_channel: bool, reduce_range: bool) -> Any:
 
 
 def dynamic_errors(proto: Any, quantised: Any, samples: Samples) -> list[LayerError]:
-    """What each layer returns in the quantised model beside the model: measured, and not judged.
+    """Return the error of each layer in the quantised model: measured, and not judged.
 
     Parameters
     ----------

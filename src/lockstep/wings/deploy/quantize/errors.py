@@ -1,4 +1,4 @@
-"""What quantising costs at each layer, and whether its width explains that."""
+"""Classify the error of each quantised layer, and decide whether its width explains it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BESIDE = "the graph of layers beside their twins"
 
 
 class Standing(str, Enum):
-    """What an error is held to be."""
+    """The class of an error."""
 
     NOISE = "noise"
     """What independent roundings to this width make."""
@@ -300,7 +300,7 @@ def doubles(array: Array) -> Doubles:
 
 
 def apart(some: Doubles, others: Doubles) -> Doubles:
-    """Differences; none where both are the same infinity, as behind a mask."""
+    """Return differences; zero where both are the same infinity, as after a mask."""
     same = some == others
     return np.asarray(np.where(same, 0.0, some) - np.where(same, 0.0, others))
 

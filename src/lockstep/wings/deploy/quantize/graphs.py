@@ -39,7 +39,7 @@ class Grid:
     most: int
 
     def values(self, codes: Array) -> Doubles:
-        """What codes stand for."""
+        """Return the values that codes stand for."""
         found: Doubles = (codes.astype(np.float64) - self.zero) * self.step
         return found
 

@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search came to.
+    """The result of a search for widths.
 
     Parameters
     ----------

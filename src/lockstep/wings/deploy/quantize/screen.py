@@ -1,4 +1,4 @@
-"""What quantising cost, as text and as values of its JSON."""
+"""Print the cost of quantising, as text and as values for JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ quantised model (Reddi et al., "MLPerf Inference Benchmark", ISCA 2020)."""
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a quantised model must still be: where labels are known by its accuracy, else by its results' SQNR in dB."""
+    """The least quality of a quantised model: accuracy if labels are known, else the results' SQNR in dB."""
 
     least_db: float = LEAST_DB
     lost_points: float = ACCEPTED_POINTS
@@ -58,7 +58,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said about a quantised model.
+    """The answer about a quantised model.
 
     Parameters
     ----------

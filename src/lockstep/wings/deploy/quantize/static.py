@@ -29,7 +29,7 @@ class Method(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the ranges of activations are taken from.
+    """The samples that ranges of activations are taken from.
 
     Parameters
     ----------

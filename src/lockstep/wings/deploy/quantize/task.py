@@ -1,4 +1,4 @@
-"""What a model is for: how often its largest result is the right class, and how long it takes."""
+"""Measure a model at its task: accuracy of its largest result, and time of a batch."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Twin:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What is to be computed for it."""
+        """Return the values to compute for it."""
         named = (self.value, self.result, self.reads, self.variance, self.most)
         return tuple(name for name in named if name)
 

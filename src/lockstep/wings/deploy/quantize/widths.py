@@ -1,4 +1,4 @@
-"""What can be said of a width before anything is measured."""
+"""Check a width before anything is measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_bits(bits: int) -> None:
 
 
 def cost_of(bits: int) -> str:
-    """What a very small width costs, in a sentence; "" for others.
+    """Return the cost of a very small width, in a sentence; "" for others.
 
     The figures are the least squared errors of a normal density: one bit leaves `1 - 2 / pi` of its energy, four even
     levels 11.9 % (Max, Quantizing for minimum distortion, 1960, table II).

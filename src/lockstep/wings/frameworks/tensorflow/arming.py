@@ -7,9 +7,8 @@ from lockstep.capture.user_notes import warn
 from lockstep.core.text import listed
 from lockstep.wings.frameworks.recording import FrameworkRecording, asked, not_possible
 from lockstep.wings.frameworks.tensorflow.environment import packages, seed, why_unsupported
-from lockstep.wings.frameworks.tensorflow.tap import Tap
 
-_armed: list[Tap] = []
+_armed: list[FrameworkRecording] = []
 
 
 def arm_from_environment() -> None:
@@ -33,9 +32,11 @@ def arm_from_environment() -> None:
     )
     if options.seed is not None:
         seed(options.seed)
+    from lockstep.wings.frameworks.tensorflow.tap import Tap  # an old release has not all of it
+
     recording = FrameworkRecording(directory, options, packages(), "TensorFlow")
     tap = Tap(recording)
-    _armed.append(tap)
+    _armed.append(recording)
     recording.ended = tap.remove
     recording.step_done = tap.step_ended
     tap.install()

@@ -16,6 +16,7 @@ from lockstep.capture.patches import Patch
 from lockstep.core.manifest import INNER_BACKWARD
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
+from lockstep.wings.frameworks.tensorflow.session_gradients import is_of_a_session
 
 if TYPE_CHECKING:
     from lockstep.wings.frameworks.tensorflow.tap import Tap
@@ -109,7 +110,7 @@ class Gradients:
     def _wrap_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def lookup(op: Any) -> Any:
-            if not (self._tap.is_idle() or tf.executing_eagerly()):
+            if not (self._tap.is_idle() or tf.executing_eagerly() or is_of_a_session(op.graph)):
                 self._tap.recording.note_gap(INNER_BACKWARD, _INNER_REASON)
             return original(op)
 
@@ -144,7 +145,9 @@ class Gradients:
     def _wrap_custom(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def decorator(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            if self._tap.is_idle() or self._tap.local.phase is not Phase.FORWARD:
+            graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+            is_forward = self._tap.local.phase is Phase.FORWARD
+            if self._tap.is_idle() or not is_forward or is_of_a_session(graph):
                 return original(function, args, kwargs)
             return original(self._custom(function), args, kwargs)
 

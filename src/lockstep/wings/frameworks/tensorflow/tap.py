@@ -1,19 +1,15 @@
 """Listens to every operator of a TensorFlow process: in eager code as it runs, in graphs as they are built.
 
-Of a graph the tensors that are wanted go, at its end, to one stateful `numpy_function`, which runs whenever the graph
-does. Loops and branches are graphs of their own. XLA takes no such function: of what it compiles only the update is
-seen, and that is noted.
+What is wanted of a graph is handed over by `graph_looks`.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,50 +17,25 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import func_graph, op_callbacks
-from tensorflow.python.ops import control_flow_util, resource_variable_ops
-from tensorflow.python.util import tf_stack
+from tensorflow.python.framework import op_callbacks, ops
+from tensorflow.python.ops import resource_variable_ops
 
+from lockstep.capture.code_frames import frames_here
 from lockstep.capture.patches import Patch
-from lockstep.capture.sink import frame_of, frames_here, innermost
-from lockstep.core.manifest import COMPILED_BY_XLA, REWRITTEN
+from lockstep.capture.sink_call import Shared
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.recording import FrameworkRecording
 from lockstep.wings.frameworks.tensorflow.attributes import constant_of, settings_of
-
-_HIDDEN = (str(Path(tf.__file__).parent) + os.sep,)
-_OURS = str(Path(__file__).parents[3]) + os.sep
-_GENERATED = "__autograph_generated_file"
-
-_SILENT = frozenset(
-    """
-    ReadVariableOp Const NoOp EagerPyFunc PyFunc PyFuncStateless VarHandleOp Identity IdentityN Placeholder Shape
-    ShapeN Size Rank VarIsInitializedOp BroadcastGradientArgs StopGradient PreventGradient AssignVariableOp
-    AssignAddVariableOp AssignSubVariableOp If StatelessIf While StatelessWhile PartitionedCall
-    StatefulPartitionedCall TensorListReserve TensorListStack TensorListSetItem TensorListGetItem
-    TensorListFromTensor TensorListPushBack TensorListPopBack EmptyTensorList IteratorGetNext OptionalGetValue
-    """.split()  # noqa: SIM905
+from lockstep.wings.frameworks.tensorflow.code_places import HIDDEN, graph_stack, stack_here
+from lockstep.wings.frameworks.tensorflow.session_gradients import SessionGradients, is_of_a_session
+from lockstep.wings.frameworks.tensorflow.tensor_kinds import (
+    PASSED_ON,
+    SILENT,
+    is_floating,
+    is_number,
 )
-"""Operators that compute no number of their own: what they pass on is seen where it comes from, and where it goes."""
-_PASSED_ON = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "AddN"})
-
-_XLA_REASON = "jit_compile=True takes no function that looks at tensors; record with --compile-eager to run eagerly"
-_REWRITES = ("arithmetic_optimization", "constant_folding")
-"""Passes of Grappler that round in another order: with them off, recorded graphs and bare ones gave equal bits."""
-_REWRITTEN_REASON = (
-    "it leaves alone what is looked at, so a recorded graph may round otherwise than a bare one; for equal bits turn"
-    " arithmetic_optimization and constant_folding off by tf.config.optimizer.set_experimental_options"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """What is to be done with a tensor once it has a value; without one, what happens then."""
-
-    tensor: Any
-    act: Callable[[Any], None]
 
 
 @dataclass
@@ -97,7 +68,13 @@ class Tap:
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:
-        from lockstep.wings.frameworks.tensorflow import gradients, layers, optimizers
+        from lockstep.wings.frameworks.tensorflow import (
+            gradients,
+            graph_looks,
+            layers,
+            optimizers,
+            sessions,
+        )
 
         self.recording = recording
         self.local = Local()
@@ -105,17 +82,17 @@ class Tap:
         self.named: dict[int, tuple[str, Any]] = {}
         self.constants: dict[int, tuple[Any, Any]] = {}
         self.inputs: dict[CodeSite, list[int]] = {}
-        self._pending: dict[int, list[Item]] = {}
-        """Of each graph that is being built: replicas have threads of their own, and one graph."""
+        self._shared: dict[int, tuple[Shared, Any]] = {}
+        """Values of eager tensors, which never change, so that each is measured once."""
         self._names: dict[int, str] = {}
         self._names_used: dict[str, int] = {}
         self._arrived: dict[int, Any] = {}
-        self._graph_arrived: set[int] = set()
         self.gradients = gradients.Gradients(self)
         self._optimizers = optimizers.Optimizers(self)
         self._layers = layers.Layers(self)
+        self.graphs = graph_looks.GraphLooks(self)
+        self._sessions = sessions.Sessions(recording, SessionGradients())
         self._patches = [
-            Patch(func_graph, "func_graph_from_py_func", self._wrap_graph),
             Patch(polymorphic_function.Function, "__call__", self._wrap_function),
             Patch(resource_variable_ops.BaseResourceVariable, "_read_variable_op", self._wrap_read),
         ]
@@ -128,6 +105,8 @@ class Tap:
         for patch in self._patches:
             patch.put()
         self.gradients.install()
+        self.graphs.install()
+        self._sessions.install()
         if self.recording.options.compile_eager:
             tf.config.run_functions_eagerly(True)
 
@@ -135,21 +114,29 @@ class Tap:
         """Listen no more; what is in graphs by now looks once whether it is wanted."""
         for patch in self._patches:
             patch.take_back()
-        for part in (self.gradients, self._optimizers, self._layers):
+        for part in (self._sessions, self.gradients, self.graphs, self._optimizers, self._layers):
             part.remove()
         self.forget()
 
     def forget(self) -> None:
         """Let go of all tensors."""
-        for kept in (self.made, self.named, self.constants, self.inputs, self._arrived):
+        for kept in (
+            self.made,
+            self.named,
+            self.constants,
+            self.inputs,
+            self._arrived,
+            self._shared,
+        ):
             kept.clear()
 
     def step_ended(self) -> None:
         """Let go of eager tensors; those of graphs stay, as a graph may still be built."""
         for kept in (self.made, self.named, self.constants):
-            for key in [key for key, value in kept.items() if hasattr(value[1], "numpy")]:
+            for key in [key for key, one in kept.items() if isinstance(one[1], ops.EagerTensor)]:
                 del kept[key]
         self._arrived.clear()
+        self._shared.clear()
 
     # --- where we are ---------------------------------------------------------------------------
 
@@ -237,15 +224,19 @@ class Tap:
     def then(self, tensor: Any, act: Callable[[Any], None]) -> None:
         """Do something with the value of a tensor; with None, something at this place of the code."""
         if tensor is not None and hasattr(tensor, "numpy"):
-            act(self.values(tensor))
+            act(self._shared_value(tensor))
         elif tensor is None and tf.executing_eagerly():
             act(None)
-        elif (items := self._pending.get(id(tf.compat.v1.get_default_graph()))) is not None:
-            items.append(Item(tensor, act))
-        else:
+        elif not self.graphs.add(tensor, act):
             self.recording.note_gap(
                 "a graph that was not built by tf.function", "its end is not known"
             )
+
+    def _shared_value(self, tensor: Any) -> Shared:
+        known = self._shared.get(id(tensor))
+        if known is None:
+            known = self._shared[id(tensor)] = (Shared(self.values(tensor)), tensor)
+        return known[0]
 
     def passes_on(self, tensor: Any, source: Any) -> None:
         """A tensor is another one under a new name."""
@@ -305,8 +296,8 @@ class Tap:
         graph: Any = None,
     ) -> None:
         op = op_type.decode() if isinstance(op_type, bytes) else op_type
-        if graph is not None and graph.name.startswith("scratch_graph"):
-            return  # Keras looks at shapes: it never runs
+        if is_of_a_session(graph) or (graph is not None and graph.name.startswith("scratch_graph")):
+            return  # a session is looked at as it runs; a graph that Keras looks at shapes by never does
         self.silenced(lambda: self._operator(op, inputs, attrs, outputs, graph))
 
     def _operator(
@@ -317,7 +308,7 @@ class Tap:
         outputs: Sequence[Any],
         graph: Any,
     ) -> None:
-        if op in _PASSED_ON:
+        if op in PASSED_ON:
             self.gradients.passed_on(inputs, outputs)
             for source, tensor in zip(inputs, outputs, strict=False):
                 self.passes_on(tensor, source)
@@ -329,10 +320,8 @@ class Tap:
             )
         if op.startswith("__") or not self.is_of_training():
             return
-        if op in _SILENT or not any(is_floating(one) for one in outputs):
-            for (
-                tensor
-            ) in outputs:  # what is computed of whole numbers alone did not arrive from outside
+        if op in SILENT or not any(is_floating(one) for one in outputs):
+            for tensor in outputs:  # made of whole numbers alone, it did not arrive from outside
                 self.made.setdefault(id(tensor), (None, tensor))
             return
         site = self._site(op, inputs, attrs, outputs, graph)
@@ -364,7 +353,7 @@ class Tap:
         place = self.place()
         phase = Phase.BACKWARD if self.local.is_between else Phase.FORWARD
         module, kind = ("", "") if place is None else (place.module, place.op)
-        stack = frames_here(_HIDDEN) if graph is None else _graph_stack(outputs[0].op.traceback)
+        stack = frames_here(HIDDEN) if graph is None else graph_stack(outputs[0].op.traceback)
         return CodeSite(
             self.rank(), module, f"tf.{op}", CallKind.OPERATOR, phase, arguments, stack, place, kind
         )
@@ -402,66 +391,6 @@ class Tap:
         data = CodeSite(site.rank, "", "batch", CallKind.DATA, Phase.DATA, {})
         self.see(data, Role.OUTPUT, f"{name} of {site.op.removeprefix('tf.')}", tensor, 0)
 
-    # --- graphs ---------------------------------------------------------------------------------
-
-    def _wrap_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def build(name: Any, python_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self.recording.is_done:
-                return original(name, python_func, *args, **kwargs)
-            if not tf.executing_eagerly():
-                self._hand_over()  # what stands before a loop is told before it
-
-            @functools.wraps(python_func)
-            def within(*given: Any, **named: Any) -> Any:
-                graph = id(tf.compat.v1.get_default_graph())
-                self._pending[graph] = []
-                try:
-                    result = python_func(*given, **named)
-                    self._hand_over()
-                finally:
-                    self._pending.pop(graph, None)
-                return result
-
-            return original(name, within, *args, **kwargs)
-
-        return build
-
-    def _hand_over(self) -> None:
-        """Let the graph that is being built hand over what is pending whenever it runs."""
-        graph = tf.compat.v1.get_default_graph()
-        items = self._pending.get(id(graph))
-        if not items:
-            return
-        self._pending[id(graph)] = []
-        if control_flow_util.GraphOrParentsInXlaContext(graph):
-            self.recording.note_gap(COMPILED_BY_XLA, _XLA_REASON)
-            return
-        options = tf.config.optimizer.get_experimental_options()
-        if any(options.get(one, True) for one in _REWRITES) and not options.get(
-            "disable_meta_optimizer"
-        ):
-            self.recording.note_gap(REWRITTEN, _REWRITTEN_REASON)
-        self.silenced(lambda: self._insert(items))
-
-    def _insert(self, items: list[Item]) -> None:
-        tensors: dict[int, Any] = {
-            id(one.tensor): one.tensor for one in items if one.tensor is not None
-        }
-        places = {identity: number for number, identity in enumerate(tensors)}
-        acts = [(None if one.tensor is None else places[id(one.tensor)], one.act) for one in items]
-
-        def come(*arrays: Any) -> None:
-            if self.recording.is_done:
-                return
-            try:
-                for place, act in acts:
-                    act(None if place is None else arrays[place])
-            except Exception as error:
-                self.recording.fail(error)
-
-        tf.numpy_function(come, list(tensors.values()), [])
-
     def _wrap_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -477,37 +406,3 @@ class Tap:
     ) -> CodeSite | None:
         """The forward call that a gradient is of."""
         return self.gradients.link(op, inputs, outputs, gradients)
-
-
-def is_number(tensor: Any) -> bool:
-    """Whether a tensor holds numbers that a recording holds."""
-    return isinstance(tensor, tf.Tensor) and (
-        tensor.dtype.is_floating
-        or tensor.dtype.is_integer
-        or tensor.dtype.is_bool
-        or tensor.dtype.is_complex
-    )
-
-
-def is_floating(tensor: Any) -> bool:
-    """Whether a tensor holds numbers that round."""
-    return isinstance(tensor, tf.Tensor) and (tensor.dtype.is_floating or tensor.dtype.is_complex)
-
-
-def stack_here() -> tuple[Frame, ...]:
-    """Where this code stands in what the user wrote, rather than in what AutoGraph made of it."""
-    return (
-        frames_here(_HIDDEN) if tf.executing_eagerly() else _graph_stack(tf_stack.extract_stack())
-    )
-
-
-def _graph_stack(summary: Iterable[Any]) -> tuple[Frame, ...]:
-    """The frames of a stack that TensorFlow has led back through AutoGraph, innermost first."""
-    return innermost(
-        [
-            frame_of(one.filename, one.lineno or 0, one.name)
-            for one in reversed(list(summary))
-            if not one.filename.startswith((_OURS, "<frozen ", *_HIDDEN))
-            and _GENERATED not in one.filename
-        ]
-    )

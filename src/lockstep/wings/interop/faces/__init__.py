@@ -1,1 +1,1 @@
-"""What older tools did for those who call them: recordings are made, and the files of those tools written of them."""
+"""Stand in for older tools: make recordings, and write the files of those tools from them."""

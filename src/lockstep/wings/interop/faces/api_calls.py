@@ -1,4 +1,4 @@
-"""What ptdbg_ascend and mindstudio-probe call the operators of a recording: `Functional.linear.0`."""
+"""Name the operators of a recording as ptdbg_ascend and mindstudio-probe do: `Functional.linear.0`."""
 
 from __future__ import annotations
 

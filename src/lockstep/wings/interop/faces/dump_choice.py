@@ -19,7 +19,7 @@ _SCOPES = {
 
 @dataclass(frozen=True, slots=True)
 class DumpChoice:
-    """What `set_dump_switch` was asked for.
+    """The arguments of `set_dump_switch`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class DumpChoice:
 
     @property
     def stem(self) -> str:
-        """What the files are called, without their suffix."""
+        """The name of the files, without their suffix."""
         return self.label or ("dump" if self.mode == "all" else f"{self.mode}_dump")
 
     def wants_file(self, name: str) -> bool:
@@ -96,7 +96,7 @@ def dump_choice(
     dump_mode: str | Sequence[str],
     summary_only: bool,
 ) -> DumpChoice:
-    """What these arguments of `set_dump_switch` ask for.
+    """Return the choice that these arguments of `set_dump_switch` make.
 
     Raises
     ------

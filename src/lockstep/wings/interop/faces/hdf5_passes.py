@@ -53,7 +53,7 @@ class Hdf5Pass:
 
 
 def hdf5_name(one: ApiPass) -> str:
-    """What a pass is called: `layer_norm` forward, `LayerNormBackward` backward."""
+    """Return the name of a pass: `layer_norm` forward, `LayerNormBackward` backward."""
     name = one.api[1].rpartition(".")[2]
     if one.phase is Phase.FORWARD:
         return name
@@ -61,7 +61,7 @@ def hdf5_name(one: ApiPass) -> str:
 
 
 def hdf5_label(record: TensorRecord, call: Call) -> str:
-    """What a tensor is called within its pass: `arg_0`, `arg_2_1`, `arg_weight`."""
+    """Return the name of a tensor within its pass: `arg_0`, `arg_2_1`, `arg_weight`."""
     return f"arg_{place_of(record, call).replace('.', '_')}"
 
 

@@ -12,12 +12,12 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.reading import every_call
-from lockstep.replay.budget import check_call
-from lockstep.replay.machine import machine_of
-from lockstep.replay.rebuild import rebuild
-from lockstep.replay.recorded_tensors import LARGE
-from lockstep.replay.refusals import CannotReplay
-from lockstep.replay.rerun import Precision, Rerun, outputs_of
+from lockstep.replay.calls.budget import check_call
+from lockstep.replay.calls.machine import machine_of
+from lockstep.replay.calls.rebuild import rebuild
+from lockstep.replay.calls.recorded_tensors import LARGE
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 from lockstep.store.reader import open_recording
 from lockstep.wings.interop.faces.api_calls import ApiPass
 from lockstep.wings.interop.faces.hdf5_passes import (

@@ -1,4 +1,4 @@
-"""Where NaN or infinite numbers are made of finite ones: what the overflow checks of the old tools look for."""
+"""Find operators that make NaN or inf from finite numbers, as the overflow checks of the old tools do."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def entered_sentence(passes: Iterable[ApiPass], step: int) -> str | None:
 
 
 def entered_words(one: ApiPass, record: TensorRecord, step: int) -> str:
-    """What came in, where, and at which step, on one line."""
+    """Return a line on the value that came in, its place and its step."""
     site = one.call.site
     where = f" at {one.call.source}" if one.call.source else ""
     return (
@@ -67,7 +67,7 @@ def entered_words(one: ApiPass, record: TensorRecord, step: int) -> str:
 
 
 def overflow_words(one: ApiPass, step: int) -> str:
-    """What overflowed, where it was called, and with what, on one line."""
+    """Return a line on the overflow, the place of its call and its inputs."""
     made = next(record for record in one.leaving if not is_finite(record))
     numbers = made.statistics
     assert numbers is not None

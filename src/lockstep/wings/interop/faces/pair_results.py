@@ -1,4 +1,4 @@
-"""What a table's "Result" says of a pair: what the verdict above it says."""
+"""Fill a table's "Result" from the verdict above it."""
 
 from __future__ import annotations
 

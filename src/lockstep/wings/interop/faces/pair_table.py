@@ -1,4 +1,4 @@
-"""What the tables of all tools have in common: how far a pair is apart, and a file that is written or said why not."""
+"""The common part of all tools' tables: the distance of a pair, and writing the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the faces register: the verbs that are called as other tools' commands."""
+"""Register the verbs that are named like other tools' commands."""
 
 from __future__ import annotations
 

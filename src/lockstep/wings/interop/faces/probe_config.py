@@ -21,7 +21,7 @@ _PARTS = ("all", "forward", "backward", "input", "output")
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """What is dumped, where to, and when.
+    """The parts to dump, the folder, and the steps.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class ProbeConfig:
 
 
 def probe_config(config_path: Any, given: Mapping[str, Any]) -> ProbeConfig:
-    """What a file asks for, and arguments that are not None in place of what stands there.
+    """Return the settings of a file, replaced by arguments that are not None.
 
     Raises
     ------

@@ -23,7 +23,7 @@ TENSORS = "dump_tensor_data"
 
 @dataclass(frozen=True, slots=True)
 class ProbeChoice:
-    """What a config.json asks for.
+    """The settings of a config.json.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class ProbeFiles:
         self._stacks: dict[tuple[str, ...], list[str]] = {}
 
     def add(self, rank: RankRecording) -> None:
-        """Write what a rank recorded, behind what stands there from this process.
+        """Write the records of a rank, after those that this process wrote before.
 
         dump.json comes last and at once: where writing ends early, there is no dump.
 

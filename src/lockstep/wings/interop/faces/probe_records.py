@@ -71,7 +71,7 @@ class ProbeRecords:
             yield one
 
     def names(self, calls: list[Call]) -> dict[int, str]:
-        """What each call that a dump has is called, by its number; `{}` stands for the phase."""
+        """Return the name of each dumped call, by its number; `{}` stands for the phase."""
         named = ((call.id, self._named(call)) for call in calls)
         return {number: "{}".join(name) for number, name in named if name is not None}
 

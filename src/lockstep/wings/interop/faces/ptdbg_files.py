@@ -57,7 +57,7 @@ class DumpFiles:
         return self.folder / f"{self.choice.stem}.pkl"
 
     def add(self, recording: Path | None, rank: RankRecording) -> None:
-        """Write what a rank recorded behind what stands there from this process, or in place of what others left.
+        """Write the records of a rank after this process's own, or in place of what others left.
 
         Which recording that is stands beside, where it is to stay. The file of lines comes last and at once: where
         writing ends early, there is no dump.

@@ -16,7 +16,7 @@ _NAME = re.compile(r"(?P<api>.+?)[_.](?P<count>\d+)[_.](?P<phase>forward|backwar
 
 @dataclass(frozen=True, slots=True)
 class TensorLine:
-    """What a dump tells of one tensor, or of one plain number.
+    """The line of a dump for one tensor, or one plain number.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True)
 class PassLines:
-    """What a dump tells of one pass: its tensors by where they stand (`_input.0`), and its stack."""
+    """The lines of a dump for one pass: its tensors by their place (`_input.0`), and its stack."""
 
     tensors: dict[str, TensorLine] = field(default_factory=dict)
     stack: list[Any] = field(default_factory=list)

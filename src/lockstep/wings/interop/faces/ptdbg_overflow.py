@@ -1,4 +1,4 @@
-"""`register_hook(model, overflow_check)`: each step is looked at as it ends, and the training ended behind so many."""
+"""`register_hook(model, overflow_check)`: look at each step as it ends, and end the training after N hits."""
 
 from __future__ import annotations
 
@@ -101,4 +101,4 @@ class OverflowCheck:
             warn(
                 f"the training ends after {self.found} overflows, as overflow_nums={self._most} asks"
             )
-            step.end_training_behind(step.number)
+            step.end_training_after(step.number)

@@ -1,4 +1,4 @@
-"""What ptdbg_ascend keeps between its calls: the path, the hooked model, whether the switch is on.
+"""The state that ptdbg_ascend keeps between its calls: the path, the hooked model, the switch.
 
 From ON to OFF a recording of the training is made, and the old files are written of it.
 """
@@ -28,7 +28,7 @@ RECORDING = "recording"
 
 
 class Hook(Enum):
-    """What `register_hook` is for."""
+    """The purpose of a `register_hook`."""
 
     DUMP = "acc_cmp_dump"
     OVERFLOW = "overflow_check"

@@ -1,4 +1,4 @@
-"""What Lockstep says of two dumps, beside the table of the tool that they are of."""
+"""Print Lockstep's verdict on two dumps, beside the other tool's table."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class _Step:
         self._collect()
 
     def missing(self) -> Iterator[NotSeen]:
-        """What this dump lacks that a recording has."""
+        """The parts of a recording that this dump lacks."""
         yield from missing_in(self._task, self._level, self._data)
         if self._unread:
             some, what = (

@@ -132,7 +132,7 @@ def _read(
 
 
 def what_is_missing(spots: list[Spot], unread: list[str]) -> Iterator[NotSeen]:
-    """What names alone do not tell."""
+    """Return the facts that names alone do not tell."""
     yield (
         NotSeen("losses, batches and optimizers", "names tell none")
         if not any(one.role in (Role.LOSS, Role.STATE) for one in spots)

@@ -45,10 +45,12 @@ def tfdbg(
 ) -> int:
     """Write the tensors of a step under TensorFlow 1's debugger as .npy, by its own `pt` commands.
 
-    Without COMMAND the `pt` commands for the tensors in --names are printed, to be pasted into the prompt. With it
-    the program is started, and typed into its prompt are `run`, `lt` where no --names are given, each `pt` one at a
-    time, and `exit`. Its session is to be wrapped by LocalCLIDebugWrapperSession with ui_type="readline". Exit code 1:
-    a tensor was not written. `lockstep compare` takes the folder. Needs pexpect (extra `tfdbg`).
+    Without COMMAND, Lockstep prints the `pt` commands for the tensors in --names, for you to paste
+    into the prompt. With COMMAND, it starts the program and types `run`, `lt` (without --names),
+    each `pt` and `exit` into its prompt. The session must be wrapped by LocalCLIDebugWrapperSession
+    with ui_type="readline". `lockstep compare` takes the folder.
+
+    Exit code 1 if a tensor was not written. Needs pexpect (extra `tfdbg`).
 
     \b
     lockstep tfdbg --names gpu_dump > dump.txt
@@ -82,7 +84,7 @@ def _named(file: Path | None) -> list[str]:
     try:
         if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             raise UsageError(
-                f"{file}: is no file of at most {_MOST_BYTES} bytes; give what `lt > FILE` listed"
+                f"{file}: is not a file of at most {_MOST_BYTES} bytes; give what `lt > FILE` listed"
             )
         names = tensor_names(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:

@@ -48,7 +48,7 @@ class Prompt:
         self._child.close(force=True)
 
     def wait(self) -> str:
-        """What is printed until the next prompt.
+        """Return the output until the next prompt.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Prompt:
         )
 
     def ask(self, command: str) -> str:
-        """What is answered to a command."""
+        """Return the answer to a command."""
         self._child.sendline(command)
         return self.wait()
 

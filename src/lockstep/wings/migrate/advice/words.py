@@ -1,4 +1,4 @@
-"""What each piece of advice says: for which targets, why its form is faster, by which source, and how equal it is."""
+"""The words of each piece of advice: targets, reason, source, and how equal its form is."""
 
 from __future__ import annotations
 

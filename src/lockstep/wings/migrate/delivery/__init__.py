@@ -1,1 +1,1 @@
-"""What becomes of a plan: files, reports, undoing."""
+"""Carry out a plan: write files and reports, undo."""

@@ -30,7 +30,7 @@ _UNFINISHED = "unfinished"
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What undoing one run did, and how many runs are left to undo."""
+    """The result of undoing one run, and the number of runs left to undo."""
 
     restored: tuple[PurePosixPath, ...]
     removed: tuple[PurePosixPath, ...]

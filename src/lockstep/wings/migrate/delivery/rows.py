@@ -1,4 +1,4 @@
-"""What reports tell of a migration, built apart from any file format."""
+"""The rows of a migration's reports, independent of any file format."""
 
 from __future__ import annotations
 

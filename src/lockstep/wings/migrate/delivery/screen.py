@@ -24,9 +24,8 @@ from lockstep.wings.migrate.delivery.tables import api_of
 from lockstep.wings.migrate.plan import Outcome, Plan, Row
 
 FILES = 12
-GROUPS = 8
+GROUPS = 12
 ADVICE = 3
-PLACES = 4
 EXAMPLE_CHARACTERS = 48
 FAILURES = 8
 
@@ -184,29 +183,14 @@ def _add_sites(text: Text, plan: Plan, delivery: Delivery, *, show_all: bool) ->
 
 
 def _add_group(text: Text, group: Group, prefix: str, *, show_all: bool) -> None:
-    add_paragraph(text, f"{len(group.rows)} x {group.example}: {group.reason}")
-    if group.replacement:
-        add_paragraph(text, f"instead: {group.replacement}", indent="      ")
-    if show_all:
-        for row in group.rows:
-            add_line(text, f"      {prefix}{row.file}:{row.line}  {api_of(row)}")
-        return
-    places = [f"{prefix}{place}" for place in _places(group.rows)]
-    more = [f"and {len(places) - PLACES} more"] if len(places) > PLACES else []
-    add_paragraph(text, ", ".join([*places[:PLACES], *more]), indent="      ")
-
-
-def _places(rows: Sequence[Row]) -> list[str]:
-    """Each line once; the first of every file comes before the second of any."""
-    lines: dict[str, dict[int, None]] = {}
-    for row in rows:
-        lines.setdefault(row.file, {})[row.line] = None
-    ranked = [
-        (number, place, f"{file}:{line}")
-        for place, (file, found) in enumerate(lines.items())
-        for number, line in enumerate(found)
-    ]
-    return [words for *_, words in sorted(ranked)]
+    """One line a group: how many, of what, where, why, and what to use instead; every place with all of them."""
+    places = list(dict.fromkeys(f"{prefix}{row.file}:{row.line}" for row in group.rows))
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    where = "" if show_all else f" ({places[0]}{more})"
+    instead = f" -> {group.replacement}" if group.replacement else ""
+    add_paragraph(text, f"{len(group.rows)} x {group.example}: {group.reason}{instead}{where}")
+    for row in group.rows if show_all else ():
+        add_line(text, f"      {prefix}{row.file}:{row.line}  {api_of(row)}")
 
 
 def _add_rest(text: Text, groups: Sequence[Group], report: str) -> None:

@@ -1,4 +1,4 @@
-"""What a script of many processes needs at its head: who it is, how it joins the others, and how it shares samples."""
+"""The head of a script of many processes: its rank, joining the others, sharing samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script asks of its model that the wrapper does not give, and which variables look like models."""
+"""Find uses of a model that its wrapper does not offer, and variables that look like models."""
 
 from __future__ import annotations
 

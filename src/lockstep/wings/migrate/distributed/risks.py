@@ -1,4 +1,4 @@
-"""What is otherwise with many processes and is no place's own fault: listed, never changed; `risks.csv` says what."""
+"""List code that behaves differently with many processes; `risks.csv` has the words. Nothing is changed."""
 
 from __future__ import annotations
 

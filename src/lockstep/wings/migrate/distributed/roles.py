@@ -1,4 +1,4 @@
-"""What a file is in a migration from one card to many: the main script, a module of it, or neither."""
+"""The role of a file in a migration to many devices: main script, its module, or neither."""
 
 from __future__ import annotations
 

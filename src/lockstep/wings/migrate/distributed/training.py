@@ -1,4 +1,4 @@
-"""What of a main script the template needs: the training's loaders, the loops over them, and the models to wrap.
+"""Find a main script's training loaders, the loops over them, and the models to wrap.
 
 All is told by names inside one file: a loader is a `DataLoader` that one variable holds, a training loop is one over
 that name that computes gradients, and where a function has it as a parameter, every call gives it by that very name.

@@ -1,4 +1,4 @@
-"""Statements and the lines they stand on: what may be put before, behind or under a condition."""
+"""Statements and their lines: insert before, after or under a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been decided about the places of one module; a place belongs to the first rule that claims it."""
+"""Decisions about the places of one module; a place belongs to the first rule that claims it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What f-strings evaluate, with right places: before Python 3.12 `ast` gives wrong ones."""
+"""The expressions of f-strings with their right places, which `ast` gives wrong before Python 3.12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project defines itself, so that no rule takes its names for the device's."""
+"""The names that a project defines itself, so that no rule takes them for the device's."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 
 class Bound(enum.Enum):
-    """What binds a name."""
+    """The statement that binds a name."""
 
     IMPORT = "import"
     ASSIGNMENT = "assignment"

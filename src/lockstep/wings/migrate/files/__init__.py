@@ -1,1 +1,1 @@
-"""What is below a project: collecting it, and the readers of what is no Python."""
+"""Collect the files of a project, and read those that are no Python."""

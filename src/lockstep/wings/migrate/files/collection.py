@@ -56,7 +56,7 @@ SKIPPED_FOLDERS = frozenset(
 
 
 class Kind(enum.Enum):
-    """What a file is, and so who reads it."""
+    """The kind of a file, which decides its reader."""
 
     PYTHON = "python"
     NOTEBOOK = "notebook"

@@ -36,7 +36,7 @@ from lockstep.wings.migrate.plan import Mention, Outcome, Span
 
 
 class ConfigKind(enum.Enum):
-    """What a settings file is, where that tells what its values mean."""
+    """The kind of a settings file, if it decides the meaning of values."""
 
     SETTINGS = "settings"
     INI = "ini"

@@ -1,4 +1,4 @@
-"""What a notebook cell holds besides Python: `%magic`, `!command`, `name?`, and whole cells in another language.
+"""The parts of a notebook cell that are no Python: `%magic`, `!command`, `name?`, other languages.
 
 Such lines are masked, with text of the same length, so that the rest is Python with every character in its place.
 """

@@ -1,4 +1,4 @@
-"""What surrounds a script names the old device too: variables, programs, packages, and what takes their place.
+"""Variables, programs and packages around a script that name the old device, and their replacements.
 
 What they are stands in `surroundings.json`; what takes their place each target says (`MigrationTarget`), and nothing
 is said where nobody knows.

@@ -1,4 +1,4 @@
-"""What is known of TensorFlow's names on the NPU: a row of `names.csv` has a table, a name and what belongs to it."""
+"""Facts about TensorFlow's names on the NPU: a row of `names.csv` has a table, a name and its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TensorFlow a script is written for: by the names that one of the two alone has, by what a project requires."""
+"""Tell whether a script is written for TensorFlow 1 or 2: by its names, or by the project's requirements."""
 
 from __future__ import annotations
 

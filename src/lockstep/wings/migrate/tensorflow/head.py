@@ -1,4 +1,4 @@
-"""What the new text imports at the head of a module."""
+"""The imports at the head of a migrated module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does once, where it starts: give Keras a session for the NPU, or open the NPU as default device."""
+"""Insert the start of a program: a session of Keras for the NPU, or the NPU as default device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the modules of a project together."""
+"""Facts that hold for all modules of a project."""
 
 from __future__ import annotations
 

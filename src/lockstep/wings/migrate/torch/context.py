@@ -1,4 +1,4 @@
-"""What a string is used for, told by where it stands."""
+"""Tell the use of a string by its place."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _OTHER_DEVICES = frozenset({"cpu", "mps", "xpu", "npu", "hpu", "meta", "xla", "g
 
 
 class Use(enum.Enum):
-    """What a string does where it stands."""
+    """The use of a string."""
 
     VALUE = "names the device to place something on"
     TEST = "is compared with, or offered as a choice"
@@ -77,7 +77,7 @@ class Use(enum.Enum):
 
 
 def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
-    """What a string is used for."""
+    """Return the use of a string."""
     parent = scopes.parents[node]
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]

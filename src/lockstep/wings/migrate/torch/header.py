@@ -1,4 +1,4 @@
-"""What a migrated module needs at its head: imports, and for the neutral target the names that ask for the device."""
+"""The head of a migrated module: imports, and the names that ask for the device."""
 
 from __future__ import annotations
 

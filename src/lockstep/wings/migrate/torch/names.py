@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, insertion
@@ -16,6 +17,7 @@ from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _TYPE_TESTS = frozenset({"isinstance", "issubclass"})
 
 
@@ -111,12 +113,12 @@ def _through_variable(unit: Unit, node: ast.AST, entry: Entry, name: str) -> Ent
     return replace(entry, action=Action.LIST, reason=reason)
 
 
-def _device_texts(scopes: ModuleScopes, argument: ast.expr) -> list[ast.AST]:
+def _device_texts(scopes: ModuleScopes, argument: ast.expr) -> list[ast.expr]:
     """The texts of a device in an argument: its own, or that of a `torch.device` made in it."""
     if isinstance(argument, ast.Constant | ast.JoinedStr):
-        return [argument, *ast.walk(argument)]
+        return [argument]
     if isinstance(argument, ast.Call) and scopes.name(argument.func) == "torch.device":
-        return [text for inner in argument.args for text in ast.walk(inner)]
+        return [text for inner in argument.args for text in _device_texts(scopes, inner)]
     return []
 
 
@@ -192,26 +194,38 @@ class _Rewriting:
         words = f"{entry.becomes}(...){wrap}" if wrap else whole or entry.becomes
         replacement = self._readable(words)
         if entry.table != "common" and self._guard_turns_true():
-            reason += "; the guard around it is true there"
+            reason += "; its guard is true there"
         replacement = replacement if instead else ""
         self._unit.list(self._use.node, entry.rule, reason, replacement=replacement)
         if self._call is not None and self._use.name.startswith("torch.cuda"):
             # Its arguments stay with it: the old function takes no new device.
             held = [*self._call.args, *(item.value for item in self._call.keywords)]
-            texts = [text for argument in held for text in _device_texts(self._scopes, argument)]
-            self._unit.settle(texts, self._use.node)
+            for text in (one for part in held for one in _device_texts(self._scopes, part)):
+                if "cuda" in self._unit.text(text):
+                    self._unit.keep(text, entry.rule, "stays with the function that takes it")
+                self._unit.settle(ast.walk(text), self._use.node)
 
     def _guard_turns_true(self) -> bool:
         """Whether the use stands behind a question that other devices answer as CUDA does."""
         return any(
-            isinstance(above, ast.If | ast.IfExp)
-            and any(
-                self._scopes.name(inner) == "torch.cuda.is_available"
-                for inner in ast.walk(above.test)
-                if isinstance(inner, ast.Attribute | ast.Name)
-            )
-            for above in self._scopes.ancestors(self._use.node)
+            self._scopes.name(inner) == "torch.cuda.is_available"
+            for test in self._guards()
+            for inner in ast.walk(test)
+            if isinstance(inner, ast.Attribute | ast.Name)
         )
+
+    def _guards(self) -> Iterator[ast.expr]:
+        """What is asked around the use, or before it by an `if` that leaves the block."""
+        below: ast.AST = self._use.node
+        for above in self._scopes.ancestors(below):
+            if isinstance(above, ast.If | ast.IfExp):
+                yield above.test
+            block = getattr(above, "body", ())
+            if isinstance(block, list) and below in block:
+                for before in block[: block.index(below)]:
+                    if isinstance(before, ast.If) and isinstance(before.body[-1], _LEAVING):
+                        yield before.test
+            below = above
 
     def _readable(self, becomes: str) -> str:
         return self._unit.settings.readable(becomes)

@@ -52,7 +52,7 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class PythonResult:
-    """What was found in one module.
+    """The findings in one module.
 
     Parameters
     ----------

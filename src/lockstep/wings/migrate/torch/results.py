@@ -1,4 +1,4 @@
-"""What a script asks of a call's result: `torch.cuda.get_device_properties(0).major`, `x.double()`.
+"""Uses of a call's result: `torch.cuda.get_device_properties(0).major`, `x.double()`.
 
 The rows stand in the tables of names, `function().attribute` for a result, `.method()` for a method of anything.
 """

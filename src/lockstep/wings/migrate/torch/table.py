@@ -42,7 +42,7 @@ _GUARDS = ("getattr", "")
 
 
 class Action(enum.Enum):
-    """What a row does."""
+    """The action of a row."""
 
     RENAME = "rename"
     DIFFERS = "differs"

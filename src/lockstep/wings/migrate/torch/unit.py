@@ -24,7 +24,7 @@ SCRIPTED = "is inside a function that TorchScript compiles, which knows no devic
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for the whole run."""
+    """The settings of the whole run."""
 
     target: MigrationTarget
     table: Table

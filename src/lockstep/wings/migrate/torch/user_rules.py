@@ -113,7 +113,7 @@ def parse_user_rules(text: str, file: str) -> UserRules:
     except RecursionError as error:
         raise UsageError(f"{file}: is nested too deeply for a file of rules") from error
     if not isinstance(value, dict) or not isinstance(value.get("rules"), dict):
-        raise UsageError(f"{file}: is no file of rules; {_FORM}")
+        raise UsageError(f"{file}: is not a file of rules; {_FORM}")
     for where, keys, known in (("", value, ["rules"]), ("rules: ", value["rules"], [*_KEYS])):
         for key in keys:
             if key not in known:

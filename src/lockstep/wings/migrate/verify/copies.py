@@ -24,7 +24,7 @@ _LEFT_OUT = frozenset({OWN_FOLDER, "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What is copied, and where to.
+    """The files to copy, and the folder they go to.
 
     A copy repeats the whole path of what it stands for, so that `..` leads to the same things from there.
 
@@ -90,7 +90,7 @@ class Ground:
 
 @dataclass(slots=True)
 class Linked:
-    """What a copy shares with the original, with how it was before the command ran."""
+    """The files that a copy shares with the original, with their state before the command ran."""
 
     states: dict[Path, tuple[int, int]] = field(default_factory=dict)
 

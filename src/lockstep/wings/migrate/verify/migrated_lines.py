@@ -1,4 +1,4 @@
-"""What was migrated at the place where two runs part, in words."""
+"""Name the migrated lines at the place where two runs part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of running a command with the original and with the migrated files, on one screen."""
+"""Print the result of running a command with the original and the migrated files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.report.paragraphs import add_line, add_paragraph
 
 
 class Result(enum.Enum):
-    """What is known after it, each with its exit code."""
+    """The result, each with its exit code."""
 
     VERIFIED = ("VERIFIED", ExitCode.AGREES, "bold green")
     """All tensors are equal bit by bit."""
@@ -38,7 +38,7 @@ class Result(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it.
+    """The result of verifying a migration.
 
     Parameters
     ----------

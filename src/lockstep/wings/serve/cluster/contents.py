@@ -1,4 +1,4 @@
-"""What a version holds: it lies on several machines, and may be exchanged on one of them."""
+"""Compare the files of a version on several machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refuse_other(path: Path, contents: dict[str, str]) -> None:
     found = contents_of(path)
     for name, checksum in contents.items():
         if found.get(name) != checksum:
-            what = "holds something else than" if name in found else "is not there, as it is"
+            what = "holds something other than" if name in found else "is not there, as it is"
             raise UsageError(f"{path / name}: {what} where the server was begun; copy it there")
 
 

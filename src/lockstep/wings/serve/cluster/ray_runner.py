@@ -1,4 +1,4 @@
-"""A runner whose model is in the replicas of a deployment, wherever Ray has put them."""
+"""A runner that asks the replicas of a Ray deployment."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class RefusedError(Exception):
 
 
 class Replica:
-    """What Ray runs, once for each replica.
+    """The class that Ray runs, once for each replica.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ class Extent:
         return Extent(self.number // other.number, tuple(left))
 
     def without_instances(self) -> Extent | None:
-        """What the number of instances is multiplied by; None where this is no such product."""
+        """Return the factor of the number of instances; None if this is no such product."""
         rest = self.divided_by(INSTANCES)
         return None if rest is None or rest.of_instances else rest
 

@@ -41,7 +41,7 @@ def plain(numbers: Array) -> Array | None:
 
 
 def value_of(numbers: Array) -> Value:
-    """What holds these numbers."""
+    """Return a value that holds these numbers."""
     known = plain(numbers)
     below = (
         None if known is None or not known.size or known.min() < 0 else Extent(int(known.max()) + 1)

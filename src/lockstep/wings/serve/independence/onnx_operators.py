@@ -1,4 +1,4 @@
-"""What each operator of ONNX does with a batch axis, as a table.
+"""The table of ONNX operators and their effect on a batch axis.
 
 After the operator specification of ONNX (opset 7 to 25) and that of ONNX Runtime's own domain, com.microsoft.
 """

@@ -143,7 +143,7 @@ class _Flow:
         self.in_place = ""
 
     def results(self) -> list[tuple[str, Value]]:
-        """What the graph gives, by the nodes that compute it."""
+        """Return the outputs of the graph, by the nodes that compute them."""
         for node in self._module.graph.nodes:
             if node.op == "output":
                 flat = torch.utils._pytree.tree_leaves(node.args[0])

@@ -1,4 +1,4 @@
-"""What each operator of a `torch.export` program does with a batch axis, as a table.
+"""The table of operators of `torch.export` programs and their effect on a batch axis.
 
 After the schemas of torch 2.13. Operators that go element by element are not listed: torch tags them. What is in
 neither place is taken apart by torch's own decompositions.

@@ -1,4 +1,4 @@
-"""What is known of the values of a graph: where their batch axis is, and what their shape arithmetic holds."""
+"""The known facts about a graph's values: the place of their batch axis, and their shape arithmetic."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Place:
 
 
 class Content(Enum):
-    """What the numbers of a value are."""
+    """The known numbers of a value."""
 
     NUMBERS = "numbers"
     ROW_NUMBERS = "row numbers"

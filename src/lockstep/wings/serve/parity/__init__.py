@@ -1,1 +1,1 @@
-"""Whether a served model still computes what its reference does: a share of requests is run through both."""
+"""Compare a served model with its reference: a share of requests runs through both."""

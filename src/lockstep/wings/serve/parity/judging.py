@@ -1,4 +1,4 @@
-"""What a served model answered against what its reference does: rounding, or more."""
+"""Decide whether the answers of a served model and its reference differ by more than rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockstep.wings.serve.servable import Array, Arrays
 
 
 class Outcome(str, Enum):
-    """What is said of one output, and of a request by the worst of its outputs."""
+    """The result for one output, and for a request that of its worst output."""
 
     AGREE = "agree"
     OPEN = "not judged"

@@ -71,7 +71,7 @@ def quantising_node(file: Path) -> str:
 
 
 def float_values(nodes: Sequence[Any], values: Mapping[str, Array]) -> dict[str, Array]:
-    """What a quantised graph computes, as floats by the names that values have in the float graph.
+    """Return the values of a quantised graph as floats, by their names in the float graph.
 
     A value that is quantised and dequantised is what comes out of that, as its readers see it. Codes are multiplied by
     their scale. What exists as codes alone, with no scale that is known, is left out.

@@ -1,4 +1,4 @@
-"""Requests of a served model that its reference is asked too, after they were answered."""
+"""Choose requests of a served model, and ask the reference after they were answered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Taken:
 
 @dataclass(slots=True)
 class Parity:
-    """What was found of a model so far.
+    """The findings about a model so far.
 
     `counts` are requests: `answered`, of which `compared` as `agree`, `differ` and `not judged`; `skipped`, as too many
     waited; `failed`, as the reference did; `other versions` are those that another version answered, of which nothing
@@ -87,7 +87,7 @@ class Parity:
         return told | ({"reason": self.reason} if self.reason else {})
 
     def sentence(self) -> str:
-        """What was found, in words: what was looked at comes first, and of the rest nothing is said."""
+        """Return the findings in words: the compared requests first, and nothing about the others."""
         counts = self.counts
         if not counts["compared"]:
             why = self.reason or (

@@ -1,4 +1,4 @@
-"""Which reference stands behind which model, and what is told of both."""
+"""Pair served models with their references, and report on both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shadowing:
 
 
 async def begin_shadows(repository: Repository, shadowing: Shadowing) -> None:
-    """Open the references and put each behind its model.
+    """Open the references and give each its model.
 
     Raises
     ------
@@ -76,7 +76,7 @@ async def _shadow(repository: Repository, model: str, path: Path, how: Shadowing
 
 
 class ParityMetrics:
-    """What shadows found, whenever Prometheus asks; a collector of its client."""
+    """The findings of shadows, for Prometheus; a collector of its client."""
 
     def __init__(self, shadows: Mapping[str, Shadow]) -> None:
         self._shadows = shadows

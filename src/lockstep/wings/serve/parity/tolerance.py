@@ -46,12 +46,12 @@ class Tolerance:
     samples: int = 0
 
     def of(self, output: str) -> float | None:
-        """What an output's distance may be; None where nobody has said."""
+        """Return the allowed distance of an output; None if nobody has set one."""
         return self.outputs.get(output, self.each)
 
 
 def tolerance_from(text: str) -> Tolerance:
-    """What a user has written: a distance as in `0.02`, decibels as in `30dB`, or the file of a report.
+    """Return the user's tolerance: a distance as in `0.02`, decibels as in `30dB`, or the file of a report.
 
     An SQNR of d dB is a relative distance of 10^(-d/20).
 
@@ -87,7 +87,7 @@ def tolerance_from(text: str) -> Tolerance:
 
 
 def tolerance_of(file: Path) -> Tolerance | None:
-    """What `lockstep quantize` has written into a model; None where it has not made this one."""
+    """Return the tolerance that `lockstep quantize` wrote into a model; None if it did not make it."""
     if file.suffix != ".onnx":
         return None
     import onnx

@@ -1,4 +1,4 @@
-"""The JSON of requests and responses, with tensors in it or as raw bytes behind it."""
+"""The JSON of requests and responses, with tensors in it or as raw bytes after it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def parts_of(body: bytes, length: str | None) -> tuple[memoryview, memoryview]:
-    """The JSON of a request, and the bytes of tensors behind it."""
+    """Return the JSON of a request, and the bytes of tensors after it."""
     whole = memoryview(body)
     if length is None:
         return whole, memoryview(b"")
@@ -156,7 +156,7 @@ def raw_names(told: dict[str, Any], names: Mapping[str, Any]) -> set[str]:
 def written(
     answer: dict[str, Any], outputs: Mapping[str, Array], raw_ones: set[str]
 ) -> tuple[bytes, list[bytes]]:
-    """A response as its JSON and the bytes behind it."""
+    """Return a response as its JSON and the bytes after it."""
     entries, raw = [], []
     for name, value in outputs.items():
         entry: dict[str, Any] = {
@@ -210,7 +210,7 @@ def octets(parts: bytes | memoryview | list[bytes]) -> Array:
 def _objects(told: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found = told.get(name, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RequestError(f"{name} is no list of objects")
+        raise RequestError(f"{name} is not a list of objects")
     return found
 
 

@@ -1,5 +1,5 @@
-"""HTTP of clients that uvicorn itself does not see to: a head that comes slowly or without an end, a client that has
-sent all and reads on, one that has left."""
+"""An HTTP connection for clients that uvicorn does not handle: a slow or endless head, a client that has sent its
+request and closed its sending side, a client that has left."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _WAITING = 256
 
 @dataclass(frozen=True, slots=True)
 class BodySource(Source):
-    """What a process opens that reads and writes bodies."""
+    """Starts the process that reads and writes large bodies."""
 
     kind: ClassVar[str] = "bodies"
 

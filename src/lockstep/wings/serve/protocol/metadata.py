@@ -1,4 +1,4 @@
-"""What the server and its models say of themselves, in both transports."""
+"""The metadata of the server and its models, in both transports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXTENSIONS = ["binary_tensor_data", "model_repository"]
 
 
 def properties_told(signature: Signature) -> dict[str, str]:
-    """What else is told of a model: whether requests are run together, and how that is known."""
+    """Return further properties of a model: whether requests run together, and the reason."""
     return {"batching": signature.batching}
 
 

@@ -1,4 +1,4 @@
-"""A request whatever it came by, and what it is answered with."""
+"""A request and its answer, the same for both transports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InferRequest:
 
 @dataclass(slots=True)
 class InferResponse:
-    """What comes back, with the names of the outputs that hold NaN."""
+    """The answer to a request, with the names of outputs that hold NaN."""
 
     version: Version
     id: str

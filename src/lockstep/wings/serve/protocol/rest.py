@@ -1,4 +1,4 @@
-"""The protocol over HTTP: JSON, with tensors as raw bytes behind it where they are asked for so."""
+"""The protocol over HTTP: JSON, with tensors as raw bytes after it if the client asks for that."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """What the protocol calls an element type."""
+    """Return the protocol's name of an element type."""
     return _NAMES[dtype]
 
 

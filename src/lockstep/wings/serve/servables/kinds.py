@@ -1,4 +1,4 @@
-"""Which file is opened by what."""
+"""Choose the class that opens a file, by its suffix."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class OnnxServable:
         self._texts = [one.name for one in self.signature.outputs if one.dtype == BYTES]
 
     def switch(self) -> Any:
-        """What ends a run that it is given to, from another thread: its `terminate`; None of an accelerator."""
+        """Return an object that ends a run from another thread by `terminate`; None for an accelerator."""
         import onnxruntime
 
         return onnxruntime.RunOptions() if self._device == "cpu" else None

@@ -19,7 +19,7 @@ from lockstep.wings.serve.servable import Array, Arrays
 
 
 def program_calls(path: Path, inputs: Arrays) -> Iterator[ReadCall]:
-    """What the program holds, a call for each module, and then each of its operators.
+    """Return the calls of a program: one for each module, then one for each of its operators.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What torch writes: a program of `torch.export` (.pt2) and a module of TorchScript (.pt, .ts)."""
+"""Open files of torch: a program of `torch.export` (.pt2) and a module of TorchScript (.pt, .ts)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page asks of a graph, part by part: boxes in sight, lines of the tree, a node's tensors, what comes next."""
+"""Answer a page's questions about a graph: visible boxes, lines of the tree, a node's tensors, the next one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def opened_nodes(text: str, most: int) -> frozenset[int]:
 
 
 def first_view(graph: UnionGraph) -> dict[str, Any]:
-    """What is opened and chosen at first: the way to the first origin, else the outermost modules."""
+    """Return the first view: the way to the first origin opened, else the outermost modules."""
     if graph.origins:
         node = graph.origins[0]
         return {"open": graph.around(node), "node": node, "count": len(graph)}
@@ -155,7 +155,7 @@ def tree_lines(laid_out: LaidOut, opened: frozenset[int], first: int, count: int
 
 
 def next_difference(graph: UnionGraph, node: int, direction: int) -> dict[str, Any]:
-    """The nearest call behind or before a node, in order of time, of which a tensor differs beyond noise."""
+    """Return the nearest call before or after a node with a tensor that differs beyond noise."""
     at = node + direction
     while 0 <= at < len(graph):
         if graph.own_kind[at] >= 0 and graph.own_kind[at] not in _QUIET and not graph.children[at]:

@@ -1,4 +1,4 @@
-"""The graph of one step, of its calls as they were aligned and of what the comparison says of their tensors."""
+"""Build the graph of one step from its aligned calls and the comparison of their tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TAKEN = {
     Role.PARAM_GRAD: UPDATE,
 }  # fmt: skip
 _GROUPS = {
-    CallKind.DATA: "batch", CallKind.INIT: "parameters as they were made", CallKind.LOSS: "loss",
+    CallKind.DATA: "batch", CallKind.INIT: "initial parameters", CallKind.LOSS: "loss",
     CallKind.GRADIENT: "gradients of parameters", CallKind.OPTIMIZER: "optimizer",
 }  # fmt: skip
 _PLACES = {kind.name: place for place, kind in enumerate(KINDS)}
@@ -42,7 +42,7 @@ Said = Mapping[Key, tuple[str, Finding]]
 
 
 def key_of(pair: Pair) -> Key:
-    """What tells a pair from all others of its rank."""
+    """Return the key of a pair among all others of its rank."""
     return pair.reference is None, pair.present.sequence
 
 
@@ -164,7 +164,7 @@ def _pairs_of(step: AlignedStep, nodes: Mapping[int, int]) -> dict[int, list[Pai
 
 
 def tensor_row(pair: Pair, kind: str, finding: Finding | None) -> dict[str, Any]:
-    """What a page shows of a pair of tensors; None for what is not known."""
+    """Return a page's row for a pair of tensors; None for unknown values."""
     metrics = None if finding is None else finding.metrics
     return {
         "tensor": tensor_role(pair.present),

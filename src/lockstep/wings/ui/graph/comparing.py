@@ -1,4 +1,4 @@
-"""A process that compares two recordings, and then makes the graph of each step that it is asked for.
+"""A process that compares two recordings, then makes the graph of each requested step.
 
 `python -m lockstep.wings.ui.graph.comparing REFERENCE CANDIDATE FOLDER` writes a line of JSON for whatever happens; it
 takes a line with a rank, a tab and a step for a graph to make, and ends with its input.

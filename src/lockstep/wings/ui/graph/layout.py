@@ -1,4 +1,4 @@
-"""Where the boxes of a graph stand: layers along the flow, a box around what a node holds where that is opened.
+"""Place the boxes of a graph: layers along the flow, a box around an opened module.
 
 Both runs share the places, so that partners stand on one level. The time it takes grows with nodes and edges alone:
 a layer is one more than that of the latest maker among the siblings (longest path; Sugiyama, Tagawa and Toda 1981),

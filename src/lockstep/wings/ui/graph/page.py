@@ -1,4 +1,4 @@
-"""The page of a graph: the frame of it, which its script fills from what the server answers."""
+"""The page of a graph: its frame, which a script fills with the server's answers."""
 
 from __future__ import annotations
 

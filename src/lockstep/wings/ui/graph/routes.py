@@ -1,4 +1,4 @@
-"""The addresses below `/compare/REFERENCE/RUN`: the page of the graph, and what it asks for as JSON."""
+"""The addresses below `/compare/REFERENCE/RUN`: the page of the graph and its JSON."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class UnionGraph:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What is known of the tensors of every node, kept apart as it is asked for one node at a time.
+    """The facts about every node's tensors, kept apart because a page asks for one node at a time.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Tensors:
 
 
 def write_graph(graph: UnionGraph, tensors: Tensors, path: Path) -> None:
-    """Write both; the second one beside the first, with `.tensors` behind its name."""
+    """Write both files; the second one has `.tensors` after its name."""
     for value, at in ((asdict(graph), path), (asdict(tensors), _beside(path))):
         with replacing(at) as aside:
             aside.write_bytes(zlib.compress(json.dumps(value, allow_nan=False).encode(), 1))

@@ -1,4 +1,4 @@
-"""Rules: what a step's numbers are held against. One file each; its docstring has formula, source, cause and cure.
+"""The rules for the numbers of a step. One file each; its docstring has formula, source, cause and cure.
 
 A rule is a plain function: it is given a step, and gives what it finds. Its settings are its keyword arguments.
 """
@@ -114,7 +114,7 @@ def needs_finiteness_alone(rules: Iterable[Rule]) -> bool:
 
 
 def name_of(rule: Rule) -> str:
-    """What a rule is called: `dead-relu`.
+    """Return the name of a rule: `dead-relu`.
 
     >>> name_of(dead_relu)
     'dead-relu'

@@ -1,4 +1,4 @@
-"""A batch in which nothing differs."""
+"""Rule: a batch in which nothing differs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def batch_constant(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The model's input holds the same number everywhere.
 
-    Formula: minimum = maximum of the first tensor that each outermost module is given, where it comes from outside and
-    has two elements or more, in `steps` watched steps in a row, while nothing else from outside differs except targets
-    of a loss. So masks, a first state of zeros and tokens to start with may be constant.
+    Formula: minimum = maximum of the first tensor that each outermost module gets from outside, of two elements or
+    more, in `steps` watched steps in a row, while nothing else from outside differs except targets of a loss. So masks
+    and a first state of zeros may be constant.
 
     Usual cause: a reader that gives zeros for files that it cannot read, pixels that are scaled twice and rounded, a
     buffer that is never filled.

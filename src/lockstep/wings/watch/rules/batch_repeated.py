@@ -20,10 +20,9 @@ def batch_repeated(
     """The same batch comes several times in a row, where batches differed before.
 
     Formula: all tensors of two elements or more that enter the step are to the last bit those of the watched step
-    before, in so many steps with the same ones, after `others` changes of the batch and more than twice as long as any
-    batch stayed before. Training on all data at once repeats from the start, and several passes over a batch (as in
-    PPO) repeat all along: neither is told. It is a note where one batch alone came in the first `from_start` watched
-    steps, and every data loader that was iterated has more samples than it puts into a batch: a model may be meant to
+    before, in `steps` steps, after `others` changes of the batch and more than twice as long as any batch stayed
+    before. Training on all data at once, or several passes over a batch (PPO), does not count. It is a note if one
+    batch alone came in the first `from_start` watched steps although every loader has more samples: you may mean to
     learn one batch by heart.
 
     Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs

@@ -12,9 +12,9 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def constant_weights(step: ObservedStep) -> Iterator[Hit]:
     """All elements of a weight start with the same number, so that all its units learn the same.
 
-    Formula: minimum = maximum != 0 before the first step, of a parameter with two axes of two or more, that is trained
-    and that an operator multiplies with in sums (linear, convolution, matmul). Scales that start at 1 are multiplied
-    with element by element, and weights that start at zero (LoRA's B, a last layer) learn beside others that do not.
+    Formula: minimum = maximum != 0 before the first step, of a trained parameter with two axes of two or more that an
+    operator multiplies with in sums (linear, convolution, matmul). Scales that start at 1 and weights that start at
+    zero (LoRA's B) do not count.
 
     Usual cause: `constant_` or `ones_` on a weight, an initialisation that was replaced by a placeholder, a checkpoint
     that was not loaded.

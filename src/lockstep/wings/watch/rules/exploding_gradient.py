@@ -13,9 +13,8 @@ def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hi
     """A weight's gradient is larger than the weight and its loss account for, by orders of magnitude.
 
     Formula: |g| / (|w| max(1, sqrt|L|)) > limit in Euclidean norms, for parameters of two axes or more that are not
-    zero; L is the step's loss, both without a scaler's factor. As a ratio it does not depend on how large the model
-    is; and the gradient of a mean of squares is proportional to the root of that, so that it does not depend on the
-    unit of the targets either: those in the ten thousands, say, have gradients of that size from the first step on.
+    zero; L is the step's loss, both without a scaler's factor. The ratio depends neither on the size of the model nor,
+    for a mean of squares, on the unit of the targets.
 
     Usual cause: a recurrent net over long sequences, weights that start too large, a learning rate that has thrown
     the weights off, a loss that is summed rather than averaged.

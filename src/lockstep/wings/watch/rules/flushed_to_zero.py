@@ -20,7 +20,7 @@ def flushed_to_zero(
     """A visible conversion to float16, bfloat16 or float8 turns most of a tensor into zero, forward or backward.
 
     Formula: (zeros after - zeros before) / non-zeros before >= share, and the lost part counts: sqrt(lost) * half of
-    the smallest positive number >= weight * norm before. So the tail of a softmax is none. The backward of a
+    the smallest positive number >= weight * norm before. The tail of a softmax does not count. The backward of a
     conversion to a wider dtype is one to a narrower. Conversions by autocast inside of operators are not seen.
 
     Usual cause: gradients in float16 without a loss scale, or with one that has fallen; float8 without a scale.

@@ -17,8 +17,8 @@ def gradient_norm_spike(
     """The norm of all gradients is far above that of the steps before.
 
     Formula: n > factor * m, n > 2 * maximum and log(n / m) > ratio * s', where m is the median of the last `window`
-    watched steps and s' the spread of their logarithms (as for `loss-spike`), once there are as many; and n is above
-    the largest of the first ones. It is taken before clipping and without a scaler's factor.
+    watched steps and s' the spread of their logarithms (as for `loss-spike`); and n is above the largest of the first
+    ones. It is taken before clipping and without a scaler's factor.
 
     Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
 

@@ -21,21 +21,19 @@ _SEEN = 3000
 def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """The targets of a loss are the same in every step, while the batch is not.
 
-    Formula: all labels of a step hold one number everywhere, the same one in `steps` watched steps in a row, and the
-    scores come out of weights of the model; or they are, to the last bit, those of the watched step before, in so many
-    in a row, while the model gets a different batch: its mean moves, on average over these steps, by more than 0.4 of
-    the standard error by which the means of two independent batches are apart. Labels come from outside and go into a
-    loss as its target, with an extent of two or more along the batch. Of a loss with two classes the other one may be
-    rare: until 3000 labels were seen, one number everywhere is a note. Not counted are 0, 1, 2 ... n - 1 and, for one
-    number, scores that are put together from others: so it is in contrastive losses.
+    Formula: all labels of a step hold one number, the same in `steps` watched steps in a row, and the scores come out
+    of weights of the model; or they are, to the last bit, those of the watched step before, while the model gets a
+    different batch (its mean moves by more than 0.4 of the standard error of two independent batches). With two classes
+    it is a note until 3000 labels were seen. Not counted: 0, 1, 2 ... n - 1, and scores that are put together from
+    others, as in contrastive losses.
 
     Usual cause: a reader that gives one column for all, labels that are read once before the loop, a wrong index.
 
     Cure: look at a batch as your loader gives it; `lockstep report` shows it.
 
     Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is Lockstep's.
-    After 3000 labels without it a class is rarer than one in a thousand, with 95 % confidence: the rule of three,
-    Hanley and Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249 (1983).
+    3000 labels: the rule of three, Hanley and Lippman-Hand, JAMA 249 (1983): a class is then rarer than one in a
+    thousand, with 95 % confidence.
     """
     labels = list(_labels(step))
     values = {_only_value(one) for _, one in labels}

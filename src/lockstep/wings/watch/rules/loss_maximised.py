@@ -18,11 +18,10 @@ _NEWEST = 5
 def loss_maximised(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """The training makes its cross entropy larger, and it is worse than guessing by now.
 
-    Formula: in so many watched steps in a row the gradient that comes back to every cross entropy of the step is
-    negative, or positive where the optimizer maximises; and the median of its last five means is above that of its
-    first five and above ln C, what a guess among C classes costs. A term that is maximised beside others or in
-    turns, as of an adversary, has steps or losses with the opposite sign; the entropy of actions that a policy
-    draws stays below ln C.
+    Formula: in `steps` watched steps in a row the gradient that comes back to every cross entropy is negative, or
+    positive where the optimizer maximises; and the median of its last five means is above that of its first five and
+    above ln C, the cost of a guess among C classes. A term that is maximised beside others or in turns, as of an
+    adversary, does not count.
 
     Usual cause: a minus in front of the loss, or a log-likelihood's minus twice, `maximize=True`.
 

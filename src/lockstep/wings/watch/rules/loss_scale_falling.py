@@ -13,10 +13,9 @@ def loss_scale_falling(
 ) -> Iterator[Hit]:
     """A gradient scaler's factor falls again and again, or to 1.
 
-    Formula: it has fallen in `falls` of the last `window` watched steps, not counted those before the first step that
-    was not skipped; or it is at most `least` and was above. Skips at the start are how a scaler finds its factor, and
-    one now and then is how it tries a larger one. The first fall below every factor that has worked is told at once, as
-    a note. Each is told with the first operator out of which an inf or a NaN came in the step that was skipped.
+    Formula: it has fallen in `falls` of the last `window` watched steps, counted from the first step that was not
+    skipped; or it is at most `least` and was above. The first fall below every factor that has worked is a note. Each
+    hit names the first operator that made an inf or a NaN in the skipped step.
 
     Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, a learning rate
     that has thrown the weights off.

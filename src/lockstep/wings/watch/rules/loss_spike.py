@@ -23,10 +23,9 @@ def loss_spike(
     """The loss is far above that of the steps before.
 
     Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s', l > l0 / 2 and l - m > 2 * (l' - m),
-    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians
-    of deviations, times 1.4826), once there are as many, l' their largest and l0 the largest of the first ten. A small
-    loss late in training jumps by factors from batch to batch; s' and l0 allow for that. If it jumps now and then, one
-    more jump is none; l' allows for that.
+    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians of
+    deviations, times 1.4826), l' their largest and l0 the largest of the first ten. s', l0 and l' allow for small
+    losses late in training, which jump from batch to batch.
 
     Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
     lost at a restart.

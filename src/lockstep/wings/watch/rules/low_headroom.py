@@ -22,8 +22,8 @@ def low_headroom(
     """A result of forward in float16 comes within a factor of two of overflowing.
 
     Formula: log2(largest finite number / max |y|) < binades, where no input and no number among the arguments is as
-    large. A mask of your script does not count, nor the loss times a gradient scaler's factor, which is meant to come
-    close. Float8 is held against `float8_binades`, if that is set: a scale is chosen so that it is filled.
+    large. A mask does not count, nor the loss times a gradient scaler's factor. Float8 is compared with
+    `float8_binades`, if that is set.
 
     Usual cause: attention scores that are not divided by the root of their width, residuals that add up, activations
     that grow with a learning rate that is too large.

@@ -12,10 +12,9 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
     """An optimizer holds a parameter that wants a gradient and gets none.
 
     Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in `steps` watched steps
-    in a row. A parameter that you freeze by `requires_grad_(False)` does not count, even if an optimizer holds it. One
-    of several like it (names that differ in a number), of which some got a gradient in some of the steps and not in
-    others, is a note: a router may pass it by. So are parameters without a known name: they may be frozen, as no module
-    that holds them was called where gradients are taken.
+    in a row. A parameter that you freeze by `requires_grad_(False)` does not count. It is a note for one of several
+    with names that differ in a number alone, if some got a gradient (a router may pass it by), and for parameters
+    without a known name.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
     replaced after the optimizer was made.

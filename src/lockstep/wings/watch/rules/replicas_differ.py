@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lockstep.core.records import PART_OF
+from lockstep.core.content_notes import NoteKind
 from lockstep.wings.watch.observed import ALL_RANKS, Hit, ObservedStep, Update
 
 _STATES = ("replicas-differ", "states of ranks")
@@ -26,8 +26,8 @@ def replicas_differ(step: ObservedStep) -> Iterator[Hit]:
     """A parameter that was the same on all ranks is not any more.
 
     Formula: the digests of a parameter after its update differ between ranks of one step, where in an earlier watched
-    step the parameter, a gradient that was not zero and their result were the same on all. So parts of a parameter
-    (FSDP, tensor parallelism) and trainings that are independent never fire: their gradients differ.
+    step the parameter, its gradient and their result were the same on all. So parts of a parameter (FSDP, tensor
+    parallelism) never fire.
 
     Usual cause: a gradient that is not reduced in some steps (`no_sync`, a parameter that is made late), an update or a
     clipping that depends on the rank, a scaler that skips on one rank only, a broken device.
@@ -70,7 +70,9 @@ def _states(step: ObservedStep) -> dict[str, _State]:
 
 def _state(update: Update) -> _State | None:
     before, gradient, after = update.before, update.gradient, update.after
-    if before is None or gradient is None or after is None or PART_OF.match(after.content.note):
+    if before is None or gradient is None or after is None:
+        return None
+    if after.content.told.kind is NoteKind.PART:
         return None
     if not (before.digest and gradient.digest and after.digest) or not update.has_gradient:
         return None

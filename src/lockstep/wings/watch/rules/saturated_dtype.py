@@ -19,7 +19,7 @@ def saturated_dtype(step: ObservedStep) -> Iterator[Hit]:
     """An operator gives the largest finite number of its dtype, which none of its inputs had.
 
     Formula: max |y| = largest finite number of y's dtype, inputs and y are finite, and neither an input nor a number
-    among the arguments rounds to it. So a mask of `finfo.min` is none, nor a tensor that was scaled to fill float8.
+    among the arguments rounds to it. A mask of `finfo.min` does not count, nor a tensor scaled to fill float8.
 
     Usual cause: hardware that saturates where others overflow to inf, a conversion to float8 without a scale, a value
     that is clamped where NaN or inf should have been looked for.

@@ -19,9 +19,8 @@ def saturated_sigmoid(step: ObservedStep, *, slope: float = 0.005, steps: int = 
 
     Cure: normalise your inputs, start with smaller weights, a smaller learning rate; ReLU or GELU inside of a net.
 
-    Source: MindInsight's debugger, watchpoint "activation range" for sigmoid, |x| > 16.2: there the slope is
-    exp(-16.2), which is 9e-8, as that of tanh at 8.8. A mean slope of 0.005 is a fiftieth of the largest, as for
-    `saturated-tanh`.
+    Source: MindInsight's debugger, watchpoint "activation range" for sigmoid, |x| > 16.2: there the slope is 9e-8. A
+    mean slope of 0.005 is a fiftieth of the largest, as for `saturated-tanh`.
     """
     for call, record in activations(step, "sigmoid"):
         both = mean_and_mean_square(record)

@@ -1,4 +1,4 @@
-"""Where what goes into a loss was made, told by the tensors that calls hand on."""
+"""Find the operator that made the input of a loss."""
 
 from __future__ import annotations
 

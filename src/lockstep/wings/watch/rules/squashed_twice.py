@@ -19,9 +19,9 @@ _SQUASHED_BY = {
 def squashed_twice(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A loss takes scores, or their logarithms, and is given probabilities.
 
-    Formula: what goes into a cross entropy or a negative log-likelihood is, but for its shape or dtype, the result of
-    a softmax, or what goes into a binary cross entropy with logits that of a sigmoid, in so many watched steps in a
-    row, where a gradient comes back. The loss of the surest answer is far from zero then, and gradients are small.
+    Formula: the input of a cross entropy or a negative log-likelihood is the result of a softmax (in any shape or
+    dtype), or that of a binary cross entropy with logits the result of a sigmoid, in `steps` watched steps in a row,
+    where a gradient comes back.
 
     Usual cause: a softmax or sigmoid at the end of a network whose loss has one inside.
 

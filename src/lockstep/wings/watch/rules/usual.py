@@ -1,4 +1,4 @@
-"""What a number has been over the last steps, so that one far above it can be told."""
+"""The usual size of a number over the last steps, to tell one that is far above it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Usual:
 
 
 def usual(numbers: Sequence[float]) -> Usual:
-    """What numbers usually are, told by medians, so that one that is far off counts for nothing.
+    """Return the usual size of numbers, by medians, so that one far off counts for nothing.
 
     >>> usual([2.0, 2.0, 2.0, 100.0])
     Usual(median=2.0, spread=0.0, ratio=0.0)

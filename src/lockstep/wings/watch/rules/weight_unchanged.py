@@ -22,12 +22,10 @@ def weight_unchanged(
     """A parameter is held by an optimizer, gets a gradient, and stays the same.
 
     Formula: w' = w to the last bit in `steps` watched steps in a row, or |w' - w| <= absolute * sqrt(n) + relative *
-    |w| in Euclidean norms - which holds wherever it holds of each element - in `steps_if_any`, with a gradient that is
-    not zero. Not counted are steps that a scaler skips, learning rates of zero, gradients of less than a thousandth of
-    their earlier size, as where the training has converged, or of less than 1e-5 of the largest of the step (root mean
-    squares), as of the bias of an attention's keys, which is but rounding. Small changes count of two axes or more and
-    at the full learning rate only, neither while it rises nor while it falls. Scales and biases (one axis) in half
-    precision do not count: a scale of 1 stands still in bfloat16 under most learning rates, in sound trainings too.
+    |w| in Euclidean norms in `steps_if_any`, with a gradient that is not zero. Not counted: steps that a scaler skips,
+    learning rates of zero, gradients below a thousandth of their earlier size or below 1e-5 of the step's largest (root
+    mean squares). Small changes count for two axes or more and at the full learning rate only. Scales and biases in
+    half precision do not count: a scale of 1 stands still in bfloat16 under most learning rates.
 
     Usual cause: a learning rate that the dtype swallows (bf16 weights), one that is zero for this group, an optimizer
     that holds a copy of the parameter.

@@ -17,9 +17,9 @@ _STARTS = (
 def weights_replaced(step: ObservedStep, *, steps: int = 5, returns: int = 3) -> Iterator[Hit]:
     """All weights are others at the start of a step than the optimizer left them, and were not before.
 
-    Formula: the digest of every parameter that is updated differs from the one after its update in the watched step
-    right before, after so many watched steps in which none did; or all of them are, to the last bit, as they were when
-    an earlier step began, and have come back to it `returns` times. It is a note: a restored checkpoint may be meant.
+    Formula: the digest of every updated parameter differs from the one after its update in the step before, after
+    `steps` watched steps in which none did; or all weights are, to the last bit, those of an earlier step, and have
+    come back to it `returns` times. It is a note: you may mean to restore a checkpoint.
 
     Usual cause: averaged weights (EMA, SWA) that were swapped in for an evaluation and not swapped back, a checkpoint
     that was loaded, again and again where what the training learned was never saved, weights that a hook clips.

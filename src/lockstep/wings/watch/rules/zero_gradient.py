@@ -17,10 +17,9 @@ def zero_gradient(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """Every element of a parameter's gradient is zero.
 
     Formula: all elements 0 in `steps` watched steps in a row, while the loss is above a thousandth of its first value.
-    Not counted are parameters whose gradient is zero by construction: a bias at whose result gradients arrive that
-    cancel (the last one of a critic that is to tell two means apart), one that got no elements, and one of several
-    branches with one input, names alike but for a number, of which others get a gradient (experts that a router passes
-    by).
+    Not counted: a bias at whose result gradients cancel (the last one of a critic), a parameter without elements, and
+    one of several branches with names that differ in a number alone, of which others get a gradient (experts that a
+    router passes by).
 
     Usual cause: dead ReLUs after it, a product with zero, an argmax or a rounding in the way, fp16 gradients that are
     flushed to zero.

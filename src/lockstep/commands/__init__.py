@@ -1,0 +1,1 @@
+"""Command lines of Lockstep that a report or a message gives you to type; no other package below the CLI writes any."""

@@ -1,0 +1,320 @@
+"""The one command that leads on from a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
+from lockstep.core.errors import RecordingError
+from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
+from lockstep.locate.causes.explained_origins import made_by
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
+from lockstep.store.reader import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How two recordings were compared.
+
+    Parameters
+    ----------
+    options
+        Options of `compare` that comparing others of the same two trainings takes too, such as a mapping.
+    by_default
+        Whether comparing without options finds the same, as `replay` does.
+    is_golden
+        Whether the code that made the reference is likely another than what is here, so that only the candidate can be
+        recorded again.
+    """
+
+    options: tuple[str, ...] = ()
+    by_default: bool = True
+    is_golden: bool = False
+
+
+def what_next(
+    comparison: Comparison, reference: Recording, candidate: Recording, manner: Manner
+) -> WhatNext:
+    """Return the command to type after a comparison, and its purpose."""
+    asked = _Asked(reference, candidate, manner)
+    if comparison.origins:
+        return asked.after_origin(comparison.origins[0])
+    if comparison.uniform:
+        return asked.after_uniform(comparison)
+    if comparison.crashes and comparison.not_compared == comparison.crashes:
+        return asked.after_agreement(comparison)
+    if comparison.ends is not None and comparison.ends.course is Course.APART:
+        return asked.after_parting(comparison.ends, comparison.steps)
+    if comparison.verdict is Verdict.INCOMPARABLE:
+        return asked.after_nothing(comparison)
+    return asked.after_agreement(comparison)
+
+
+def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> WhatNext:
+    """Return the command that leads on at one of several origins; it names the site."""
+    return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
+
+
+def made_at(
+    origin: Origin, reference: Recording, candidate: Recording
+) -> tuple[Call | None, Call | None]:
+    """The operator or update of each run that gave what an origin is about; None where there is none."""
+    pair = origin.finding.pair
+    return (
+        _made(origin, reference, pair.reference),
+        _made(origin, candidate, pair.candidate),
+    )
+
+
+def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call | None:
+    if record is None or origin.phase in (Phase.INIT, Phase.DATA):
+        return None
+    try:
+        if record.role in _MADE:
+            return made_by(run, record, origin.op)[1]
+        return _update_of(run, record) or _maker_of(run, record)
+    except RecordingError:  # damaged there: the verdict stands without
+        return None
+
+
+def _update_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The update that a tensor enters, where one is named for its settings."""
+    for call in run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ():
+        if call.kind is CallKind.OPTIMIZER and any(
+            own is record or own == record for own in call.records
+        ):
+            return call
+    return None
+
+
+def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The last operator before a tensor is used that gave it; None for what no recorded call gave as it is."""
+    roles = {Role.INPUT: FORWARD, Role.GRAD_OUTPUT: BACKWARD}.get(record.role, ())
+    makers = [
+        (own.sequence, call)
+        for call in (run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ())
+        if call.kind is CallKind.OPERATOR
+        for own in call.with_role(*roles)
+        if own.content.id == record.content.id and own.sequence < record.sequence
+    ]
+    return max(makers, key=itemgetter(0))[1] if makers else None
+
+
+_LOOK = "show what was recorded there"
+
+_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The two recordings and how they were compared."""
+
+    reference: Recording
+    candidate: Recording
+    manner: Manner
+
+    @property
+    def both(self) -> tuple[Recording, Recording]:
+        return self.reference, self.candidate
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether an operator cannot be recorded for being run again."""
+        return any(run.is_of_another_tool or run.other_framework for run in self.both)
+
+    def after_origin(self, origin: Origin) -> WhatNext:
+        pair = origin.finding.pair
+        records = [
+            (run, record)
+            for run, record in zip(self.both, (pair.reference, pair.candidate), strict=True)
+            if record is not None
+        ]
+        foreign = self._is_foreign
+        if (
+            origin.kind is Kind.RANDOM
+            and not self.manner.is_golden
+            and not any(foreign or run.manifest.options.seed is not None for run in self.both)
+        ):
+            return self._with_seed()
+        if origin.kind is Kind.RECOMPUTED:  # both times of it stand there
+            return self._at_site(records)
+        if not origin.op:  # of no call: what the process holds
+            return self._what_they_hold()
+        if len(records) == 1:  # what one of them never did cannot be run again
+            return self._at_lone_site(*records[0])
+        calls = [call for call in made_at(origin, *self.both) if call is not None]
+        if not calls:
+            return self._at_site(records)
+        if all(map(is_whole, calls)) and not any(run.other_framework for run in self.both):
+            site = (
+                ()
+                if self.manner.by_default
+                else ("--only", calls[-1].site, "--steps", calls[-1].step)
+            )
+            return WhatNext(
+                "run it again, alone, on its recorded inputs",
+                command_line("replay", *self._paths, *site),
+            )
+        if foreign:
+            return self._at_site(records)
+        recorded = [
+            record_again(
+                run,
+                only=_sites_of(record, calls),
+                steps=_with_the_one_before(record.step),
+            )
+            for run, record in records
+        ]
+        return self._recorded("record it with whole tensors, and run it again, alone", recorded)
+
+    def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
+        lines = [
+            command_line("show", run.path, record.site, "--steps", record.step)
+            for run, record in records
+        ]
+        return WhatNext(_LOOK, " && ".join(lines))
+
+    def _at_lone_site(self, run: Recording, record: TensorRecord) -> WhatNext:
+        """A tensor that one run alone has, and what the other recorded of the same module in that step."""
+        lines = [command_line("show", run.path, record.site, "--steps", record.step)]
+        other = self.reference if run is self.candidate else self.candidate
+        if record.site.module and _has_module(other, record):
+            lines.append(
+                command_line("show", other.path, record.site.module, "--steps", record.step)
+            )
+        return WhatNext(_LOOK, " && ".join(lines))
+
+    def after_uniform(self, comparison: Comparison) -> WhatNext:
+        whole = all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both)
+        if whole and not any(run.other_framework for run in self.both):
+            return WhatNext("run one of them again, alone", command_line("replay", *self._paths))
+        if self._is_foreign:
+            return self._what_they_hold()
+        member = comparison.uniform[0].members[0]
+        only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
+        recorded = [record_again(run, only=only, steps=step) for run in self.both]
+        return self._recorded("record one of them with whole tensors, and run it again", recorded)
+
+    def after_parting(self, ends: Ends, compared: Sequence[int]) -> WhatNext:
+        """Where the recorded steps are equal and what follows is not: the steps in which the two part.
+
+        Where no loss tells these, they may part behind the last update, which is seen at their end alone.
+        """
+        first, behind = ends.steps_to_record or (0, 0)
+        if self.manner.is_golden or set(range(first, behind)) <= set(compared):
+            return self._what_they_hold()
+        recorded = [
+            record_again(
+                run,
+                steps=f"{first}:{behind}",
+                save=run.manifest.options.save,
+                word=f"step-{behind - 1}",
+                exit_after=ends.parted_at is not None,
+            )
+            for run in self.both
+        ]
+        return self._recorded("see where the runs part", recorded, verb="compare")
+
+    def after_nothing(self, comparison: Comparison) -> WhatNext:
+        """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
+        if comparison.compared:
+            line = command_line("compare", *self._paths, *self.manner.options, "--all")
+            return WhatNext("see what could be judged and what could not", line)
+        return self._what_they_hold()
+
+    def _what_they_hold(self) -> WhatNext:
+        lines = [command_line("show", path) for path in dict.fromkeys(self._paths)]
+        return WhatNext("see what each recording holds", " && ".join(lines))
+
+    def after_agreement(self, comparison: Comparison) -> WhatNext:
+        """Later steps, where there were some; else what a recording could not see."""
+        trained = min((count for count in comparison.trained if count is not None), default=0)
+        later = sorted({trained // 2, trained - 1} - set(comparison.steps))
+        optimizers = all(  # updates by hand are seen from the first step on alone
+            rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
+        )
+        seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
+        leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
+        if trained > len(comparison.steps) and leads_on:
+            steps = ",".join(map(str, later))
+            recorded = [
+                record_again(run, steps=steps, save=run.manifest.options.save, word="later")
+                for run in self.both
+            ]
+            return self._recorded("compare later steps", recorded, verb="compare")
+        return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
+
+    def _with_seed(self) -> WhatNext:
+        recorded = [
+            record_again(run, steps=options.steps, save=options.save, seed=0, word="seeded")
+            for run in self.both
+            for options in (run.manifest.options,)
+        ]
+        return self._recorded("give both the same random numbers", recorded, verb="compare")
+
+    def _recorded(
+        self, words: str, recorded: Sequence[RecordAgain], *, verb: str = "replay"
+    ) -> WhatNext:
+        """The commands that record, and what is done with it, on one line.
+
+        What replays is recorded of the candidate alone where one command made both: what differs between them is then
+        in files or the environment, and recorded again would be twice what is there now.
+        """
+        if verb == "replay" and (self.manner.is_golden or _is_one_command(recorded)):
+            recorded = recorded[-1:]
+            words = "record the candidate with whole tensors, and run it again, alone"
+        paths = [one.path for one in recorded]
+        if len(paths) == 1:
+            last = command_line("replay", *paths, "--whole")
+        elif self.manner.options or verb == "compare":
+            last = command_line("compare", *paths, *self.manner.options)
+        else:
+            last = command_line(verb, *paths)
+        words += _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
+        if not all(one.is_whole for one in recorded):
+            words += " (put in what the recording does not keep of its command)"
+        lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
+        return WhatNext(words, f"{''.join(lines)}{last}")
+
+    @property
+    def _paths(self) -> tuple[object, ...]:
+        return tuple(run.path for run in self.both)
+
+
+def _has_module(run: Recording, record: TensorRecord) -> bool:
+    """Whether a run has calls of a tensor's module in its step."""
+    calls = run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ()
+    return any(call.site.module == record.site.module for call in calls)
+
+
+def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
+    """The patterns of --only that show an origin again: its own site, and those of the calls that made the tensor."""
+    sites = (record.site, *(call.site for call in makers))
+    return list(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+
+
+def _unkept_words(names: Sequence[str]) -> str:
+    """What whoever pastes a line sets first: variables that the script reads and a recording does not keep."""
+    if not names:
+        return ""
+    was, them = ("it was", "it") if len(names) == 1 else ("they were", "them")
+    return f" (set {listed(names)} as {was}: the script reads {them}, and a recording does not keep {them})"
+
+
+def _with_the_one_before(step: int) -> str:
+    """The step and the one before it: what stands in a wrong result may be left of that."""
+    return f"{step - 1}:{step + 1}" if step else "0"
+
+
+def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
+    return len(recorded) == 2 and recorded[0].training == recorded[1].training
+
+
+def is_whole(call: Call) -> bool:
+    """Whether a call has tensors that were saved whole."""
+    return any(record.content.loader is not None for record in call.records)

@@ -1,0 +1,262 @@
+"""The parts of two trainings that were not compared or not judged, as data, with the sentences for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.core.text import listed
+
+
+class WhyNot(str, Enum):
+    """Why something was not compared."""
+
+    NOTHING_RECORDED = "nothing recorded"
+    NO_RANK = "no rank in both"
+    NO_STEP = "no step in both"
+    STEP_NOT_RECORDED = "step that neither has"
+    OTHER_MODEL = "another model"
+    CRASHED = "crashed"
+    NO_END = "no end"
+    ENDED = "ended as asked"
+    RANK_ALONE = "rank of one run alone"
+    SEVERAL_TRAININGS = "several trainings in one process"
+    ALIKE_PROCESSES = "processes that nothing tells apart"
+    STEPS_ALONE = "steps of one run alone"
+    STEP_INCOMPLETE = "incomplete step of one run alone"
+    STEP_CUT = "step cut short"
+    RECORDING_CUT = "recording cut short"
+    LESS_RECORDED = "less was to be recorded"
+    NOT_ALIGNED = "no call aligned"
+    CONTRADICTION = "file that contradicts its name"
+    FILE_MISSING = "file missing"
+    NO_PARTNER = "no partner"
+    OTHER_NAME = "under a different name"
+    CALLS_ALONE = "calls of one run alone"
+    CALLS_NOT_JUDGED = "calls of one run alone, not judged"
+    NUMBERS_ALONE = "known by statistics alone"
+    NOT_JUDGED = "not judged"
+    TRAINED_NOT_JUDGED = "loss, gradient or parameter not judged"
+    TRAINED_ALONE = "loss, gradient or parameter of one run alone"
+    UNSEEN_INSIDE = "inside compiled code"
+    NOT_RECORDED = "not recorded"
+    HELD = "differs beside the training"
+    HELD_ALONE = "held by one run alone"
+    PARTS_LATER = "may part later"
+    TOLD = "told"
+    """By a verb that compares: the sentence says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The data of one sentence; what does not apply is "" or None.
+
+    Parameters
+    ----------
+    why
+        What kind it is.
+    side, rank, step
+        The run ("reference" or "candidate") and the rank that it is about, and the first step.
+    names
+        What it is about: tensors, files, ranks, steps.
+    count, of
+        How many, of how many.
+    at
+        Where the first of them is; of what is trained, which quantity it is.
+    reference, candidate
+        What each run has there.
+    reason
+        What is known of why.
+    """
+
+    why: WhyNot
+    side: str = ""
+    rank: str = ""
+    step: int | None = None
+    names: tuple[str, ...] = ()
+    count: int | None = None
+    of: int | None = None
+    at: str = ""
+    reference: str = ""
+    candidate: str = ""
+    reason: str = ""
+
+
+class NotCompared(str):
+    """One thing that was not compared, as a sentence that keeps its data in `facts`.
+
+    Examples
+    --------
+    >>> one = NotCompared(WhyNot.STEP_INCOMPLETE, rank="rank0", side="candidate", step=3)
+    >>> print(one, one.facts.step)
+    rank0: step 3 is only in the candidate, and incomplete 3
+    """
+
+    __slots__ = ("facts",)
+    facts: Facts
+
+    def __new__(cls, why: WhyNot | str, **fields: object) -> NotCompared:
+        """Make the sentence of some facts; any other text is what a verb tells."""
+        if not isinstance(why, WhyNot):
+            why, fields = WhyNot.TOLD, {"reason": str(why)}
+        facts = Facts(why, **fields)  # type: ignore[arg-type]  # by name
+        made = super().__new__(cls, _WORDS[why](facts))
+        made.facts = facts
+        return made
+
+
+def not_compared_of(sentence: str) -> NotCompared:
+    """The same with its data; a plain sentence has none."""
+    return sentence if isinstance(sentence, NotCompared) else NotCompared(sentence)
+
+
+def _some(count: int | None, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _s(facts: Facts, verb: str) -> str:
+    return verb if len(facts.names) > 1 else f"{verb}s"
+
+
+def _step_cut(facts: Facts) -> str:
+    where = f"the {facts.side}'s recording ends" if facts.side else "both recordings end"
+    why = f" ({facts.reason})" if facts.reason else ""
+    return (
+        f"{facts.rank}: step {facts.step} was compared up to where {where} in it,"
+        f" {facts.count} of {facts.of} calls{why}"
+    )
+
+
+def _steps_alone(facts: Facts) -> str:
+    other = "reference" if facts.side == "candidate" else "candidate"
+    which = (
+        f"step {facts.names[0]} is" if facts.count == 1 else f"steps {', '.join(facts.names)} are"
+    )
+    why = f"; the {other}'s recording ends before: {facts.reason}" if facts.reason else ""
+    return f"{facts.rank}: {which} complete only in the {facts.side}{why}"
+
+
+def _recording_cut(facts: Facts) -> str:
+    after = "before its first step ended" if facts.step is None else f"after step {facts.step}"
+    return f"{facts.rank}: the {facts.side}'s recording ends {after}: {facts.reason}"
+
+
+def _crashed(facts: Facts) -> str:
+    if facts.of is None:
+        return (
+            f"the {facts.side}'s command ended with exit code {facts.count}{facts.reason}{facts.at}"
+        )
+    some = f"{listed(facts.names)} of " if len(facts.names) < facts.of else ""
+    return f"{some}the {facts.side} was {facts.reason}{facts.at}"
+
+
+def _less_recorded(facts: Facts) -> str:
+    return (
+        f"{' and '.join(facts.names)} were left out of the other recording: the reference was recorded with"
+        f" {facts.reference}, the candidate with {facts.candidate}"
+    )
+
+
+def _quantity(facts: Facts) -> str:
+    """Which losses, gradients, parameters or states of the optimizer it is about."""
+    if facts.at == "loss":
+        return "the loss"
+    of = "of " if facts.at == "gradient" else ""
+    if len(facts.names) == 1:
+        return f"the {facts.at} {of}{facts.names[0]}"
+    nouns = {"state": "states of the optimizer:", "gradient": "gradients of"}
+    return f"{len(facts.names)} {nouns.get(facts.at, 'parameters:')} {listed(facts.names)}"
+
+
+def _trained_alone(facts: Facts) -> str:
+    occurs = "occur" if len(facts.names) > 1 and facts.at != "loss" else "occurs"
+    return f"{_quantity(facts)} {occurs} only in the {facts.side}, first at step {facts.step}"
+
+
+_WORDS: dict[WhyNot, Callable[[Facts], str]] = {
+    WhyNot.NOTHING_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
+    WhyNot.NO_RANK: lambda one: (
+        one.reason
+        or f"no rank occurs in both: the reference has {one.reference}, the candidate {one.candidate}"
+    ),
+    WhyNot.NO_STEP: lambda one: (
+        f"no step occurs in both: the reference has {one.reference}, the candidate {one.candidate}; record both with"
+        " the same --steps"
+    ),
+    WhyNot.STEP_NOT_RECORDED: lambda one: (
+        f"both recordings have {one.reason}, and not --steps {','.join(one.names)}; ask for steps that they have, or"
+        f" record both with --steps {','.join(one.names)}"
+    ),
+    WhyNot.OTHER_MODEL: lambda one: (
+        f"the two runs train different models: of {one.reference} module paths in the reference and"
+        f" {one.candidate} in the candidate, {one.count} occur in both; give --mapping if parts have other names"
+    ),
+    WhyNot.CRASHED: _crashed,
+    WhyNot.ENDED: _crashed,
+    WhyNot.NO_END: lambda one: (
+        f"the {one.side} has no end: its recorder was killed, or still records"
+    ),
+    WhyNot.RANK_ALONE: lambda one: f"{one.rank} occurs only in the {one.side}",
+    WhyNot.SEVERAL_TRAININGS: lambda one: (
+        f"the {one.side}'s {one.rank} holds one training of several threads: {one.reason}"
+    ),
+    WhyNot.ALIKE_PROCESSES: lambda one: (
+        f"{one.reference} in the reference and {one.candidate} in the candidate were started alike and hold nothing"
+        " equal, so nothing tells which belongs to which; give each process words of its own on its command line, or a"
+        " RANK"
+    ),
+    WhyNot.STEPS_ALONE: _steps_alone,
+    WhyNot.STEP_INCOMPLETE: lambda one: (
+        f"{one.rank}: step {one.step} is only in the {one.side}, and incomplete"
+    ),
+    WhyNot.STEP_CUT: _step_cut,
+    WhyNot.RECORDING_CUT: _recording_cut,
+    WhyNot.LESS_RECORDED: _less_recorded,
+    WhyNot.NOT_ALIGNED: lambda _: (
+        "no call has a partner in the other run: check that both recordings are of one training"
+    ),
+    WhyNot.CONTRADICTION: lambda one: f"in the {one.side}, {one.reason}",
+    WhyNot.FILE_MISSING: lambda one: (
+        f"{_some(one.count, 'file that a dump names is', 'files that a dump names are')} missing: {listed(one.names)}"
+    ),
+    WhyNot.NO_PARTNER: lambda one: (
+        f"{_some(one.count, 'tensor has', 'tensors have')} no partner, first {one.at}, missing in the {one.side}"
+    ),
+    WhyNot.OTHER_NAME: lambda one: (
+        f"{_some(one.count, 'result stands', 'results stand')} under a different name, first {one.at}"
+    ),
+    WhyNot.CALLS_ALONE: lambda one: (
+        f"{_some(one.count, 'call has', 'calls have')} no partner, and nothing else shows what they return, first"
+        f" {one.at}"
+    ),
+    WhyNot.CALLS_NOT_JUDGED: lambda one: (
+        f"{_some(one.count, 'call has', 'calls have')} no partner, and thresholds alone do not tell whether that"
+        f" changes the training: first {one.at}, in the {one.side} alone; compare with --judge error-model"
+    ),
+    WhyNot.NUMBERS_ALONE: lambda one: (
+        f"of {one.count} tensors only smallest and largest value, mean and norm are known, and agree: different tensors"
+        " can have the same"
+    ),
+    WhyNot.NOT_JUDGED: lambda one: (
+        f"{one.count} tensors could not be judged, first {one.at}: {one.reason}"
+    ),
+    WhyNot.TRAINED_NOT_JUDGED: lambda one: (
+        f"{_quantity(one)} could not be judged, first at step {one.step}: {one.reason}"
+    ),
+    WhyNot.TRAINED_ALONE: _trained_alone,
+    WhyNot.UNSEEN_INSIDE: lambda one: (
+        f"{listed(one.names)} inside of compiled code: a {one.reference} in the reference and a {one.candidate}"
+        " in the candidate, which record --compile-eager shows"
+    ),
+    WhyNot.NOT_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
+    WhyNot.HELD: lambda one: (
+        f"{one.rank}: {listed(one.names)} after step {one.step} {_s(one, 'differ')} by rel {one.reason}, which may be"
+        " rounding"
+    ),
+    WhyNot.HELD_ALONE: lambda one: (
+        f"{one.rank}: {listed(one.names)} {_s(one, 'change')} beside the training in the {one.side} alone"
+    ),
+    WhyNot.PARTS_LATER: lambda one: f"the runs part later: {one.reason}",
+    WhyNot.TOLD: lambda one: one.reason,
+}

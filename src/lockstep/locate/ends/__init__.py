@@ -1,0 +1,1 @@
+"""How two trainings ended, and what they held then."""

@@ -1,0 +1,229 @@
+"""The two runs of a rank after the recorded steps: what each holds at which moment, and for how long it went.
+
+Of what is held beside the training some may be of no use at all, an unseeded helper: it never moves, is no copy of
+anything trained, and no optimizer holds it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lockstep.align.names import NameMap
+from lockstep.core.manifest import APART, END, HELD
+from lockstep.core.records import Content
+from lockstep.core.site import Role
+from lockstep.core.sketch import distance
+from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
+from lockstep.store.reader import RankRecording
+
+SIDES = ("reference", "candidate")
+States = dict[tuple[Role, str], StateRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One training of one rank after its recorded steps.
+
+    `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `first`,
+    `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
+    `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
+    modes, None where neither was kept; `held_cut` tells what was not looked at there, and `end_cut` what of the end
+    could not be put together of several ranks.
+    """
+
+    steps: int | None
+    losses: tuple[LaterLoss, ...] = ()
+    first: States = field(default_factory=dict)
+    last: States = field(default_factory=dict)
+    end: States = field(default_factory=dict)
+    ended_by: str = ""
+    why_none: str = ""
+    held: Mapping[str, StateRecord] = field(default_factory=dict)
+    settings: Mapping[str, HeldSetting] | None = None
+    held_cut: str = ""
+    end_cut: str = ""
+
+    @property
+    def moments(self) -> tuple[States, States, States]:
+        """Its states at each moment, in order of time."""
+        return self.first, self.last, self.end
+
+
+def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
+    """Return the end of a training as a rank's recording has it; `names` are those of a candidate."""
+    found: dict[Moment, States] = {moment: {} for moment in Moment}
+    for state in rank.states:
+        key = state.key if names is None else (state.role, names.tensor(state.name))
+        found[state.moment][key] = state
+    found = _without_earlier_trainings(found)
+    end = found[Moment.END]
+    return Side(
+        rank.manifest.trained,
+        rank.losses,
+        found[Moment.FIRST],
+        found[Moment.LAST],
+        end,
+        rank.manifest.ended_by,
+        "" if end else _why_none(rank),
+        {state.name: state for state in rank.held},
+        None if rank.held_settings is None else {one.path: one for one in rank.held_settings},
+        next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
+        "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
+    )
+
+
+def _without_earlier_trainings(moments: dict[Moment, States]) -> dict[Moment, States]:
+    """The states without those of modules that were made before and stay as they are, the others called by their order.
+
+    What a process has left of what it did before is left to chance.
+    """
+    seen: dict[tuple[str, Role, str], set[str | None]] = {}
+    for states in moments.values():
+        for key, state in states.items():
+            if state.standing is Standing.BEFORE:
+                seen.setdefault((root_of(state), *key), set()).add(state.content.digest)
+    moving = {root for (root, *_), digests in seen.items() if len(digests) > 1}
+    counts, labels = Counter[str](), dict[str, str]()
+    for root in sorted(moving, key=lambda one: (len(one), one)):
+        kind = _PLACE.sub("", root)
+        labels[root] = f"{kind}~{counts[kind]}" if counts[kind] else f"{kind}~"
+        counts[kind] += 1
+    return {
+        moment: {
+            (key[0], key[1] if renamed is state else renamed.name): renamed
+            for key, state in states.items()
+            if (renamed := _as_called(state, labels)) is not None
+        }
+        for moment, states in moments.items()
+    }
+
+
+_PLACE = re.compile(r"_\d+$")
+
+
+def _as_called(state: StateRecord, labels: Mapping[str, str]) -> StateRecord | None:
+    if state.standing is not Standing.BEFORE:
+        return state
+    label, root = labels.get(root_of(state)), root_of(state)
+    if label is None:
+        return None
+    module, name = (f"{label}{text.removeprefix(root)}" for text in (state.module, state.name))
+    return replace(state, module=module, name=name, standing=Standing.BESIDE)
+
+
+def training_sides(
+    ranks: Mapping[str, tuple[RankRecording, RankRecording]], names: Mapping[str, NameMap]
+) -> dict[str, tuple[Side, Side]]:
+    """Both runs of each rank; `names` are what the candidate calls otherwise, by rank."""
+    return {name: (side_of(both[0]), side_of(both[1], names[name])) for name, both in ranks.items()}
+
+
+def _why_none(rank: RankRecording) -> str:
+    manifest = rank.manifest
+    if not rank.is_closed:
+        return "was cut off"
+    if manifest.stopped_because:
+        return "stopped recording before"
+    reasons = [gap.reason for gap in manifest.not_seen if gap.what == END]
+    return f"has none: {reasons[0]}" if reasons else "has none"
+
+
+# --- how far two are apart -----------------------------------------------------------------------
+
+
+def is_equal(left: StateRecord, right: StateRecord) -> bool:
+    """Whether two hold the same bits of the same dtype."""
+    return left.content.digest == right.content.digest and left.content.dtype == right.content.dtype
+
+
+def relative(left: Content, right: Content) -> float:
+    """`|c - r| / max(|c|, |r|)` by sketches; 0 for equal bits, NaN where it is not known."""
+    if left.digest is not None and (left.digest, left.dtype) == (right.digest, right.dtype):
+        return 0.0
+    apart = absolute(left, right)
+    size = max(norm(left), norm(right))
+    return apart / size if size > 0 else apart
+
+
+def further_apart(left: Content, right: Content) -> float:
+    """As `relative`; by statistics alone how far apart the norms are, which is less; `inf` without these."""
+    apart = relative(left, right)
+    if math.isnan(apart):
+        size = max(norm(left), norm(right))
+        apart = abs(norm(left) - norm(right)) / size if size > 0 else 0.0
+    return math.inf if math.isnan(apart) else apart
+
+
+def absolute(left: Content, right: Content) -> float:
+    """`|c - r|` by sketches; NaN where it is not known."""
+    if left.numel != right.numel or left.sketch is None or right.sketch is None:
+        return math.nan
+    return distance(left.sketch, right.sketch)
+
+
+def norm(content: Content) -> float:
+    """Euclidean norm over the finite elements; NaN where it is not known."""
+    return math.nan if content.statistics is None else content.statistics.norm
+
+
+# --- what is of use ------------------------------------------------------------------------------
+
+
+def root_of(state: StateRecord) -> str:
+    """Return the variable that leads to a tensor, else the tensor's own path."""
+    held_beside = state.standing in (Standing.BESIDE, Standing.BEFORE)
+    return state.module.partition(".")[0] if held_beside else state.name
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Other tensors of the process, by the variables that lead to them.
+
+    Attributes
+    ----------
+    used
+        Roots that move in a run, or are a copy of something trained.
+    moving
+        Those of them that move.
+    every
+        All of them.
+    """
+
+    used: frozenset[str]
+    moving: frozenset[str]
+    every: frozenset[str]
+
+    def is_idle(self, state: StateRecord) -> bool:
+        """Whether nothing tells that a state is of use."""
+        return state.standing is Standing.BESIDE and root_of(state) not in self.used
+
+
+def beside(*sides: Side) -> Beside:
+    """Return the tensors that runs hold beside their training."""
+    copies, moving, every = set[str](), set[str](), set[str]()
+    for side in sides:
+        trained = {
+            state.content.digest
+            for states in side.moments
+            for state in states.values()
+            if state.standing is not Standing.BESIDE and state.content.numel > 1
+        }
+        for states in side.moments:
+            for key, state in states.items():
+                if state.standing is Standing.BESIDE:
+                    every.add(root_of(state))
+                    if state.content.digest in trained:
+                        copies.add(root_of(state))
+                    if _moves(side, key):
+                        moving.add(root_of(state))
+    return Beside(frozenset(copies | moving), frozenset(moving), frozenset(every))
+
+
+def _moves(side: Side, key: tuple[Role, str]) -> bool:
+    """Whether something is not the same at all moments at which it was seen."""
+    seen = {states[key].content.digest for states in side.moments if key in states}
+    return len(seen) > 1

@@ -1,0 +1,1 @@
+"""The walk along the data flow of a step, which judges each pair and names origins."""

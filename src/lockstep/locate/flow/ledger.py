@@ -1,0 +1,391 @@
+"""Keep the results for aligned tensors: their distance, and whether it follows from an origin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from lockstep.align.settings import Setting
+from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
+from lockstep.core.records import Content, is_other_checksum_alone
+from lockstep.judge.protocol import AGREES, OPEN, Judgement, word_for_evidence
+from lockstep.judge.tolerances import TRAINED_ALIKE
+from lockstep.locate.ends.rounding_alone import RoundingAlone
+from lockstep.locate.flow.buffers import Buffers
+from lockstep.locate.flow.origins import Place
+from lockstep.locate.setups.precision import PrecisionClasses
+from lockstep.measure.measured_pair import (
+    Measured,
+    dims_that_do_not_fit,
+    is_placed_otherwise,
+    is_read_whole,
+    measure_pair,
+    sketched_distances,
+)
+from lockstep.measure.prefetch import Ahead
+
+Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class State:
+    """One aligned tensor: measurement, judgement, and whether it inherits from an origin."""
+
+    measured: Measured
+    judgement: Judgement
+    tainted: bool = False
+    outcome: Outcome = Outcome.AGREE
+
+    def at(self, measured: Measured) -> State:
+        """The same word for another pair of records with the same contents."""
+        return State(measured, self.judgement, self.tainted, self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUser:
+    """A call that a buffer went into, as a possible origin, with what else went in."""
+
+    place: Place
+    entering: tuple[Measured, ...]
+    settings: tuple[Setting, ...] = ()
+    chosen: tuple[Setting, ...] = ()
+
+
+Updated = tuple[Place, Measured]
+"""An optimizer's update of a parameter, and what it left."""
+
+
+class Ledger:
+    """States of all aligned tensors of one rank, kept from step to step, and every finding.
+
+    Parameters
+    ----------
+    read_tensors
+        Whether tensors that were saved whole are read for exact numbers.
+    precision
+        Gathers which operators round otherwise than the other run's, over all ranks.
+
+    Attributes
+    ----------
+    any_tainted
+        Whether an origin was found.
+    any_noise
+        Whether any two tensors differ.
+    any_flipped
+        Whether whole numbers or truth values differ that noise may have decided.
+    parameter_names, buffer_names
+        Full names met so far.
+    buffer_users
+        Per buffer the last call that it went into: the one that may have changed it unseen.
+    buffers
+        The buffers of both runs as they were left last.
+    last_updates
+        Per parameter its last optimizer step, and what that left.
+    last_states
+        Per state of an optimizer the last step that left it, and how.
+    rounding_alone
+        Which gradients are zero but for rounding.
+    moved_alone
+        Parameters that one run alone trains, which is said at its place.
+    aside
+        Differences that their step followed without, and where each began: they may go into a later one.
+    updated_apart
+        Whether one run left out updates that the other made: from then on all differs, whatever enters.
+    """
+
+    def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
+        self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
+        self.parameter_names: set[str] = set()
+        self.buffer_names: set[str] = set()
+        self.moved_alone: set[str] = set()
+        self.buffer_users: dict[str, BufferUser] = {}
+        self.buffers = Buffers()
+        self.last_updates: dict[str, Updated] = {}
+        self.last_states: dict[str, tuple[int, Measured]] = {}
+        self.aside: dict[Key, Place] = {}
+        self.precision = precision or PrecisionClasses()
+        self.rounding_alone = RoundingAlone()
+        self._read_tensors = read_tensors
+        self._steps: set[int] = set()
+        self._states: dict[Key, State] = {}
+        self._measurements: dict[Key, Measured] = {}
+        self._of_pair: dict[int, Measured] = {}
+        self._sketched: dict[Key, float | None] = {}
+        self._ahead = Ahead({})
+        self._partner_of_reference: dict[int, Key] = {}
+        self._partner_of_candidate: dict[int, Key] = {}
+        self.findings: list[Finding] = []
+
+    def knows_step(self, step: int) -> bool:
+        """Whether all that happened up to the end of a step was recorded, or there was no such step."""
+        return step < 0 or step in self._steps
+
+    def drifted(self, measured: Measured) -> State:
+        """Return the state of a parameter or buffer that changed in steps which were not recorded."""
+        near = measured.relative <= TRAINED_ALIKE or self.rounding_alone.allows(measured)
+        if near:
+            return State(measured, AGREES)
+        return State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
+
+    def begin(self, step: int, pairs: Iterable[Pair]) -> None:
+        """Take in the complete pairs of the next step: their sketches are held against each other at
+        once, and whole tensors from now on."""
+        self.end()
+        self._steps.add(step)
+        new: dict[Key, Pair] = {}
+        for pair in pairs:
+            key = key_of(pair)
+            if key not in self._measurements:
+                new.setdefault(key, pair)
+        self._sketched = dict(
+            zip(
+                new,
+                sketched_distances(new.values(), read_tensors=self._read_tensors),
+                strict=True,
+            )
+        )
+
+        whole = [
+            pair for pair in new.values() if is_read_whole(pair, read_tensors=self._read_tensors)
+        ]
+        whole.sort(
+            key=lambda pair: pair.present.sequence
+        )  # the order in which the walks come to them
+        self._ahead = Ahead({key_of(pair): _contents(pair) for pair in whole})
+
+    def end(self) -> None:
+        """Let go of the pairs of a step; nothing is measured ahead any more."""
+        self._ahead.stop()
+        self._of_pair.clear()
+        self._sketched.clear()
+
+    def measure(self, pair: Pair) -> Measured:
+        """Measure a pair; the numbers of equal contents are taken once."""
+        measured = self._of_pair.get(id(pair))
+        if measured is not None and measured.pair is pair:
+            return measured
+        key = key_of(pair)
+        known = self._measurements.get(key)
+        if known is None:
+            known = self._measurements[key] = measure_pair(
+                pair,
+                read_tensors=self._read_tensors,
+                sketched=self._sketched.get(key),
+                whole=self._ahead.take(key),
+            )
+        measured = known if known.pair is pair else known.at(pair)
+        self._of_pair[id(pair)] = measured
+        return measured
+
+    def state(self, pair: Pair) -> State | None:
+        """Return the earlier judgement of these two contents, None if they have not met."""
+        return self._states.get(key_of(pair))
+
+    def partner_of_reference(self, content: int) -> State | None:
+        """State of a reference content with what it was aligned to."""
+        key = self._partner_of_reference.get(content)
+        return self._states[key] if key is not None else None
+
+    def partner_of_candidate(self, content: int) -> State | None:
+        """State of a candidate content with what it was aligned to."""
+        key = self._partner_of_candidate.get(content)
+        return self._states[key] if key is not None else None
+
+    def remember(self, state: State) -> None:
+        """Keep what is known of a pair; an earlier word stands, as it is nearer to the cause."""
+        key = key_of(state.measured.pair)
+        self.any_tainted = self.any_tainted or state.tainted
+        self.any_noise = self.any_noise or not state.measured.equal
+        self.any_flipped = self.any_flipped or _is_flipped(state)
+        if key in self._states:
+            return
+        self._states[key] = state
+        self._partner_of_reference[key[0]] = key
+        self._partner_of_candidate[key[1]] = key
+
+    def tainted(self, measured: Measured) -> bool:
+        """Whether a pair's difference follows from an origin."""
+        if measured.equal:
+            return False
+        state = self._states.get(key_of(measured.pair))
+        return state is not None and state.tainted
+
+    def is_open(self, measured: Measured) -> bool:
+        """Whether a pair's difference could not be judged."""
+        if measured.equal:
+            return False
+        state = self._states.get(key_of(measured.pair))
+        return state is not None and state.outcome is Outcome.INCOMPARABLE
+
+    def report(self, state: State, reason: str, *, inherited: bool) -> Finding:
+        """Add the finding of one pair."""
+        measured = state.measured
+        finding = Finding(
+            pair=measured.pair,
+            outcome=state.outcome,
+            metrics=measured.metrics,
+            difference=measured.difference,
+            tolerance=state.judgement.tolerance,
+            reason=reason,
+            inherited=inherited,
+            kind=kind_of(state, inherited=inherited),
+            judged_by=state.judgement.judged_by,
+            floor=floor_of(state),
+            overrules=state.judgement.overrules and state.outcome is Outcome.AGREE,
+        )
+        self.findings.append(finding)
+        return finding
+
+    def report_instead(self, state: State, reason: str, *, inherited: bool) -> Finding:
+        """Give a pair that was reported lately this finding in place of its own: it is one tensor, and counts once."""
+        pair = state.measured.pair
+        for position in range(len(self.findings) - 1, -1, -1):
+            known = self.findings[position].pair
+            if known.reference is pair.reference and known.candidate is pair.candidate:
+                del self.findings[position]
+                break
+        return self.report(state, reason, inherited=inherited)
+
+    def repeat(self, finding: Finding) -> None:
+        """Mark a finding reported lately as one more effect of a cause that is known."""
+        for position in range(len(self.findings) - 1, -1, -1):
+            if self.findings[position] is finding:
+                self.findings[position] = replace(finding, inherited=True)
+                return
+
+
+def _is_flipped(state: State) -> bool:
+    """Whether two tensors are choices that came out differently, and no fault."""
+    measured = state.measured
+    differs = measured.known and not (measured.equal or measured.floating)
+    return differs and measured.difference > 0 and state.outcome is Outcome.AGREE
+
+
+def floor_of(state: State) -> float:
+    """Return the relative noise floor of a pair, the rounding at this site alone; NaN if no judge was asked.
+
+    That holds with inputs that are equal bit by bit; a judge says it beside what the inputs' differences allow.
+    """
+    measured, judgement = state.measured, state.judgement
+    if measured.equal or not measured.known:
+        return math.nan
+    least = measured.unit if measured.floating else 0.0
+    if judgement.floor > 0:
+        return max(judgement.floor, least)
+    bounded = judgement.unexplained and not math.isnan(judgement.tolerance)
+    asked = bounded or (judgement.tolerance > 0 and not judgement.open)
+    return least if asked and judgement.floor == 0 else math.nan
+
+
+def kind_of(state: State, *, inherited: bool) -> Kind | None:
+    """Return the kind of a pair's difference; None if there is none or it is unknown."""
+    measured = state.measured
+    if measured.equal or not measured.known or state.outcome is Outcome.INCOMPARABLE:
+        return None
+    if state.judgement.kind is not None:
+        return state.judgement.kind
+    if inherited:
+        return Kind.INHERITED
+    if state.outcome is Outcome.DIFFER:
+        return Kind.FAULT
+    if measured.shape_differs:  # other elements, which are judged where they come together
+        return None
+    return Kind.NOISE if measured.floating else Kind.DECISION
+
+
+def last_updates(ledgers: Iterable[Ledger], name: str) -> list[Updated]:
+    """The last updates of a parameter on several ranks, each of which may have a part of it."""
+    found = (ledger.last_updates.get(name) for ledger in ledgers)
+    return [one for one in found if one is not None]
+
+
+def key_of(pair: Pair) -> Key:
+    """Content numbers of both sides."""
+    reference, candidate = pair.reference, pair.candidate
+    assert reference is not None
+    assert candidate is not None
+    return reference.content.id, candidate.content.id
+
+
+def _contents(pair: Pair) -> tuple[Content, Content]:
+    assert pair.reference is not None
+    assert pair.candidate is not None
+    return pair.reference.content, pair.candidate.content
+
+
+def agreeing(measured: Measured) -> State:
+    """State of a pair that is bitwise equal, or of which nothing can be said."""
+    outcome = Outcome.AGREE if measured.known else Outcome.INCOMPARABLE
+    return State(measured, AGREES, outcome=outcome)
+
+
+def settle(ledger: Ledger, state: State) -> None:
+    """Keep and report a pair that is no origin; one of which nothing is known was not judged."""
+    if not state.measured.known and state.outcome is Outcome.AGREE:
+        state = replace(state, outcome=Outcome.INCOMPARABLE)
+    ledger.remember(state)
+    differs = state.outcome is Outcome.DIFFER
+    ledger.report(state, settled_words(state), inherited=differs)
+
+
+def settled_words(state: State) -> str:
+    """Why a pair that is no origin is none."""
+    judgement = state.judgement
+    if state.outcome is Outcome.DIFFER:
+        words = "inherited from an earlier site"
+    elif state.outcome is Outcome.INCOMPARABLE and state.measured.known:
+        if state.measured.shape_differs and judgement.words:
+            return f"could not be judged: {judgement.words}"
+        words = open_words(state.measured)
+    elif state.outcome is Outcome.INCOMPARABLE and state.measured.metrics.max_abs == 0.0:
+        words = "its smallest and largest values are equal, and its elements are not known"
+    elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
+        words = "chosen differently, from inputs that differ"
+    else:
+        words = agreement_words(state.measured)
+    if judgement.kind is Kind.AMPLIFIED:
+        words = f"{words}; ill-conditioned here: small differences of the inputs grow far"
+    return f"{words}; {judgement.words}" if judgement.words else words
+
+
+def open_words(measured: Measured) -> str:
+    """Why a pair whose numbers are known could not be judged."""
+    return (
+        f"{word_for_evidence(measured)}rel {measured.difference:.2g}: could not be judged: its inputs differ too"
+        " much for any bound, or were not judged themselves"
+    )
+
+
+def _unknown_words(pair: Pair) -> str:
+    """Why the numbers of a pair are not known."""
+    left, right = pair.reference, pair.candidate
+    if left is None or right is None or not is_placed_otherwise(left.content, right.content):
+        return pair.present.content.note or "nothing is known of one side"
+    if words := dims_that_do_not_fit(left.content, right.content):
+        return words
+    here, there = (one.content.note or "whole" for one in (left, right))
+    return f"spread over ranks differently: {here} in the reference, {there} in the candidate"
+
+
+OTHER_CHECKSUM = (
+    "not judged: equal numbers, a different checksum; an operator that works in place can change a tensor before its"
+    " checksum is taken"
+)
+"""Why nothing is said of a pair of which only checksums of another tool differ."""
+
+
+def agreement_words(measured: Measured) -> str:
+    """Why a pair counts as agreeing."""
+    if measured.equal:
+        return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
+    if is_other_checksum_alone(*_contents(measured.pair)):
+        return OTHER_CHECKSUM
+    if math.isnan(measured.difference):
+        return _unknown_words(measured.pair)
+    if measured.shape_differs:
+        return "its shape differs: judged by the results computed from it"
+    words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
+    if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
+        return f"{words}; its layout differs, so only statistics were compared"
+    return words

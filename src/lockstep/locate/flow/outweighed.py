@@ -1,0 +1,111 @@
+"""Gross differences that are none: all that leaves the module or the step around follows without them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import chain
+
+from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.judge.protocol import Judge, Judgement, Region
+from lockstep.judge.tolerances import LINEAR_REGIME
+from lockstep.locate.flow.ledger import Ledger
+from lockstep.locate.flow.operations import Operations
+from lockstep.measure.measured_pair import Measured
+
+_UNSEEN = Region(unseen=8)
+"""Calls assumed between what enters a module or a step and what leaves it."""
+
+OUTWEIGHED = Judgement(
+    0.0,
+    0.0,
+    beyond_floor=False,
+    unexplained=False,
+    words="not the same tensor in both runs: the loss and every gradient of the step agree without it",
+)
+"""What such a difference is judged: this step follows without it, a later one may not."""
+
+
+class Outweighing:
+    """Tells which differences of one aligned step are outweighed.
+
+    Parameters
+    ----------
+    step, ledger, operations, judge
+        As the walk through the step has them.
+    """
+
+    def __init__(
+        self, step: AlignedStep, ledger: Ledger, operations: Operations, judge: Judge
+    ) -> None:
+        self._step, self._ledger, self._operations, self._judge = step, ledger, operations, judge
+        self._sound_outside: dict[tuple[int, bool], bool] = {}
+
+    def holds(self, item: Aligned, *, backward: bool) -> bool:
+        """Whether all that leaves the module around is near, and follows from what enters it.
+
+        Then a gross difference behind calls without partner means that two other tensors were
+        aligned, as may happen in a module that is rebuilt inside.
+        """
+        around = self._step.module_around(item)
+        if around is None:  # kernels of a backward pass, which two builds cut differently
+            kernel = item.reference.site.op.startswith("aten.")
+            kernel = kernel and item.reference.site.phase is Phase.BACKWARD
+            return kernel or (self._is_before_backward(item) and self.whole_step_follows)
+        key = (around.reference.id, backward)
+        if key not in self._sound_outside:
+            leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
+            entering = [*self._operations.of(around, backward=backward).entering]
+            outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
+            self._sound_outside[key] = bool(outputs) and not any(
+                output.relative > LINEAR_REGIME
+                or self._judge.passage(entering, output, region=_UNSEEN).unexplained
+                for output in outputs
+            )
+        return self._sound_outside[key]
+
+    def _is_before_backward(self, item: Aligned) -> bool:
+        """Whether a call comes before any gradient, so that what it does to the training shows in these."""
+        gradients = self._step.of_kind(CallKind.GRADIENT)
+        first = min((one.reference.sequence for one in gradients), default=-1)
+        return item.reference.sequence < first
+
+    @cached_property
+    def whole_step_follows(self) -> bool:
+        """Whether every loss, gradient and buffer of the step follows from its batches and parameters.
+
+        What a script calls itself has no module around that could tell it.
+        """
+        losses, gradients = (
+            [item.complete(role) for item in self._step.of_kind(kind)]
+            for kind, role in ((CallKind.LOSS, Role.LOSS), (CallKind.GRADIENT, Role.PARAM_GRAD))
+        )
+        alone = {pair.present.kind for pair in self._step.lone}
+        if not (losses and gradients) or alone & {CallKind.LOSS, CallKind.GRADIENT}:
+            return False
+        buffers = (item.complete(Role.BUFFER) for item in self._step.aligned)
+        leaving = (*losses, *gradients, *filter(None, buffers))
+        measure = self._ledger.measure
+        return all(leaving) and all(
+            self.follows(measure(one)) for one in chain.from_iterable(leaving)
+        )
+
+    def follows(self, measured: Measured) -> bool:
+        """Whether a tensor is near, and what the step began with explains how far off it is.
+
+        Of a gradient that is rounding alone, two sound runs have nothing in common.
+        """
+        record = measured.pair.present
+        if record.role is Role.PARAM_GRAD and record.name in self._ledger.rounding_alone.sizes:
+            return True
+        return (
+            measured.relative <= LINEAR_REGIME
+            and not self._judge.passage(self._began_with, measured, region=_UNSEEN).unexplained
+        )
+
+    @cached_property
+    def _began_with(self) -> list[Measured]:
+        """Batches and parameters."""
+        arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
+        entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
+        return [self._ledger.measure(pair) for pair in entering]

@@ -1,0 +1,130 @@
+"""What is said of a judged pair: it agrees, is inherited, or a difference begins there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lockstep.align.step import Aligned
+from lockstep.core.finding import Kind, Outcome
+from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN
+from lockstep.locate.flow.extents import Extents
+from lockstep.locate.flow.judged_pair import JudgedPair
+from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settled_words
+from lockstep.locate.flow.origins import Origins, Place
+from lockstep.locate.flow.outweighed import OUTWEIGHED
+from lockstep.locate.flow.scopes import Scopes
+from lockstep.locate.flow.words import origin_reason
+from lockstep.measure.measured_pair import Measured
+
+
+class Settling:
+    """Settles pairs: keeps and reports each in the ledger, and names origins.
+
+    Parameters
+    ----------
+    ledger, origins
+        What is known and found so far in this rank; both are added to.
+    extents, scopes
+        Of the step.
+    """
+
+    def __init__(self, ledger: Ledger, origins: Origins, extents: Extents, scopes: Scopes) -> None:
+        self._ledger, self._origins = ledger, origins
+        self._extents, self._scopes = extents, scopes
+
+    def decide(self, judged: JudgedPair) -> None:
+        """Origin, inherited or agreeing."""
+        measured, judgement = judged.measured, judged.judgement
+        known = self._ledger.state(measured.pair)
+        if known is not None and known.tainted:
+            self.settle(judged.item, known.at(measured))
+            return
+        if judgement is OUTWEIGHED:
+            self._set_aside(agreeing(measured), OUTWEIGHED.words, judged.place())
+            return
+        tainting = [source for source in judged.behind if self._ledger.tainted(source)]
+        if self._is_origin(judged, tainting):
+            self._begin_origin(judged)
+            return
+        apart = self._ledger.updated_apart
+        outcome = Outcome.AGREE
+        if (apart or tainting) and judgement.beyond_floor:
+            outcome = Outcome.DIFFER
+        elif judgement.open or (
+            judgement.beyond_floor and any(self._ledger.is_open(one) for one in judged.behind)
+        ):
+            outcome = Outcome.INCOMPARABLE
+        elif judgement.unexplained and measured.shape_differs:
+            judgement = replace(judgement, words=self._extents.why_open(judged.item, measured))
+            outcome = Outcome.INCOMPARABLE
+        if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
+            judgement = replace(judgement, kind=Kind.AMPLIFIED)
+        state = State(measured, judgement, apart or bool(tainting), outcome)
+        aside = self._followed_aside(judged)
+        if outcome is Outcome.AGREE and judgement.beyond_floor and aside is not None:
+            self._set_aside(state, settled_words(state), aside)
+        else:
+            self.settle(judged.item, state)
+
+    def _set_aside(self, state: State, words: str, place: Place) -> None:
+        """Report a difference that this step follows without, and do not keep it.
+
+        It may go into a later step, which is not known to follow: there it is judged anew.
+        """
+        self._ledger.aside.setdefault(key_of(state.measured.pair), place)
+        self._ledger.report(state, words, inherited=False)
+
+    def _followed_aside(self, judged: JudgedPair) -> Place | None:
+        """Where a difference began that explains this one and was set aside; None where none does."""
+        keys = (key_of(source.pair) for source in judged.behind)
+        return next((self._ledger.aside[key] for key in keys if key in self._ledger.aside), None)
+
+    def _is_origin(self, judged: JudgedPair, tainting: Sequence[Measured]) -> bool:
+        """Whether a difference begins here: not explained, and not small beside what is inherited."""
+        measured, judgement = judged.measured, judged.judgement
+        overwhelmed = self._ledger.updated_apart or any(
+            source.relative > LINEAR_REGIME for source in tainting
+        )
+        if measured.shape_differs and (self._ledger.any_tainted or not judged.entering):
+            overwhelmed |= bool(self._extents.why_open(judged.item, measured))
+        secondary = bool(tainting) and measured.difference <= SECOND_ORIGIN * judgement.tolerance
+        return judgement.unexplained and (judgement.local or not (overwhelmed or secondary))
+
+    def _begin_origin(self, judged: JudgedPair) -> None:
+        measured, judgement, cause = judged.measured, judged.judgement, judged.cause
+        untried = bool(judged.chosen) and judgement.kind is None
+        if untried:  # it gives something else: that is no fault, as far as it is known
+            judgement = replace(judgement, kind=Kind.SETUP)
+        state = State(measured, judgement, tainted=True, outcome=Outcome.DIFFER)
+        reason = origin_reason(
+            judged.entering,
+            measured,
+            judgement,
+            settings=judged.settings,
+            untried=untried,
+            name=judged.name,
+        )
+        finding = self._ledger.report(state, reason, inherited=False)
+        at = judged.place()
+        if finding.kind is Kind.SETUP:
+            cause = ("setting", at.op, *map(str, judged.chosen))
+        if not self._origins.add(at, finding, one_of=cause, wrong_run=judgement.wrong_run):
+            self._ledger.repeat(finding)
+        self._ledger.remember(state)
+        self._scopes.widen(judged.item, measured)
+
+    def is_clear(self, item: Aligned, measured: Measured) -> bool:
+        """Settle a pair that has met before, is equal, or of which nothing is known."""
+        known = self._ledger.state(measured.pair)
+        if known is None and measured.known and not measured.equal:
+            return False
+        self.settle(item, known.at(measured) if known else agreeing(measured))
+        return True
+
+    def settle(self, item: Aligned, state: State) -> None:
+        """Keep and report a pair that is no origin."""
+        self._ledger.remember(state)
+        differs = state.outcome is Outcome.DIFFER
+        self._ledger.report(state, settled_words(state), inherited=differs)
+        self._scopes.widen(item, state.measured)

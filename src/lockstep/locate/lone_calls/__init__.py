@@ -1,0 +1,1 @@
+"""Calls that one run alone makes, and what depends on them."""

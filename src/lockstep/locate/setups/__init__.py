@@ -1,0 +1,1 @@
+"""What two runs were set up with: machines, modules, optimizers, dtypes, precision."""

@@ -1,0 +1,189 @@
+"""Results and parameters that have another dtype in the other run, as both recordings say themselves.
+
+Everywhere it is a change of precision, as of a device that rounds all its matmuls: a class without culprit. In part of
+the sites only - one layer under autocast, one norm in bfloat16 - it is a difference of set-up, named at the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.dtypes import is_floating
+from lockstep.core.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Metrics,
+    Origin,
+    Outcome,
+    Pair,
+    UniformChange,
+)
+from lockstep.core.operators import Family, Trait, canonical_name, operator_of
+from lockstep.core.records import TensorRecord
+from lockstep.core.site import CallKind, Role, Site
+from lockstep.core.text import listed
+from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
+from lockstep.locate.flow.origins import Place, origin_at, place_of, place_of_call
+
+_PARAMETERS, _BUFFERS, _INPUTS = "parameters", "buffers", "inputs"
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first pair of tensors that changed in a certain way."""
+
+    place: Place
+    pair: Pair
+
+
+class DtypeChanges:
+    """Gathers, per operator, which sites have another dtype, over all ranks and steps."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, set[Site]] = defaultdict(set)
+        self._changed: dict[tuple[str, str], dict[str, set[Site]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+        self._first: dict[tuple[str, str], _First] = {}
+
+    def note(self, step: AlignedStep) -> None:
+        """Take down the results and the parameters of one step, in order of time."""
+        items = step.aligned
+        sees_operators = any(item.reference.kind is CallKind.OPERATOR for item in items)
+        for item in items:
+            if sees_operators and item.reference.kind is CallKind.MODULE:
+                continue  # a wrapper may well give results in another dtype than its model
+            pairs = list(item.complete(*_ROLES.get(item.reference.kind, ())))
+            if item.reference.kind is CallKind.OPERATOR and not any(map(_has_other_dtype, pairs)):
+                pairs += self._converted(item, step)
+            for pair in pairs:
+                self._note(item, pair, step)
+
+    def _converted(self, item: Aligned, step: AlignedStep) -> Iterator[Pair]:
+        """Inputs of another dtype that one run alone has converted, where the results are of the same dtype again."""
+        changed = [pair for pair in item.complete(Role.INPUT) if _has_other_dtype(pair)]
+        return iter(changed if changed and _at_cast(item, step) is not None else ())
+
+    def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
+        left, right = pair.reference, pair.candidate
+        assert left is not None
+        assert right is not None
+        if not (is_floating(left.dtype) and is_floating(right.dtype)):
+            return
+        site = Site(left.site.module, left.site.op, 0, left.site.phase)
+        name = _HELD.get(left.role) or canonical_name(site.op)
+        self._sites[name].add(site)
+        if left.role is Role.BUFFER and _hold_the_same(left, right):
+            return  # a mask, say: not one of its numbers was rounded
+        if left.dtype != right.dtype:
+            key = (left.dtype, right.dtype)
+            self._changed[key][name].add(site)
+            if key not in self._first:
+                place = _at_cast(item, step) or place_of(item, pair, step.module_classes)
+                self._first[key] = _First(place, pair)
+
+    def uniform(self) -> tuple[UniformChange, ...]:
+        """Changes of all sites of some operators, with what follows from them."""
+        found = []
+        for (left, right), names in self._changed.items():
+            sites = {site for members in names.values() for site in members}
+            if self._is_uniform(names):
+                ordered = sorted(names, key=lambda name: (-len(names[name]), name))
+                title = f"results are {right} instead of {left} ({listed(ordered, _SHOWN)})"
+                found.append(UniformChange(title, tuple(sorted(sites))))
+        return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
+
+    def named_in(self, origins: Iterable[Origin]) -> list[Origin]:
+        """Origins with the changes of some sites only, each at its first, in place of what it does to their numbers."""
+        partial = [names for names in self._changed.values() if not self._is_uniform(names)]
+        modules = {site.module for names in partial for sites in names.values() for site in sites}
+        kept = [
+            origin
+            for origin in origins
+            if origin.kind is not Kind.FAULT
+            or not (origin.module in modules or (modules and _is_cast(origin.op)))
+        ]
+        changes = self._changed.items()
+        return [*kept, *(self._origin(*one) for one in changes if not self._is_uniform(one[1]))]
+
+    def _is_uniform(self, names: Mapping[str, set[Site]]) -> bool:
+        """Whether a change is one of all matmuls or, where none has changed, of all sites of some operator."""
+        products = [name for name in self._sites if _sums_products(name)]
+        changed = sum(len(names.get(name, ())) for name in products)
+        if changed:
+            return _covers(changed, sum(len(self._sites[name]) for name in products))
+        return any(
+            _covers(len(sites), len(self._sites[name]))
+            for name, sites in names.items()
+            if name
+            not in (_BUFFERS, _INPUTS)  # these alone are no precision that a run computes in
+        )
+
+    def _origin(self, key: tuple[str, str], names: Mapping[str, set[Site]]) -> Origin:
+        first = self._first[key]
+        modules = sorted({site.module or "the model" for sites in names.values() for site in sites})
+        what = _HELD.get(first.place.role, "results")
+        reason = (
+            f"{what} are {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
+            f" {listed(modules, _SHOWN)}"
+        )
+        metrics = Metrics(Evidence.NONE)
+        finding = Finding(
+            first.pair, Outcome.DIFFER, metrics, math.nan, math.nan, reason, kind=Kind.SETUP
+        )
+        return origin_at(first.place, finding, reason, Kind.SETUP)
+
+
+def _covers(changed: int, all_sites: int) -> bool:
+    return changed >= max(LEAST_MEMBERS, CLASS_COVERED * all_sites)
+
+
+def _is_cast(op: str) -> bool:
+    """Whether an operator is a conversion, which is how the change came about."""
+    return Trait.CASTS in operator_of(op).traits
+
+
+def _sums_products(name: str) -> bool:
+    operator = operator_of(name)
+    return operator.family is Family.BILINEAR or operator.has_matmuls_inside
+
+
+def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
+    """The conversion that one run alone makes of what goes into a call, None where there is none."""
+    sides = (
+        (item.candidate, step.candidate, step.of_candidate),
+        (item.reference, step.reference, step.of_reference),
+    )
+    for call, flow, partner_of in sides:
+        for record in call.with_role(Role.INPUT):
+            maker = flow.producer(record.content.id, record.sequence)
+            if maker is not None and _is_cast(maker.site.op) and partner_of(maker) is None:
+                made = maker.with_role(Role.OUTPUT)[0]
+                return place_of_call(maker, made, step.module_classes)
+    return None
+
+
+def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:
+    """Whether two tensors of different dtypes have the same extremes, mean and norm, to the last bit."""
+    one, other = left.statistics, right.statistics
+    return one is not None and one == other
+
+
+def _has_other_dtype(pair: Pair) -> bool:
+    left, right = pair.reference, pair.candidate
+    return left is not None and right is not None and left.dtype != right.dtype
+
+
+_HELD = {Role.PARAM: _PARAMETERS, Role.BUFFER: _BUFFERS, Role.INPUT: _INPUTS}
+
+_ROLES = {
+    CallKind.INIT: (Role.PARAM, Role.BUFFER),
+    CallKind.OPERATOR: (Role.OUTPUT,),
+    CallKind.MODULE: (Role.OUTPUT,),
+}

@@ -1,0 +1,261 @@
+"""Compare how two runs set up their models and optimizers: frozen, tied, in training mode, parameter groups.
+
+The facts come from the recordings' manifests and module tables; recordings of earlier builds tell fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.align.names import SAME_NAMES, NameMap
+from lockstep.align.settings import Setting, differing_settings
+from lockstep.core.finding import SetupDifference
+from lockstep.core.manifest import OptimizerSetup, RankManifest
+from lockstep.core.optimizer_classes import KERNEL_CHOICES
+from lockstep.core.site import Role
+from lockstep.core.states import Moment
+from lockstep.core.text import listed
+from lockstep.locate.setups.module_differences import (
+    CLASS,
+    MODE,
+    OtherModule,
+    dropping,
+    module_differences,
+)
+from lockstep.store.reader import RankRecording
+
+FROZEN, TIED, OTHER_MODE = "frozen parameters", "tied", "in training mode only"
+OPTIMIZER, GROUPS = "optimizer", "parameter groups"
+"""What differences of set-up are called that are of the model as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetup:
+    """The differences between the set-ups of two models, by the reference's names.
+
+    Attributes
+    ----------
+    frozen
+        Parameters that require no gradient in one run only, and which run that is.
+    frozen_later
+        The same of parameters that both runs begin to train: those that require none behind the last recorded step of
+        one run only.
+    tied
+        Second names of parameters or modules in one run that are tensors or modules of their own in the other, each
+        with the name that counts, and the run in which they are one.
+    modes
+        Modules in training mode in one run and in evaluation mode in the other, and the run in which they train.
+    modules
+        Modules that are set up otherwise, see `lockstep.locate.setups.module_differences`.
+    groups
+        How many parameter groups each side's optimizers have, where that differs.
+    optimizers
+        Names of both sides' optimizers where they differ.
+    options
+        Hyper-parameters of optimizers of one name that differ at the first recorded step, those of every group once.
+    compiled
+        The runs in which code was compiled, of which only the boundary was recorded.
+    dropping
+        Dropouts of the reference that leave anything out.
+    ranks
+        How many ranks train in either run.
+    """
+
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    frozen_later: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, OtherModule] = field(default_factory=dict)
+    groups: tuple[int, int] | None = None
+    optimizers: tuple[str, str] | None = None
+    options: tuple[Setting, ...] = ()
+    compiled: tuple[str, ...] = ()
+    dropping: tuple[str, ...] = ()
+    ranks: int = 1
+
+    def differences(self) -> list[SetupDifference]:
+        """The same in one line each."""
+        found = []
+        for side in ("reference", "candidate"):
+            names = [name for name, where in self.frozen.items() if where == side]
+            if names:
+                found.append(_one_sided(side, FROZEN, names))
+            ties = [
+                f"{one} is {other}" for one, (other, where) in self.tied.items() if where == side
+            ]
+            if ties:
+                found.append(_one_sided(side, TIED, ties))
+            training = [name or "(model)" for name, where in self.modes.items() if where == side]
+            if training:
+                found.append(_one_sided(side, OTHER_MODE, training))
+        found.extend(self._of_modules())
+        if self.optimizers is not None:
+            found.append(SetupDifference(OPTIMIZER, *self.optimizers))
+        if self.groups is not None:
+            found.append(SetupDifference(GROUPS, *map(str, self.groups)))
+        return found
+
+    def _of_modules(self) -> Iterator[SetupDifference]:
+        """Settings that differ, with the modules that they do at; modes and classes are told elsewhere."""
+        paths: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for path, module in self.modules.items():
+            for one in module.differences:
+                if one.name not in (MODE, CLASS):
+                    paths[one.name, one.reference, one.candidate].append(path or "(model)")
+        for (what, reference, candidate), where in paths.items():
+            yield SetupDifference(f"{what} of {listed(where)}", reference, candidate, what)
+
+
+def _one_sided(side: str, what: str, names: Sequence[str]) -> SetupDifference:
+    words = listed(names)
+    return SetupDifference(what, *((words, "none") if side == "reference" else ("none", words)))
+
+
+def model_setup(
+    reference: RankRecording, candidate: RankRecording, names: NameMap = SAME_NAMES
+) -> ModelSetup:
+    """Hold the set-ups of one rank in two recordings against each other."""
+    left, right = reference.manifest, candidate.manifest
+    return ModelSetup(
+        frozen=_frozen(left, right, names),
+        frozen_later=_frozen_later(reference, candidate, names),
+        tied=_tied(left, right, names, _paths(reference), _paths(candidate)),
+        modes=_modes(reference, candidate, names),
+        modules=module_differences(reference, candidate, names),
+        groups=_groups(left, right),
+        optimizers=_optimizers(left, right),
+        options=tuple(_options(left, right)),
+        compiled=tuple(_compiled(left, right)),
+        dropping=dropping(reference),
+        ranks=max(left.world_size, right.world_size),
+    )
+
+
+def _frozen(left: RankManifest, right: RankManifest, names: NameMap) -> dict[str, str]:
+    there = {names.tensor(name): trains for name, trains in right.trainable.items()}
+    return {
+        name: "candidate" if trains else "reference"
+        for name, trains in left.trainable.items()
+        if there.get(name, trains) != trains
+    }
+
+
+def _frozen_later(
+    reference: RankRecording, candidate: RankRecording, names: NameMap
+) -> dict[str, str]:
+    ours, theirs = (_behind_last_step(one) for one in (reference, candidate))
+    begun = reference.manifest.trainable
+    there = {names.tensor(name): trains for name, trains in theirs.items()}
+    return {
+        name: "candidate" if trains else "reference"
+        for name, trains in ours.items()
+        if begun.get(name, False) and there.get(name, trains) != trains
+    }
+
+
+def _behind_last_step(rank: RankRecording) -> dict[str, bool]:
+    """Which parameters require a gradient behind the last recorded step."""
+    return {
+        state.name: state.trainable
+        for state in rank.states
+        if state.moment is Moment.LAST and state.role is Role.PARAM
+    }
+
+
+def _tied(
+    left: RankManifest,
+    right: RankManifest,
+    names: NameMap,
+    left_paths: Collection[str],
+    right_paths: Collection[str],
+) -> dict[str, tuple[str, str]]:
+    """Names that are one thing in one run and two in the other; a name that the other lacks says nothing."""
+
+    def renamed(name: str) -> str:
+        return names.tensor(name) if name in right.trainable else names.module(names.tensor(name))
+
+    other = {renamed(alias): renamed(name) for alias, name in right.tied.items()}
+    known = {*map(renamed, right.trainable), *map(names.module, right_paths)}
+    ours = {*left.trainable, *left_paths}
+    found = {
+        alias: (name, "reference")
+        for alias, name in left.tied.items()
+        if alias in known and name in known and alias not in other
+    }
+    found |= {
+        alias: (name, "candidate")
+        for alias, name in other.items()
+        if alias in ours and name in ours and alias not in left.tied
+    }
+    return found
+
+
+def _modes(reference: RankRecording, candidate: RankRecording, names: NameMap) -> dict[str, str]:
+    there = {names.module(path): trains for path, trains in _training(candidate).items()}
+    return {
+        path: "reference" if trains else "candidate"
+        for path, trains in _training(reference).items()
+        if there.get(path, trains) != trains
+    }
+
+
+def _training(rank: RankRecording) -> dict[str, bool]:
+    table = rank.module_table
+    if "training" not in table.columns:
+        return {}
+    return dict(zip(table["module"].to_list(), table["training"].to_list(), strict=True))
+
+
+def _paths(rank: RankRecording) -> Collection[str]:
+    return [path for path in rank.module_table["module"].to_list() if path]
+
+
+def _first_step(manifest: RankManifest) -> list[OptimizerSetup]:
+    """Every optimizer as it was at its first recorded step."""
+    first: dict[int, OptimizerSetup] = {}
+    for optimizer in manifest.optimizers:
+        first.setdefault(optimizer.index, optimizer)
+    return list(first.values())
+
+
+def _groups(left: RankManifest, right: RankManifest) -> tuple[int, int] | None:
+    counts = [sum(len(one.groups) for one in _first_step(side)) for side in (left, right)]
+    return (counts[0], counts[1]) if counts[0] != counts[1] and all(counts) else None
+
+
+def _optimizers(left: RankManifest, right: RankManifest) -> tuple[str, str] | None:
+    ours, theirs = (", ".join(one.name for one in _first_step(side)) for side in (left, right))
+    return (ours, theirs) if ours != theirs and ours and theirs else None
+
+
+def _options(left: RankManifest, right: RankManifest) -> Iterator[Setting]:
+    known = set()
+    for ours, theirs in zip(_first_step(left), _first_step(right), strict=False):
+        if ours.step != theirs.step or ours.name != theirs.name:
+            continue
+        for group, other in zip(ours.groups, theirs.groups, strict=False):
+            for one in differing_settings(group, other):
+                if one.name not in KERNEL_CHOICES and str(one) not in known:
+                    known.add(str(one))
+                    yield one
+
+
+def _compiled(left: RankManifest, right: RankManifest) -> Iterator[str]:
+    for side, manifest in (("reference", left), ("candidate", right)):
+        if compiled_in(manifest):
+            yield side
+
+
+def compiled_in(manifest: RankManifest) -> list[str]:
+    """Return the compiled code that a process recorded at its boundary: classes, module paths and functions."""
+    return [
+        _NAMED.get(what, f"module {what}" if what[:1].isdigit() else what)
+        for gap in manifest.not_seen
+        if (what := gap.compiled)
+    ]
+
+
+_NAMED = {"torch._dynamo.eval_frame.OptimizedModule": "the model"}
+"""What has no name of its own where `torch.compile` was given a whole model."""

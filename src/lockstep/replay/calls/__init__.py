@@ -1,0 +1,1 @@
+"""One recorded call run again."""

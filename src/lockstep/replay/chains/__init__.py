@@ -1,0 +1,1 @@
+"""Several calls run again, one after the other."""

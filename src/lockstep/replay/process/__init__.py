@@ -1,0 +1,1 @@
+"""The process in which recorded calls run again, confined, and what is asked of it."""

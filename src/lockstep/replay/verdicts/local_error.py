@@ -1,0 +1,219 @@
+"""The judge that re-runs single operators: local error, where whole tensors are there.
+
+What cannot hold a local error worth finding is not run again (`lockstep.replay.verdicts.screening`), nor what takes
+more memory than a comparison may (`lockstep.replay.calls.budget`).
+
+What an operator adds on its own is separated from what its inputs bring: each side's call is run
+again alone in double precision, on that side's own recorded inputs, forward and backward. With `y`
+what was recorded and `f64` the operator in double precision,
+
+    |y_c - y_r|  <=  |y_c - f64(x_c)|  +  |f64(x_c) - f64(x_r)|  +  |y_r - f64(x_r)|
+      difference     candidate's local    inherited                 reference's local error
+
+so a site is an origin where one side's local error is beyond what a sound kernel may be off, however
+far apart the inputs are. This is the local error of Herbgrind (Sanchez-Stern, Panchekha, Lerner,
+Tatlock, PLDI 2018), for tensors instead of scalars. Where neither side is near double precision the
+re-run is not faithful, and the error model decides.
+
+Nothing here loads torch before the first re-run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from lockstep.core.finding import CallPair
+from lockstep.core.manifest import MEMORY_BYTES
+from lockstep.core.records import Call
+from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
+from lockstep.measure.axis_order import keeps_order
+from lockstep.measure.measured_pair import Measured
+from lockstep.replay.calls.budget import TooLarge, check_memory
+from lockstep.replay.calls.refusals import CannotReplay, Crashed
+from lockstep.replay.process.questions import Answers, OfOperator, OfPassage, OfUpdate, Question
+from lockstep.replay.verdicts.screening import screened, screened_passage, screened_update
+
+NAME = "local-error"
+
+_REGION = "calls without partner"
+"""What a region is called among operators."""
+
+
+class LocalErrorJudge:
+    """Judges by re-running single operators; a `lockstep.judge.protocol.Judge`.
+
+    Parameters
+    ----------
+    fallback
+        Judges what cannot be run again: calls without partner, custom functions, random operators,
+        tensors that were not saved whole.
+    memory_bytes
+        Memory that the whole process may take: a call whose re-run takes more is left to `fallback`.
+    before_rerun
+        Called with the operator before each re-run.
+    reruns
+        Makes what runs calls again, for so many bytes of memory; in this process by default.
+
+    Attributes
+    ----------
+    decided
+        How many outputs were judged by local error.
+    refused
+        Why others were not, with how often, per operator.
+    """
+
+    def __init__(
+        self,
+        fallback: Judge,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        before_rerun: Callable[[str], None] | None = None,
+        reruns: Callable[[int], Answers] | None = None,
+    ) -> None:
+        self.decided = 0
+        self.refused: dict[tuple[str, str], int] = {}
+        self._fallback = fallback
+        self._memory_bytes = memory_bytes
+        self._too_large: dict[str, tuple[int, int]] = {}
+        self._crashed: dict[str, str] = {}
+        self._before_rerun = before_rerun
+        self._make_reruns = reruns or _here
+        self._verdicts: Answers | None = None
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`: the fallback's while nothing else decided."""
+        return NAME if self.decided else self._fallback.name
+
+    @property
+    def looks_at_set_up(self) -> bool:
+        """As the fallback does."""
+        return self._fallback.looks_at_set_up
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+        calls = operation.calls
+        tensors = (*operation.entering, *operation.outputs, output)
+        other_layout = any(item.pair.layout is not None for item in tensors)
+        explained = self._fallback.operator(operation, output)
+        if output.equal or other_layout or not _is_whole(calls):
+            return explained
+
+        def seen() -> Judgement | None:
+            found = screened(operation, output, explained)
+            if found is None and calls is not None:
+                check_memory(calls, self._memory_bytes, backward=is_gradient(output))
+            return found
+
+        question = OfOperator(output, operation.op, calls)
+        return _over(explained, self._tried(operation.op, seen, question))
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
+    ) -> Judgement:
+        """Judge a tensor against those that the calls of a region made it from, by running these again."""
+        explained = self._fallback.passage(sources, target, region=region)
+        calls = (*region.reference_calls, *region.candidate_calls)
+        pair = target.pair
+        whole = all(one is None or one.content.loader for one in (pair.reference, pair.candidate))
+        in_order = pair.layout is None and all(keeps_order(one.pair.layout) for one in sources)
+        if target.equal or region.unseen or not (in_order and whole):
+            return explained
+        if is_gradient(target) or not calls:
+            return explained
+        question = OfPassage(target, tuple(sources), region)
+        seen = partial(screened_passage, target, explained)
+        return _over(explained, self._tried(_REGION, seen, question))
+
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, by replaying the update.
+
+        Of two optimizers of other classes each update may be sound, and the runs part all the same: that one run is
+        sound by itself says nothing of the other then.
+        """
+        other_layout = output.pair.layout is not None
+        explained = self._fallback.update(entering, output, calls=calls)
+        if output.equal or other_layout or calls is None or not _is_whole(calls):
+            return explained
+        if _are_of_other_classes(calls):
+            return explained
+        seen = partial(screened_update, calls, output, explained)
+        return _over(explained, self._tried(calls.present.site.op, seen, OfUpdate(output, calls)))
+
+    def _tried(
+        self, op: str, seen: Callable[[], Judgement | None], question: Question[Judgement]
+    ) -> Judgement | None:
+        """What a look at the recordings or else a re-run says; None where neither can tell."""
+        try:
+            judgement = seen() or self._reruns(op).ask(question)
+        except TooLarge as error:
+            count, most = self._too_large.get(op, (0, 0))
+            self._too_large[op] = count + 1, max(most, error.needed_bytes)
+            return None
+        except Crashed as error:
+            self._crashed[op] = str(error)
+            return None
+        except (CannotReplay, MemoryError, RuntimeError) as error:
+            # torch reports memory that it cannot get as a RuntimeError.
+            key = (op, str(error))
+            self.refused[key] = self.refused.get(key, 0) + 1
+            return None
+        self.decided += 1
+        return replace(judgement, judged_by=NAME)
+
+    def notes(self) -> list[str]:
+        """Return notes about calls that were not run again because of their size, or because they crashed."""
+        crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
+        return [*self._fallback.notes(), *crashed] + [
+            f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
+            f" {most / 1e9:.1f} GB of memory; --memory allows {self._memory_bytes / 1e9:.1f} GB"
+            for op, (count, most) in self._too_large.items()
+        ]
+
+    def _reruns(self, op: str) -> Answers:
+        """What runs operators again."""
+        if self._verdicts is None:
+            self._verdicts = self._make_reruns(self._memory_bytes)
+        if self._before_rerun is not None:
+            self._before_rerun(op)
+        return self._verdicts
+
+
+def _over(explained: Judgement, found: Judgement | None) -> Judgement:
+    """What a re-run says in place of what is said without one; it tells where it acquits what that convicts."""
+    if found is None:
+        return explained
+    return replace(found, overrules=explained.unexplained and not found.unexplained)
+
+
+def _here(memory_bytes: int) -> Answers:
+    from lockstep.replay.verdicts.verdict import Verdicts  # loads torch
+
+    return Verdicts(memory_bytes)
+
+
+def _are_of_other_classes(calls: CallPair) -> bool:
+    """Whether two updates were made by optimizers of two classes."""
+    left, right = calls.reference, calls.candidate
+    return left is not None and right is not None and left.site.op != right.site.op
+
+
+def _is_whole(calls: CallPair | None) -> bool:
+    """Whether both calls are there with every tensor that went in."""
+    return (
+        calls is not None
+        and calls.reference is not None
+        and calls.candidate is not None
+        and _has_tensors(calls.reference)
+        and _has_tensors(calls.candidate)
+    )
+
+
+def _has_tensors(call: Call) -> bool:
+    return bool(call.records) and all(
+        record.content.loader is not None or record.content.numel == 0 for record in call.records
+    )

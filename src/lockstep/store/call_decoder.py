@@ -1,0 +1,186 @@
+"""Rows of one step become calls with their tensor records; a row that makes no sense ends in a `CorruptError`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import polars as pl
+
+from lockstep.core.errors import CorruptError
+from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
+from lockstep.core.site import CallKind, Phase, Role, Site
+from lockstep.store.context_texts import conditions_in, layout_in
+from lockstep.store.limits import values_of
+
+
+class CallDecoder:
+    """Makes calls of the rows of one step.
+
+    Parameters
+    ----------
+    path, rank, step
+        Of the recording's rank, for messages and records.
+    stacks, contents
+        What the rows point at, by number.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rank: str,
+        step: int,
+        stacks: Mapping[int, tuple[Frame, ...]],
+        contents: Mapping[int, Content],
+    ) -> None:
+        self._path, self._rank, self._step = path, rank, step
+        self._stacks, self._contents = stacks, contents
+
+    def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
+        """Calls by number, each with its records in order of time."""
+        sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
+        found = self._records(sites, self._sources(rows), records)
+        return [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
+
+    def _site(self, call_id: int, module: str, op: str, call: int, phase: str) -> Site:
+        try:
+            return _site(module, op, call, _phase(phase))
+        except ValueError as error:
+            raise self._malformed(call_id, error) from error
+
+    def _sources(self, rows: pl.DataFrame) -> dict[int, str]:
+        """The user's line of each call; calls from one line share its text."""
+        lines = {number: source_of(frames) for number, frames in self._stacks.items()}
+        return {
+            call_id: lines.get(stack, "")
+            for call_id, stack in rows.select("call_id", "stack").iter_rows()
+        }
+
+    def _records(
+        self, sites: Mapping[int, Site], sources: Mapping[int, str], rows: pl.DataFrame
+    ) -> dict[int, list[TensorRecord]]:
+        """Records by call."""
+        contents, rank, step = self._contents, self._rank, self._step
+        elsewhere: dict[tuple[int, Phase], Site] = {}
+        found: dict[int, list[TensorRecord]] = {number: [] for number in sites}
+        for (
+            call_id,
+            phase_name,
+            role,
+            index,
+            name,
+            sequence,
+            occurrence,
+            number,
+            argument,
+            laid,
+        ) in zip(*(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True):
+            content = contents.get(number)
+            if content is None:
+                raise CorruptError(self._path, f"tensor content {number} is missing")
+            try:
+                phase, role = _phase(phase_name), _role(role)
+                layout = layout_in(laid) if laid else None
+                if layout is not None and len(layout.strides) != len(content.shape):
+                    raise ValueError(f"{laid!r} is not a layout of {len(content.shape)} axes")
+            except ValueError as error:
+                raise self._malformed(call_id, error) from error
+            site = sites[call_id]
+            if phase is not site.phase:
+                there = elsewhere.get((call_id, phase))
+                if there is None:
+                    there = _site(site.module, site.op, site.call, phase)
+                    elsewhere[call_id, phase] = there
+                site = there
+            found[call_id].append(
+                TensorRecord(
+                    rank,
+                    step,
+                    site,
+                    role,
+                    index,
+                    sys.intern(name),
+                    sequence,
+                    occurrence,
+                    content,
+                    sys.intern(argument),
+                    sources[call_id],
+                    layout,
+                )
+            )
+        return found
+
+    def _call(
+        self,
+        sites: Mapping[int, Site],
+        records: Mapping[int, Sequence[TensorRecord]],
+        call_id: int,
+        kind: str,
+        module_class: str,
+        parent: int,
+        sequence: int,
+        stack: int,
+        arguments: str,
+        recomputed: bool,
+        conditions: str,
+        random_state: int,
+    ) -> Call:
+        try:
+            settings = values_of(arguments)
+            if not isinstance(settings, dict):
+                raise TypeError("its arguments are not a JSON object")
+            return Call(
+                id=call_id,
+                rank=self._rank,
+                step=self._step,
+                kind=_kind(kind),
+                site=sites[call_id],
+                module_class=sys.intern(module_class),
+                parent=parent,
+                sequence=sequence,
+                stack=self._stacks.get(stack, ()),
+                arguments=settings,
+                recomputed=recomputed,
+                records=tuple(records[call_id]),
+                conditions=conditions_in(conditions),
+                random_state=self._contents.get(random_state),
+            )
+        except (ValueError, TypeError) as error:
+            raise self._malformed(call_id, error) from error
+
+    def _malformed(self, call_id: int, error: Exception) -> CorruptError:
+        return CorruptError(self._path, f"call {call_id} is malformed ({error})")
+
+
+_phase, _role, _kind = lru_cache(Phase), lru_cache(Role), lru_cache(CallKind)
+
+_site = lru_cache(maxsize=1 << 16)(Site)
+"""Steps repeat their sites, so one object each does for all of them."""
+
+_SITE_COLUMNS = ("call_id", "module", "op", "call", "phase")
+_CALL_COLUMNS = (
+    "call_id",
+    "kind",
+    "module_class",
+    "parent",
+    "sequence",
+    "stack",
+    "arguments",
+    "recomputed",
+    "conditions",
+    "random_state",
+)
+_RECORD_COLUMNS = (
+    "call_id",
+    "phase",
+    "role",
+    "index",
+    "name",
+    "sequence",
+    "occurrence",
+    "content",
+    "argument",
+    "layout",
+)

@@ -1,0 +1,1 @@
+"""Recording MindSpore: PyNative mode, Cells and optimizers."""

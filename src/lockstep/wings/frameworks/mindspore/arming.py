@@ -1,0 +1,21 @@
+"""Arming the recorder in a process of a recorded command, right after its `import mindspore`."""
+
+from __future__ import annotations
+
+from lockstep.wings.frameworks.mindspore.environment import packages, seed, why_unsupported
+from lockstep.wings.frameworks.mindspore.tap import Tap
+from lockstep.wings.frameworks.recording import arm
+
+_armed: list[Tap] = []
+
+
+def arm_from_environment() -> None:
+    """Arm as `lockstep record` asked for; does nothing where it did not."""
+    if _armed:
+        return
+    recording = arm("MindSpore", packages(), why_unsupported(), seed)
+    if recording is not None:
+        tap = Tap(recording)
+        _armed.append(tap)
+        recording.ended, recording.step_done = tap.remove, tap.step_ended
+        tap.install()

@@ -1,0 +1,38 @@
+"""Comparing recordings of MindSpore that were made once; MindSpore itself is not needed.
+
+`tests/fixtures/mindspore` holds one step of a small network, once with a cast to bfloat16 in one Cell;
+`tests/wings/frameworks_mindspore` records such trainings anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lockstep
+from lockstep.core.finding import Verdict
+from lockstep.core.operators import Family, canonical_name, family_of
+from lockstep.report.comparison.verdict_words import headline
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "mindspore"
+
+
+def test_a_cast_in_one_cell_is_named_with_its_line() -> None:
+    found = lockstep.compare_recordings(FIXTURES / "sound", FIXTURES / "bfloat16")
+    assert found.verdict is Verdict.DIVERGED
+    (origin,) = found.origins
+    assert (origin.step, origin.module, origin.op) == (0, "half", "Half")
+    assert origin.source == "small.py:34"
+    assert "the candidate calls ms.Cast" in origin.reason
+
+
+def test_a_recording_agrees_with_itself_and_says_how_it_was_judged() -> None:
+    found = lockstep.compare_recordings(FIXTURES / "sound", FIXTURES / "sound")
+    assert found.verdict is Verdict.AGREE
+    assert "judged without running operators of mindspore again" in headline(found)
+
+
+def test_operators_of_mindspore_are_known_by_what_they_compute() -> None:
+    assert canonical_name("ms.BiasAdd") == canonical_name("torch.add")
+    assert family_of("ms.ReduceMean") is Family.MEAN
+    assert family_of("ms.Conv2D") is Family.BILINEAR
+    assert family_of("ms.SomethingElse") is Family.UNKNOWN
