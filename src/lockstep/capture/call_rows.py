@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 
 from lockstep.capture.call_context import CallContext, context_at
 from lockstep.capture.call_places import Place, Places
-from lockstep.capture.collectives import Unwaited, is_work, with_groups
+from lockstep.capture.collectives import Unwaited, is_collective, is_work, with_groups
 from lockstep.capture.kernel_context import conditions_now
-from lockstep.capture.leaves import (
-    NamedTensor,
-    argument_tensors,
-    plain_arguments,
-    plain_attributes,
-    tensors_in,
-)
+from lockstep.capture.leaves import NamedTensor, flattened, result_tensors
 from lockstep.capture.module_paths import class_name, without_wrappers
+from lockstep.capture.open_call import OpenCall
 from lockstep.capture.openings import Openings
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.rank_recording import RankRecording
-from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
-from lockstep.capture.silence import Silence
-from lockstep.capture.surroundings import buffers_of, has_parameters
+from lockstep.capture.silence import Silence, silently
+from lockstep.capture.surroundings import buffers_of, has_parameters, is_compiled
 from lockstep.core.site import CallKind, Phase
 
 _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
@@ -36,13 +31,11 @@ _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
 class OneCall:
     """A call that has begun and is one operator whatever it calls: a custom or a compiled function.
 
-    `inside` is the place of what it calls; `tensors` are its arguments, `buffers` what else it may write to.
+    `inside` is the place of what it calls; `buffers` are what it may write to besides its arguments.
     """
 
-    session: Session
-    opened: OpenCall
+    call: OpenCall
     inside: Place
-    tensors: list[NamedTensor]
     buffers: list[NamedTensor]
 
 
@@ -75,7 +68,7 @@ class CallRows:
         compile_eager: bool,
     ) -> None:
         self.places = Places()
-        self._recording = recording
+        self._recording, self.fail = recording, recording.fail
         self._steps = recording.steps
         self._optimizers = optimizers
         self._openings = openings
@@ -84,7 +77,11 @@ class CallRows:
 
     def context(self) -> CallContext | None:
         """Return the context of this code; None if its thread trains something that is not recorded."""
-        return None if self._optimizers.trainers.is_another else context_at(self.places.here)
+        trainers = self._optimizers.trainers
+        if not trainers.is_mine and trainers.is_another:
+            return None
+        around = self.places.around
+        return context_at(around[-1] if around else None)
 
     def is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
@@ -104,69 +101,81 @@ class CallRows:
         tensors: list[NamedTensor],
     ) -> OpenCall | None:
         """Begin to record a call of a module."""
-        conditions = conditions_now(around.grad)
-        with Silence(self._recording.fail):
-            named = without_wrappers(module)
-            kind = class_name(named)
-            return session.begin(
-                CallKind.MODULE,
-                around.place,
-                kind,
-                tensors,
-                plain_attributes(named),
-                path=session.path_of(module, around.place),
-                module_class=kind,
-                grad=around.grad,
-                conditions=conditions,
-                recomputed=around.in_backward,
-                buffers=self.buffers_of(module),
-            )
-        return None
+        return self._begin_module(session, around, module, tensors, conditions_now(around.grad))
 
-    def buffers_of(self, module: torch.nn.Module) -> Iterator[NamedTensor]:
+    @silently
+    def _begin_module(
+        self,
+        session: Session,
+        around: CallContext,
+        module: torch.nn.Module,
+        tensors: list[NamedTensor],
+        conditions: str,
+    ) -> OpenCall | None:
+        named, path = without_wrappers(module), session.path_of(module, around.place)
+        kind = class_name(named)
+        call = OpenCall(
+            CallKind.MODULE,
+            kind,
+            around.place,
+            path,
+            kind,
+            tensors,
+            session.attributes.of(named),
+            Phase.FORWARD,
+            around.grad,
+            conditions,
+            around.in_backward,
+            wanted=session.wants(path, kind),
+        )
+        return session.begin(call, self.buffers_of(module))
+
+    @silently
+    def buffers_of(self, module: torch.nn.Module) -> Sequence[NamedTensor]:
         """Buffers that a call of the module may change without being seen inside."""
-        return buffers_of(module, inside=not self._compile_eager)
+        if not module._buffers and not is_compiled(module):
+            return ()
+        return list(buffers_of(module, inside=not self._compile_eager))
 
     def begin_operator(
         self,
         session: Session,
         around: CallContext,
         name: str,
-        tensors: list[NamedTensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        inputs: list[NamedTensor],
+        arguments: dict[str, Any],
         buffers: Iterable[NamedTensor] = (),
+        frame: FrameType | None = None,
     ) -> OpenCall | None:
-        self.note_autocast()
-        between = not around.grad and around.is_top and self._steps.is_certain
-        phase = Phase.BACKWARD if between else Phase.FORWARD
-        conditions = conditions_now(around.grad)
-        with Silence(self._recording.fail):
-            arguments = with_groups(name, plain_arguments(args, kwargs), kwargs)
-            return begin_at(
-                session,
-                around,
-                name,
-                tensors,
-                arguments,
-                conditions,
-                phase=phase,
-                grad=around.grad,
-                recomputed=around.in_backward,
-                buffers=buffers,
-            )
-        return None
-
-    def note_autocast(self) -> None:
-        """Note that a call runs under autocast, where it does."""
+        """Begin to record an operator; `frame` is one that no frame of the user's is inside of."""
+        place, grad = around.place, around.grad
+        between = not grad and place is None and self._steps.is_certain
+        path, module_class = ("", "") if place is None else (place.path, place.module_class)
+        conditions = "grad" if grad else "no_grad"
         if torch._C._is_any_autocast_enabled():
             self._recording.note_autocast()
+            conditions = conditions_now(grad)
+        call = OpenCall(
+            CallKind.OPERATOR,
+            name,
+            place,
+            path,
+            module_class,
+            inputs,
+            arguments,
+            Phase.BACKWARD if between else Phase.FORWARD,
+            grad,
+            conditions,
+            around.in_backward,
+            frame=frame,
+            wanted=session.wants(path, name),
+        )
+        return session.begin(call, buffers)
 
     def end(
         self,
-        session: Session,
-        opened: OpenCall,
-        result: Any,
+        call: OpenCall,
+        outputs: Sequence[NamedTensor],
         *,
         buffers: Iterable[NamedTensor] = (),
         part: object = ...,
@@ -174,46 +183,44 @@ class CallRows:
     ) -> None:
         """Record what came of a call; `is_top` tells that it stands outside of all others."""
         is_of_the_start = is_top and self._steps.is_uncertain
-        if self._recording.session is session:
-            with Silence(self._recording.fail):
-                session.end(opened, result, buffers=buffers, part=part)
-                if is_of_the_start:
-                    self._recording.results.add(tensor for _, tensor in tensors_in(result, ""))
+        if self._recording.session is call.session:
+            call.session.end(call, outputs, buffers, part)
+            if is_of_the_start:
+                with Silence(self.fail):
+                    self._recording.results.add(tensor for _, tensor in outputs)
         elif is_of_the_start:
-            self._openings.note_top(result)
+            self._openings.note_top(outputs)
 
-    def abandon(self, session: Session, opened: OpenCall) -> None:
-        if self._recording.session is session:
-            with Silence(self._recording.fail):
-                session.abandon(opened)
+    def abandon(self, call: OpenCall) -> None:
+        """End a call that has raised."""
+        if self._recording.session is call.session:
+            call.session.abandon(call)
 
-    def end_collective(self, session: Session, opened: OpenCall, result: Any) -> None:
+    def end_collective(self, call: OpenCall, result: Any) -> None:
         """Record a collective's results now if the call waited for them, and later if it did not."""
         if not is_work(result):
-            self.end(session, opened, None)
+            self.end(call, ())
             return
-        with Silence(self._recording.fail):
-            session.await_results(opened)
-            self._unwaited.begun(result, opened)
+        with Silence(self.fail):
+            call.session.await_results(call)
+            self._unwaited.begun(result, call)
 
     def waited(self, work: Any) -> None:
         """Record what a collective brings that was not waited for when it was called."""
-        opened, session = self._unwaited.of(work), self._recording.session
-        if opened is not None and session is not None:
-            with Silence(self._recording.fail):
-                session.results_came(opened)
+        call, session = self._unwaited.of(work), self._recording.session
+        if call is not None and session is not None:
+            with Silence(self.fail):
+                session.results_came(call)
 
-    def run_within(
-        self, place: Place, session: Session, opened: OpenCall | None, run: Callable[[], Any]
-    ) -> Any:
+    def run_within(self, place: Place, call: OpenCall | None, run: Callable[[], Any]) -> Any:
         """Run what a call does, at its place."""
         before = self.places.around
         self.places.around = [*before, place]
         try:
             return run()
         except BaseException:
-            if opened is not None:
-                self.abandon(session, opened)
+            if call is not None:
+                self.abandon(call)
             raise
         finally:
             self.places.around = before
@@ -224,18 +231,26 @@ class CallRows:
         """Run what `begin_one` began to record."""
         if one is None:
             return run()
-        result = self.run_within(one.inside, one.session, one.opened, run)
+        result = self.run_within(one.inside, one.call, run)
         self.end_one(one, result)
         return result
 
     def end_one(self, one: OneCall, result: Any) -> None:
         """Record what came out of it."""
-        with Silence(self._recording.fail):
+        call, outputs = one.call, self.outputs_of(result)
+        with Silence(self.fail):
             # What is written behind autograd's back inside does not show in a version.
-            for _, tensor in (*one.tensors, *one.buffers):
-                one.session.contents.changed(tensor)
-        is_top = one.opened.parent < 0
-        self.end(one.session, one.opened, result, buffers=one.buffers, is_top=is_top)
+            for _, tensor in (*call.inputs, *one.buffers):
+                call.session.contents.changed(tensor)
+        self.end(call, outputs, buffers=one.buffers, is_top=call.parent < 0)
+
+    def outputs_of(self, result: Any) -> list[NamedTensor]:
+        """The tensors that a call returned."""
+        if type(result) is torch.Tensor:
+            return [("result", result)]
+        with Silence(self.fail):
+            return result_tensors(result)
+        return []
 
     def begin_one(
         self,
@@ -252,7 +267,7 @@ class CallRows:
         try:
             return self._begin_one(name, modules, args, kwargs)
         except Exception as error:  # whatever a class of the script's does when it is asked
-            self._recording.fail(error)
+            self.fail(error)
             return None
 
     def _begin_one(
@@ -266,7 +281,9 @@ class CallRows:
         if around is None or around.in_transform or self.is_none_of_ours(around):
             return None
         place = around.place
-        tensors = argument_tensors(args, kwargs)
+        tensors, arguments = flattened(args, kwargs)
+        if is_collective(name):
+            arguments = with_groups(name, arguments, kwargs)
         module = any(map(has_parameters, modules))
         if around.is_top and not self._steps.is_certain:
             self._openings.reconsider(tensors, module=module)
@@ -277,54 +294,22 @@ class CallRows:
         if module:
             self._steps.module_called()
         buffers = self.named_buffers(session, modules, place)
-        opened = self.begin_operator(session, around, name, tensors, args, kwargs, buffers)
-        if opened is None:
+        call = self.begin_operator(session, around, name, tensors, arguments, buffers)
+        if call is None:
             return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
         module_around = place.module if place else None
         opaque = name != _CHECKPOINT
-        inside = Place(opened.id, path, module_class, module_around, opened.stack, opaque)
-        return OneCall(session, opened, inside, tensors, buffers)
+        inside = Place(call.id, path, module_class, module_around, call.stack, opaque)
+        return OneCall(call, inside, buffers)
 
     def named_buffers(
         self, session: Session, modules: Sequence[torch.nn.Module], place: Place | None
     ) -> list[NamedTensor]:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
-        with Silence(self._recording.fail):
+        with Silence(self.fail):
             for module in modules:
                 session.path_of(module, place)
             below = {id(one): one for module in modules for _, one in module.named_buffers()}
             return [("buffer", buffer) for buffer in below.values()]
         return []
-
-
-def begin_at(
-    session: Session,
-    around: CallContext,
-    name: str,
-    tensors: list[NamedTensor],
-    arguments: dict[str, Any],
-    conditions: str,
-    *,
-    phase: Phase,
-    grad: bool,
-    recomputed: bool = False,
-    buffers: Iterable[NamedTensor] = (),
-) -> OpenCall:
-    """Begin the row of an operator at its place."""
-    place = around.place
-    path, module_class = ("", "") if place is None else (place.path, place.module_class)
-    return session.begin(
-        CallKind.OPERATOR,
-        place,
-        name,
-        tensors,
-        arguments,
-        path=path,
-        module_class=module_class,
-        grad=grad,
-        conditions=conditions,
-        phase=phase,
-        recomputed=recomputed,
-        buffers=buffers,
-    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch.overrides
 from torch.jit import _builtins
@@ -27,7 +27,8 @@ _MOST = 4096
 """Stand-ins that are kept; code that is made anew and anew would fill the memory."""
 
 _OURS = str(Path(__file__).parents[1])
-_ASKING = torch.overrides.handle_torch_function.__code__
+ASKING = torch.overrides.handle_torch_function.__code__
+"""Code through which a function of torch's in Python asks a mode."""
 
 # Of one line, so that its only line is the caller's.
 _CODE = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
@@ -41,21 +42,39 @@ class Caller(Protocol):
     ) -> Any: ...
 
 
+class CallSite(NamedTuple):
+    """A place in code that calls functions of torch.
+
+    Attributes
+    ----------
+    call
+        Calls in its name.
+    is_of_torch
+        Whether its module is called as torch's are, so that the call may be work of torch's own.
+    code
+        Is kept with it, so that its identity is no other's.
+    """
+
+    call: Caller
+    is_of_torch: bool
+    code: CodeType
+
+
 class Callers:
     """Makes frames that stand in for callers, one for each place in their code."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int, int], tuple[CodeType, Caller]] = {}
+        self._made: dict[tuple[int, int, int], CallSite] = {}
 
-    def of(self, frame: FrameType) -> Caller:
-        """Return the function that calls on behalf of the code in a frame, at its line.
+    def of(self, frame: FrameType) -> CallSite:
+        """Return the function that calls on behalf of the code in a frame, and what is known of the place.
 
         Parameters
         ----------
         frame
             That called a tap; where it asked in the name of a function of torch, what called that function.
         """
-        if frame.f_code is _ASKING and frame.f_back is not None:
+        if frame.f_code is ASKING and frame.f_back is not None:
             frame = frame.f_back.f_back or frame.f_back
         code, names = frame.f_code, frame.f_globals
         place = (id(code), frame.f_lasti, id(names))
@@ -63,8 +82,10 @@ class Callers:
         if found is None:
             if len(self._made) >= _MOST:
                 self._made.clear()
-            found = self._made[place] = (code, _standing_in(code, frame.f_lineno or 0, names))
-        return found[1]
+            call = _standing_in(code, frame.f_lineno or 0, names)
+            is_of_torch = str(names.get("__name__")).startswith("torch")
+            found = self._made[place] = CallSite(call, is_of_torch, code)
+        return found
 
     def forget(self) -> None:
         """Let go of all code."""
@@ -96,7 +117,7 @@ def without_us(frame: FrameType | None) -> Iterator[FrameType]:
         code = frame.f_code
         if is_unseen(code):
             within_ours = True
-        elif within_ours and code is _ASKING and frame.f_back is not None:
+        elif within_ours and code is ASKING and frame.f_back is not None:
             frame, within_ours = frame.f_back, False
         else:
             within_ours = False

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from enum import Enum
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 
 from lockstep.capture.call_context import CallContext
 from lockstep.capture.call_places import Place
-from lockstep.capture.call_rows import CallRows, begin_at
+from lockstep.capture.call_rows import CallRows
 from lockstep.capture.callers import Caller
-from lockstep.capture.collectives import is_collective, is_functional, wait_for
+from lockstep.capture.collectives import is_collective, is_functional, wait_for, with_groups
 from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.interception import Taps
 from lockstep.capture.kernel_context import conditions_now
-from lockstep.capture.leaves import NamedTensor, argument_tensors, plain_arguments, tensors_in
+from lockstep.capture.leaves import argument_tensors, flattened, tensors_in
 from lockstep.capture.module_paths import class_name, is_wrapper
+from lockstep.capture.open_call import OpenCall
 from lockstep.capture.openings import Openings
 from lockstep.capture.optimizers import Optimizers
 from lockstep.capture.rank_recording import RankRecording
-from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.surroundings import (
@@ -35,14 +37,13 @@ from lockstep.capture.surroundings import (
     changes_in_place,
     has_tensor,
     in_backward,
-    in_transform,
     is_compiled,
     may_take_fast_path,
     trains,
     unwrapped,
     written,
 )
-from lockstep.core.site import Phase
+from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
 
 _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
@@ -51,18 +52,25 @@ _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFun
 _NOWHERE = Place(-1, "", "", None, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _ModuleCall:
+class _Unseen(Enum):
+    """Why an operator is not recorded."""
+
+    NOT_OURS = "it belongs to a call that is recorded as one, to torch, or to another training"
+    IN_TRANSFORM = "it works on what a transform of `torch.func` has wrapped"
+    NO_STEP = "no step is open, and none begins with it"
+    FAILED = "recording has failed"
+
+
+class _ModuleCall(NamedTuple):
     """A call of a module that has begun, and how it runs.
 
-    `opened` is None where it is not recorded, and `passes` tells that it is so wherever a step is open;
-    `is_top` stands for a call outside of all others, `compiled` for a module that `torch.compile` made,
-    `fused` for one that torch runs as one kernel where nobody watches.
+    `call` is None where it is not recorded, and `passes` tells that it is so wherever a step is open;
+    `compiled` stands for a module that `torch.compile` made, `fused` for one that torch runs as one kernel where
+    nobody watches.
     """
 
     session: Session | None
-    opened: OpenCall | None
-    is_top: bool
+    call: OpenCall | None
     passes: bool
     compiled: bool
     fused: bool
@@ -94,6 +102,10 @@ class Calls:
         Records calls of compiled functions, and what is captured of them.
     places
         Where in the model the code is.
+    compiler_loaded
+        As given: from now on the compiler may trace what the script calls.
+    waited
+        Is told that the script has waited for what a collective brings.
     """
 
     def __init__(
@@ -116,7 +128,7 @@ class Calls:
         self._steps = recording.steps
         self._optimizers = optimizers
         self._forward_begins, self._before_backward = forward_begins, before_backward
-        self._compiler_loaded = compiler_loaded
+        self.compiler_loaded, self.waited = compiler_loaded, self._rows.waited
 
     # --- modules ------------------------------------------------------------------------------
 
@@ -131,17 +143,19 @@ class Calls:
         begun = self._begin_module_call(module, args, kwargs)
         if begun is None:
             return call(module, *args, **kwargs)
-        run = functools.partial(self._run_module, begun, call, module, args, kwargs)
-        session, opened = begun.session, begun.opened
-        if session is None or opened is None:
+        run = functools.partial(call, module, *args, **kwargs)
+        if begun.compiled or begun.fused:
+            run = functools.partial(self._run_apart, begun, run, module)
+        opened = begun.call
+        if opened is None:
             result = run()
-            if session is None and not begun.passes:
+            if begun.session is None and not begun.passes:
                 self._made_out_of_sight(result, module)
             return result
         inside = Place(opened.id, opened.path, opened.module_class, module, opened.stack)
-        result = self._rows.run_within(inside, session, opened, run)
-        buffers = self._rows.buffers_of(module)
-        self._rows.end(session, opened, result, buffers=buffers, is_top=begun.is_top)
+        result = self._rows.run_within(inside, opened, run)
+        outputs, buffers = self._rows.outputs_of(result), self._rows.buffers_of(module)
+        self._rows.end(opened, outputs, buffers=buffers, is_top=opened.place is None)
         return result
 
     def _begin_module_call(
@@ -181,43 +195,33 @@ class Calls:
         self._steps.module_called()
         opened = None
         if session is not None:
-            self._rows.note_autocast()
-            self._note_unemulated()
-            opened = self._rows.begin_module(
-                session, around, module, argument_tensors(args, kwargs)
-            )
-        fused = not compiled and may_take_fast_path(module, around.grad)
-        return _ModuleCall(session, opened, around.is_top, passes, compiled, fused)
+            if torch._C._is_any_autocast_enabled():
+                self._recording.note_autocast()
+            if not is_emulated_here():
+                reason = "the modules that they call run as they are"
+                self._recording.note_once("the emulated device in other threads", reason)
+            inputs = argument_tensors(args, kwargs)
+            opened = self._rows.begin_module(session, around, module, inputs)
+        fused = not (compiled or module.training) and may_take_fast_path(module, around.grad)
+        return _ModuleCall(session, opened, passes, compiled, fused)
 
-    def _note_unemulated(self) -> None:
-        if not is_emulated_here():
-            self._recording.note_once(
-                "the emulated device in other threads", "the modules that they call run as they are"
-            )
-
-    def _run_module(
-        self,
-        begun: _ModuleCall,
-        call: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def _run_apart(
+        self, begun: _ModuleCall, run: Callable[[], Any], module: torch.nn.Module
     ) -> Any:
+        """Run a module that is not to be watched from the inside."""
         if begun.compiled:
             before = self.compiled.graphs_run
-            result = self.taps.call_untapped(functools.partial(call, module, *args, **kwargs))
+            result = self.taps.call_untapped(run)
             if self.compiled.graphs_run == before:
                 eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
                 self._note_inside(
                     "inside", module, f"compiled: recorded at its boundary only{eagerly}"
                 )
             return result
-        if begun.fused:
-            reason = "evaluation: torch fuses them, which it would not do while they are watched"
-            self._note_inside("operators inside", module, reason)
-            with self.taps.without_function_mode():
-                return call(module, *args, **kwargs)
-        return call(module, *args, **kwargs)
+        reason = "evaluation: torch fuses them, which it would not do while they are watched"
+        self._note_inside("operators inside", module, reason)
+        with self.taps.without_function_mode():
+            return run()
 
     def _note_inside(self, what: str, module: torch.nn.Module, reason: str) -> None:
         place = self.places.here
@@ -233,86 +237,102 @@ class Calls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         caller: Caller,
+        frame: FrameType,
     ) -> tuple[Any, bool]:
-        """Record a call of the torch API."""
-        begun = self._begin_operator(name, args, kwargs)
-        if begun is None:
-            return caller(function, args, kwargs), True
-        session, opened, tensors, is_top = begun
-        if in_transform():
-            return self._in_transform(caller(function, args, kwargs)), True
-        if session is None or opened is None:
-            result = caller(function, args, kwargs)
-            if session is None and self._is_out_of_sight(one for _, one in tensors):
-                self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
-            return result, True
+        """Record a call of the torch API; returns its result and whether it deals in tensors at all.
+
+        `caller` calls it, in the name of who did; `frame` is the innermost without Lockstep's.
+        """
+        call: OpenCall | _Unseen = _Unseen.FAILED
+        try:
+            call = self._begin_operator(name, args, kwargs, frame)
+        except Exception as error:  # whatever a class of the script's does when it is asked
+            self._recording.fail(error)
+        if isinstance(call, _Unseen):
+            return self._unseen(call, name, caller(function, args, kwargs), args, kwargs), True
         if self._level == "aten":
-            inside = Place(opened.id, opened.path, opened.module_class, None, opened.stack)
+            inside = Place(call.id, call.path, call.module_class, None, call.stack)
             run = functools.partial(caller, function, args, kwargs)
-            result = self._rows.run_within(inside, session, opened, run)
+            result = self._rows.run_within(inside, call, run)
         else:
             try:
                 result = caller(function, args, kwargs)
             except BaseException:
-                self._rows.abandon(session, opened)
+                self._rows.abandon(call)
                 raise
-        part = args[1] if name == SET_ITEM else ...
-        return result, self._end_operator(name, session, opened, tensors, result, part, is_top)
+        return result, self._end_operator(call, result, args)
 
     def _begin_operator(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Session | None, OpenCall | None, list[NamedTensor], bool] | None:
-        """Begin to record an operator where that is to be, with its tensors and whether it stands outside of all calls.
-
-        None where nothing of it concerns the recording.
-        """
-        try:
-            around = self._rows.context()
-            if around is None:
-                return None
-            if around.in_transform:
-                return None, None, [], False
-            if self._rows.is_none_of_ours(around):
-                return None
-            tensors, is_top = argument_tensors(args, kwargs), around.is_top
-            if is_top and not self._steps.is_certain:
-                self._openings.reconsider(tensors, module=False)
-            elif is_top and around.builds_graph and trains(name, tensors):
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> OpenCall | _Unseen:
+        """Begin to record an operator where that is to be."""
+        around = self._rows.context()
+        if around is None:
+            return _Unseen.NOT_OURS
+        if around.in_transform:
+            return _Unseen.IN_TRANSFORM
+        if self._rows.is_none_of_ours(around):
+            return _Unseen.NOT_OURS
+        inputs, arguments = flattened(args, kwargs)
+        if around.place is None:
+            if not self._steps.is_certain:
+                self._openings.reconsider(inputs, module=False)
+            elif around.builds_graph and trains(name, inputs):
                 self._forward_begins()
-            may_begin = around.builds_graph and self._openings.may_begin(name, tensors)
-            if may_begin and not self._optimizers.trainers.uses(tensor for _, tensor in tensors):
-                return None
+        session = self._recording.session
+        if session is None or not self._optimizers.trainers.is_mine:
+            may_begin = around.builds_graph and self._openings.may_begin(name, inputs)
+            used = (tensor for _, tensor in inputs)
+            if may_begin and not self._optimizers.trainers.uses(used):
+                return _Unseen.NOT_OURS
             session = self._openings.session(may_begin=may_begin)
-            opened = None
-            if session is not None:
-                opened = self._rows.begin_operator(session, around, name, tensors, args, kwargs)
-            return session, opened, tensors, is_top
-        except Exception as error:  # whatever a class of the script's does when it is asked
-            self._recording.fail(error)
-            return None
+        elif torch._C._get_tracing_state() is not None:
+            session = None
+        if session is None:
+            return _Unseen.NO_STEP
+        if is_collective(name):
+            arguments = with_groups(name, arguments, kwargs)
+        call = self._rows.begin_operator(session, around, name, inputs, arguments, frame=frame)
+        return _Unseen.FAILED if call is None else call
 
-    def _end_operator(
+    def _unseen(
         self,
+        why: _Unseen,
         name: str,
-        session: Session,
-        opened: OpenCall,
-        tensors: list[NamedTensor],
         result: Any,
-        part: object,
-        is_top: bool,
-    ) -> bool:
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What came of an operator that is not recorded."""
+        if why is _Unseen.IN_TRANSFORM:
+            return self._in_transform(result)
+        if why is _Unseen.NO_STEP:
+            inputs = argument_tensors(args, kwargs)
+            if self._is_out_of_sight(tensor for _, tensor in inputs):
+                self._made_out_of_sight((result, args[:1] if changes_in_place(name) else ()))
+        return result
+
+    def _end_operator(self, call: OpenCall, result: Any, args: tuple[Any, ...]) -> bool:
         """Record what came of an operator; tells whether it deals in tensors at all."""
+        name, is_top = call.op, call.place is None
         try:
             if is_functional(name):
                 wait_for(result)
-            if has_tensor(result) or (tensors and changes_in_place(name)):
-                self._rows.end(session, opened, result, part=part, is_top=is_top)
-            elif tensors and is_collective(name):
-                self._rows.end_collective(session, opened, result)
+            outputs = self._rows.outputs_of(result)
+            is_plain = len(outputs) == 1 and outputs[0][1] is result
+            if (
+                is_plain
+                or (outputs and has_tensor(result))
+                or (call.inputs and changes_in_place(name))
+            ):
+                part = args[1] if name == SET_ITEM else ...
+                self._rows.end(call, outputs, part=part, is_top=is_top)
+            elif call.inputs and is_collective(name):
+                self._rows.end_collective(call, result)
                 if is_top:
                     self._openings.note_top(result)
             else:
-                session.retract(opened)
+                call.session.retract(call)
                 return False
         except Exception as error:
             self._recording.fail(error)
@@ -352,10 +372,6 @@ class Calls:
         with Silence(self._recording.fail):
             if module is None or next(module.parameters(), None) is not None:
                 self._recording.out_of_sight.made(tensor for _, tensor in tensors_in(result, ""))
-
-    def waited(self, work: Any) -> None:
-        """The results of a collective have come that the script did not wait for when it called it."""
-        self._rows.waited(work)
 
     def plumbing_call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -412,10 +428,6 @@ class Calls:
 
         return run
 
-    def compiler_loaded(self) -> None:
-        """Something was compiled."""
-        self._compiler_loaded()
-
     # --- aten operators -------------------------------------------------------------------------
 
     def aten_call(
@@ -433,35 +445,47 @@ class Calls:
         around = None if session is None else self._rows.context()
         if session is None or around is None:
             return caller(inner, args, kwargs)
-        tensors: list[NamedTensor] = []
-        opened, conditions = None, conditions_now(around.grad)
+        call, conditions = None, conditions_now(around.grad)
         with Silence(self._recording.fail):
-            tensors = argument_tensors(args, kwargs)
-            arguments = plain_arguments(args, kwargs)
-            opened = begin_at(
-                session,
-                around,
-                name,
-                tensors,
-                arguments,
-                conditions,
-                phase=self._aten_phase(around),
-                grad=False,
-            )
+            call = self._begin_aten(session, around, name, conditions, args, kwargs)
         try:
-            with below_functions(tensors):
+            with below_functions(argument_tensors(args, kwargs)):
                 result = caller(inner, args, kwargs)
         except BaseException:
-            if opened is not None:
-                self._rows.abandon(session, opened)
+            if call is not None:
+                self._rows.abandon(call)
             raise
-        if opened is not None:
+        if call is not None:
             with Silence(self._recording.fail):
                 # Down here a write counts as a version only after the operator has returned.
                 for tensor in written(function, args, kwargs):
                     session.contents.changed(tensor)
-            self._rows.end(session, opened, result)
+            self._rows.end(call, self._rows.outputs_of(result))
         return result
+
+    def _begin_aten(
+        self,
+        session: Session,
+        around: CallContext,
+        name: str,
+        conditions: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> OpenCall | None:
+        place = around.place
+        path, module_class = ("", "") if place is None else (place.path, place.module_class)
+        call = OpenCall(
+            CallKind.OPERATOR,
+            name,
+            place,
+            path,
+            module_class,
+            *flattened(args, kwargs),
+            self._aten_phase(around),
+            conditions=conditions,
+            wanted=session.wants(path, name),
+        )
+        return session.begin(call)
 
     def _aten_phase(self, around: CallContext) -> Phase:
         if around.in_backward:

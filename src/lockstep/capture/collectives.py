@@ -6,6 +6,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ _CHANGES_FIRST = re.compile(r"torch\.distributed\..*\.(all_reduce|reduce|broadca
 """Those that change their first argument in place."""
 
 
+@cache
 def is_collective(name: str) -> bool:
     """Return whether a function of torch's, by its full name, may fill its arguments from other ranks."""
     return name.startswith(_CLASSIC)
@@ -39,6 +41,7 @@ def writes(name: str, argument: str) -> bool:
     )
 
 
+@cache
 def is_functional(name: str) -> bool:
     """Return whether an operator, by its name in torch's library, returns what comes from other ranks."""
     return name.startswith(_FUNCTIONAL) and not any(word in name for word in _WRAPS)

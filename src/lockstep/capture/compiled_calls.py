@@ -13,14 +13,14 @@ from lockstep.capture.call_context import context_at
 from lockstep.capture.call_places import Place
 from lockstep.capture.call_rows import CallRows, OneCall
 from lockstep.capture.leaves import NamedTensor, argument_tensors
+from lockstep.capture.open_call import OpenCall
 from lockstep.capture.openings import Openings
 from lockstep.capture.rank_recording import RankRecording
 from lockstep.capture.reach import compiled_name, modules_reached
-from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.surroundings import buffers_of, has_parameters
 
-Entered = tuple[Session, OpenCall, torch.nn.Module]
+Entered = tuple[OpenCall, torch.nn.Module]
 
 
 class CompiledCalls:
@@ -86,7 +86,7 @@ class CompiledCalls:
     def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
         """It has returned, or raised."""
         if raised:
-            self._rows.abandon(one.session, one.opened)
+            self._rows.abandon(one.call)
         else:
             self._rows.end_one(one, result)
 
@@ -110,7 +110,10 @@ class CompiledCalls:
         around: torch.nn.Module | None,
         tensors: Sequence[torch.Tensor],
     ) -> Any:
-        """Run what was captured, at the place where it is called; see `GraphListener`."""
+        """Run what was captured of `around` on some tensors, at the place where it is called.
+
+        `around` is the module whose code the graph was captured from, where that is not called from a graph.
+        """
         called_at = context_at(self._rows.places.here)
         session = self._openings.session(may_begin=called_at.builds_graph)
         if session is None:
@@ -123,7 +126,7 @@ class CompiledCalls:
         self._around = place.stack
         path = None if around is None else session.names.path_of(around)
         if around is None or path is None or path == place.path:
-            return self._rows.run_within(place, session, None, run)
+            return self._rows.run_within(place, None, run)
 
         def within() -> Any:
             entered = self._enter(session, around, tensors)
@@ -131,7 +134,7 @@ class CompiledCalls:
             self.module_left(entered, _tensors_in(result))
             return result
 
-        return self._rows.run_within(place, session, None, within)
+        return self._rows.run_within(place, None, within)
 
     def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
         """Names of those that are parameters or buffers, "" for others."""
@@ -147,7 +150,10 @@ class CompiledCalls:
     def module_entered(
         self, module_id: int, tensors: Sequence[torch.Tensor], moved: tuple[str, str]
     ) -> Entered | None:
-        """A stretch of a graph begins that was captured in a module."""
+        """A stretch of a graph begins that was captured in a module.
+
+        `moved` tells what took the place of which path since the graph was captured.
+        """
         session = self._recording.session
         module = None if session is None else session.names.module_with(module_id, moved)
         if session is None or module is None:
@@ -170,18 +176,18 @@ class CompiledCalls:
         self._rows.places.enter(
             Place(opened.id, opened.path, opened.module_class, module, opened.stack)
         )
-        return session, opened, module
+        return opened, module
 
     def module_left(self, entered: Entered | None, tensors: Sequence[torch.Tensor]) -> None:
         """It ends."""
         if entered is not None:
-            session, opened, module = entered
+            opened, module = entered
             self._rows.places.leave()
-            result = tensors[0] if len(tensors) == 1 else None
-            self._rows.end(session, opened, result, buffers=buffers_of(module, inside=False))
+            outputs = [("result", tensors[0])] if len(tensors) == 1 else []
+            self._rows.end(opened, outputs, buffers=list(buffers_of(module, inside=False)))
 
     def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
-        """Note the lines in which a graph's next calls were captured."""
+        """What a graph calls next was captured here: file, line and function, innermost first."""
         session, place = self._recording.session, self._rows.places.here
         if session is not None and place is not None:
             self._rows.places.leave()

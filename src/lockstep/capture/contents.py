@@ -9,11 +9,11 @@ came from outside of the step, and what others than torch may write to, is diges
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import threading
 from collections.abc import Hashable
-from ctypes import string_at
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,6 +88,8 @@ _Identity = tuple[Any, ...]
 
 _UNMET = (UNRECORDED, None)
 
+_dispatch_keys = torch._C._dispatch_keys  # asked for every tensor
+
 
 class ContentSink(Protocol):
     """Where contents go; `RankWriter` is the real one."""
@@ -119,6 +121,8 @@ class _Kind:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    element_bytes: int
+    memory: type[ctypes.Array[ctypes.c_char]]
     waits: bool
     known: dict[str, int]
 
@@ -142,6 +146,11 @@ class Contents:
         for a result's numbers and not whether two runs agree in it.
     finite_alone
         Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
+
+    Attributes
+    ----------
+    keeps_tensors
+        Whether tensors are saved whole.
     """
 
     def __init__(
@@ -156,6 +165,7 @@ class Contents:
     ) -> None:
         self._sink = sink
         self._save = save
+        self.keeps_tensors = save == "tensors"
         self._sketched: type | tuple[()] = torch.nn.Parameter if sketch_parameters else ()
         self._trust_versions, self._trust_results = trust_versions, trust_results
         self._finite_alone = finite_alone
@@ -171,16 +181,11 @@ class Contents:
         self._found: dict[int, FoundMemory] = {}
         self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, tuple[int, ...], str], dict[str, int]] = {}
-        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind] = {}
+        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind | None] = {}
         self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
         self._samples: set[tuple[int, torch.dtype, str]] = set()
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
         self._places: dict[int, Stored] = {}
-
-    @property
-    def keeps_tensors(self) -> bool:
-        """Whether tensors are saved whole."""
-        return self._save == "tensors"
 
     def stored(self, number: int) -> Stored | None:
         """Where a content is saved whole, None where it is not."""
@@ -209,13 +214,20 @@ class Contents:
     def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
         """Number of the tensor's content as it is now; `formula` is what may give its elements."""
         with self._lock:
-            if torch._C._dispatch_keys(tensor).raw_repr() != self._plain_keys:
+            if _dispatch_keys(tensor).raw_repr() != self._plain_keys:
                 return self._of_any(tensor, formula)
-            if self._small_wait and numel(tensor) <= SKETCH_SIZE:
-                small = self._of_small(tensor)
+            storage = untyped_storage(tensor)
+            try:
+                kind = self._kinds[tensor.dtype, tensor.shape]
+            except KeyError:
+                kind = self._kind_of(tensor)
+            address = storage._cdata
+            if address not in self._pins:
+                self._pins.add(address, storage)
+            if kind is not None and address not in self._found:
+                small = self._of_small(tensor, storage, kind)
                 if small is not None:
                     return small
-            storage = untyped_storage(tensor)
             key = self._identity(tensor, storage, plain=True)
             number, sight = self._by_identity.get(key, _UNMET)
             if sight is not None:
@@ -279,44 +291,60 @@ class Contents:
         epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
         return (*key[:4], epoch, *key[5:])
 
-    def _of_small(self, tensor: torch.Tensor) -> int | None:
+    def _of_small(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, kind: _Kind
+    ) -> int | None:
         """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
 
         The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
         general way has to be gone.
         """
-        storage = untyped_storage(tensor)
-        address = storage._cdata
-        if address not in self._pins:
-            self._pins.add(address, storage)
-        elif address in self._found:
+        if is_contiguous(tensor):
+            read = tensor
+            end_bytes = kind.size_bytes + int(storage_offset(tensor)) * kind.element_bytes
+            if end_bytes > storage.nbytes() and kind.size_bytes:
+                return None
+        elif is_there(tensor, storage, contiguous=False):
+            read = contiguous(tensor)  # lives until its bytes are read
+        else:
             return None
-        kind = self._kinds.get((tensor.dtype, tensor.shape)) or self._kind_of(tensor)
-        whole = is_contiguous(tensor)
-        if not is_there(tensor, storage, contiguous=whole):
-            return None
-        read = tensor if whole else contiguous(tensor)  # lives until its bytes are read
-        data = string_at(data_ptr(read), kind.size_bytes)
+        data = bytes(kind.memory.from_address(data_ptr(read)))
         digest = xxh3_128_hexdigest(data)
         number = kind.known.get(digest)
         if number is None:
             if not kind.waits:
                 return None
-            number = kind.known[digest] = self._next
-            self._next += 1
-            is_kept = self._save == "tensors"
-            dtype, shape = kind.dtype, kind.shape
-            content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
-            shard = self._sink.add_small_content(content)
-            if is_kept:
-                self._places[number] = Stored(shard, number)
-        if address in self._arrived:
+            number = self._add_small(tensor, kind, digest, data)
+        if self._arrived and storage._cdata in self._arrived:
             self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
         return number
 
-    def _kind_of(self, tensor: torch.Tensor) -> _Kind:
-        dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
-        kind = _Kind(dtype, shape, tensor.nbytes, can_wait(dtype), self._known_as(dtype, shape))
+    def _add_small(self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes) -> int:
+        number = kind.known[digest] = self._next
+        self._next += 1
+        is_kept = self.keeps_tensors
+        dtype, shape = kind.dtype, kind.shape
+        content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
+        shard = self._sink.add_small_content(content)
+        if is_kept:
+            self._places[number] = Stored(shard, number)
+        return number
+
+    def _kind_of(self, tensor: torch.Tensor) -> _Kind | None:
+        """What small tensors of a dtype and shape have in common; None where these are not small."""
+        kind = None
+        if self._small_wait and numel(tensor) <= SKETCH_SIZE:
+            dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
+            size = tensor.nbytes
+            kind = _Kind(
+                dtype,
+                shape,
+                size,
+                element_size(tensor),
+                ctypes.c_char * size,
+                can_wait(dtype),
+                self._known_as(dtype, shape),
+            )
         self._kinds[tensor.dtype, tensor.shape] = kind
         return kind
 
@@ -557,14 +585,6 @@ def unreadable(tensor: torch.Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often the tensor was written to; -1 for inference tensors, which do not count."""
-    try:
-        return tensor._version
-    except RuntimeError:  # so they say; to ask each tensor first would take as long again
-        return -1
 
 
 def _every(flat: torch.Tensor, step: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any, cast
 
 from lockstep.capture.contents import UNRECORDED, Contents
-from lockstep.capture.rows import OpenCall
+from lockstep.capture.open_call import OpenCall
 from lockstep.core.formulas import Formula, Operation, Stored
 from lockstep.core.site import CallKind
 
@@ -49,7 +49,7 @@ class Derivations:
 
     def begun(self, call: OpenCall) -> None:
         """An operator begins: what it gets may be operands."""
-        if self._contents.keeps_tensors and call.kind is CallKind.OPERATOR:
+        if call.kind is CallKind.OPERATOR:
             names = [name for name, _ in call.inputs]
             call.known = dict(zip(names, [content for _, content in call.contents], strict=True))
 
@@ -65,7 +65,7 @@ class Derivations:
 
     def gradient(self, call: OpenCall, index: int) -> Formula | None:
         """Note the formula of a gradient that an operator may send to an input."""
-        arriving = self._contents.stored(call.known.get("grad", UNRECORDED))
+        arriving = self._contents.stored((call.known or {}).get("grad", UNRECORDED))
         operands = None if arriving is None else self._operands(call)
         if arriving is None or operands is None:
             return None
@@ -107,7 +107,9 @@ class Derivations:
         """
         if not self._contents.keeps_tensors:
             return {}
-        before = {name: self._contents.stored(content) for name, content in call.known.items()}
+        before = {
+            name: self._contents.stored(content) for name, content in (call.known or {}).items()
+        }
         known = {name: place for name, place in before.items() if place is not None}
         guess = _UPDATES.get(_name(call.op))
         if guess is None:

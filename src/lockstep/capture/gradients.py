@@ -12,59 +12,17 @@ outputs to make another, that part is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
+from lockstep.capture.leaves import NamedTensor
+from lockstep.capture.open_call import Edge, OpenCall, Positions
 from lockstep.capture.shards import placed_alike
 from lockstep.capture.silence import Silence
 from lockstep.devices.methods import add, detach, view_as
-
-Edge = tuple[Node, int]
-
-
-class WatchedCall(Protocol):
-    """A call whose gradients are watched."""
-
-    since: int
-    """Number of the first graph node that it may have made."""
-
-    edges: Sequence[tuple[int, Edge]]
-    """Inputs that take a gradient: their position, and where their gradient goes in the graph."""
-
-    def pass_to(self, taker: GradientTaker, arriving: _Positions, leaving: _Positions) -> None:
-        """Be the hook of the one node that it has made; see `Passing`."""
-
-    def __call__(
-        self,
-        sent: tuple[torch.Tensor | None, ...],
-        arrived: tuple[torch.Tensor | None, ...],
-        /,
-    ) -> None:
-        """That node has run."""
-
-
-class GradientTaker(Protocol):
-    """Takes gradients as they come; `Session` is the real one."""
-
-    def gradient_came(self, call: Any, index: int, gradient: torch.Tensor) -> None:
-        """The gradient of output `index` has arrived at a call."""
-
-    def gradient_left(self, call: Any, index: int, gradient: torch.Tensor) -> None:
-        """A call has sent all of its gradient to input `index`."""
-
-    def gradients_passed(
-        self,
-        call: Any,
-        came: Sequence[tuple[int, torch.Tensor | None]],
-        left: Sequence[tuple[int, torch.Tensor | None]],
-    ) -> None:
-        """Both at once, by the numbers of outputs and inputs, where one node is all that a call has made."""
-
-    def failed(self, error: Exception) -> None:
-        """Note an error in the handling of a gradient."""
 
 
 class EdgeFinder:
@@ -73,15 +31,17 @@ class EdgeFinder:
     def __init__(self) -> None:
         self._leaves: dict[int, tuple[torch.Tensor, Edge]] = {}
 
-    def edge_of(self, tensor: torch.Tensor) -> Edge | None:
-        """Edge of a tensor that requires a gradient, else None."""
-        if not tensor.requires_grad:
-            return None
-        node = graph_node(tensor)
-        if node is not None:
-            return node, tensor.output_nr
+    def leaf_edge(self, tensor: torch.Tensor) -> Edge | None:
+        """Edge of a leaf that requires a gradient."""
         known = self._leaves.get(id(tensor))
-        if known is None or known[0] is not tensor or not _leads_to(tensor, known[1][0]):
+        if (
+            known is None
+            or known[0] is not tensor
+            or (
+                # Two tensors may swap what is inside of them.
+                getattr(known[1][0], "variable", None) is not tensor
+            )
+        ):
             using = _node_using(tensor)
             node, number = using.next_functions[0] if using is not None else (None, 0)
             if node is None:  # below autograd, inside of TorchScript say
@@ -102,11 +62,6 @@ def _node_using(tensor: torch.Tensor) -> Node | None:
         return torch._C._functions.DelayedError("never run", 1)(tensor).grad_fn
 
 
-def _leads_to(tensor: torch.Tensor, node: Node) -> bool:
-    """Whether a leaf's node is still its own: two tensors may swap what is inside of them."""
-    return getattr(node, "variable", None) is tensor
-
-
 def graph_node(tensor: torch.Tensor) -> Node | None:
     """Node that made a tensor; None for a leaf.
 
@@ -120,19 +75,16 @@ def graph_node(tensor: torch.Tensor) -> Node | None:
         return None
 
 
-def first_sequence_number() -> int:
-    """Number that the next graph node of this thread will have."""
-    return int(torch._C._autograd._get_sequence_nr())
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+"""Name of a leaf's node, which has no number of its time."""
 
-
-_Positions = tuple[tuple[int, int], ...]
-"""Which of a node's gradients, and the number of the output or input of the call that it belongs to."""
+first_sequence_number = cast(Any, torch._C._autograd)._get_sequence_nr
+"""Number that the next graph node of this thread will have."""
 
 
 def watch(
-    call: WatchedCall,
-    outputs: Sequence[torch.Tensor],
-    taker: GradientTaker,
+    call: OpenCall,
+    outputs: Sequence[NamedTensor],
     pending: PendingSums,
     *,
     may_be_at_once: bool,
@@ -143,8 +95,8 @@ def watch(
     ----------
     call, outputs
         The call that has ended, and what came of it.
-    taker, pending
-        Who takes the gradients, and where those are kept of which parts have yet to arrive.
+    pending
+        Where gradients are kept of which parts have yet to arrive.
     may_be_at_once
         Whether nothing else is told while the nodes run: then one hook sees what comes and what leaves.
 
@@ -154,76 +106,74 @@ def watch(
         The nodes that made the outputs.
     """
     made = _nodes_of(call, outputs)
+    if not made:
+        return []
     wanted: dict[Edge, tuple[int, ...]] = {}
-    for index, edge in call.edges if made else ():
-        wanted[edge] = (*wanted.get(edge, ()), index)
+    for index, edge in call.edges:
+        wanted[edge] = (*wanted[edge], index) if edge in wanted else (index,)
     leaving = _edges_leaving(list(made), wanted, call.since) if wanted else []
-    if may_be_at_once and _are_of_one_node(made, leaving):
+    comes_whole = len(leaving) < 2 or len({edge for _, _, edge in leaving}) == len(leaving)
+    sent: dict[Node, Positions] = {}
+    for node, place, edge in leaving if comes_whole else ():
+        for index in wanted[edge]:
+            sent[node] = (*sent.get(node, ()), (place, index))
+    if may_be_at_once and _are_of_one_node(made, sent):
         ((node, arriving),) = made.items()
-        sent = tuple((place, index) for _, place, edge in leaving for index in wanted[edge])
-        call.pass_to(taker, _shared(arriving), _shared(sent))
+        call.arriving, call.leaving = _shared(arriving), _shared(sent[node])
         node.register_hook(call)
         return [node]
     for node, positions in made.items():
-        node.register_prehook(_Arriving(call, positions, taker))
-    if leaving:
-        _watch_leaving(call, leaving, wanted, taker, pending)
+        node.register_prehook(_Arriving(call, _shared(positions)))
+    for node, positions in sent.items():
+        node.register_hook(_LeavingAtOnce(call, _shared(positions)))
+    if not comes_whole:
+        _watch_parts(call, leaving, wanted, pending)
     return list(made)
 
 
-def _nodes_of(call: WatchedCall, outputs: Sequence[torch.Tensor]) -> dict[Node, _Positions]:
+def _nodes_of(call: OpenCall, outputs: Sequence[NamedTensor]) -> dict[Node, Positions]:
     """The nodes that a call made its outputs by."""
-    found: dict[Node, _Positions] = {}
-    for index, tensor in enumerate(outputs):
-        node = graph_node(tensor) if tensor.requires_grad else None
-        if node is not None and node._sequence_nr() >= call.since and not _is_accumulate(node):
-            found[node] = (*found.get(node, ()), (tensor.output_nr, index))
+    found: dict[Node, Positions] = {}
+    for index, (_, tensor) in enumerate(outputs):
+        if tensor.requires_grad:
+            node = graph_node(tensor)
+            if node is None or node._sequence_nr() < call.since:
+                continue
+            if node.name() != _ACCUMULATE:
+                found[node] = (*found.get(node, ()), (tensor.output_nr, index))
     return found
 
 
-def _are_of_one_node(
-    made: dict[Node, _Positions], leaving: Sequence[tuple[Node, int, Edge]]
-) -> bool:
-    """Whether one node of torch's own takes all that arrives and sends all that leaves, to each input once.
+def _are_of_one_node(made: dict[Node, Positions], sent: dict[Node, Positions]) -> bool:
+    """Whether one node of torch's own takes all that arrives and sends all that leaves.
 
     The backward of a custom function may write to what arrives, and what unpacks saved tensors may compute.
     """
-    if len(made) != 1 or not leaving:
+    if len(made) != 1 or made.keys() != sent.keys():
         return False
-    node = next(iter(made))
-    if isinstance(cast(object, node), BackwardCFunction):
-        return False
-    for one, _, _ in leaving:  # no `any`: this is asked for every operator
-        if one is not node:
-            return False
-    once = len(leaving) == 1 or len({edge for _, _, edge in leaving}) == len(leaving)
-    return once and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    is_torchs = not isinstance(cast(object, next(iter(made))), BackwardCFunction)
+    return is_torchs and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
-def _shared(positions: _Positions) -> _Positions:
+def _shared(positions: Positions) -> Positions:
     """The same for all nodes that are alike: there are few kinds, and as many nodes as operators."""
     return _kinds.setdefault(positions, positions)
 
 
-_kinds: dict[_Positions, _Positions] = {}
+_kinds: dict[Positions, Positions] = {}
 
 
-def _watch_leaving(
-    call: WatchedCall,
+def _watch_parts(
+    call: OpenCall,
     leaving: Sequence[tuple[Node, int, Edge]],
     wanted: dict[Edge, tuple[int, ...]],
-    taker: GradientTaker,
     pending: PendingSums,
 ) -> None:
-    """Deliver the gradient that the call sends to each input, once all parts have arrived."""
-    if len(leaving) == 1:
-        node, position, edge = leaving[0]
-        node.register_hook(_LeavingAtOnce(call, position, wanted[edge], taker))
-        return
+    """Deliver the gradient that the call sends to each input in parts, once all of them have arrived."""
     counts: dict[Edge, int] = {}
     for _, _, edge in leaving:
         counts[edge] = counts.get(edge, 0) + 1
-    sums = {edge: _Sum(call, wanted[edge], count, taker, pending) for edge, count in counts.items()}
+    sums = {edge: _Sum(call, wanted[edge], count, pending) for edge, count in counts.items()}
     by_node: dict[Node, list[tuple[int, _Sum]]] = {}
     for node, position, edge in leaving:
         by_node.setdefault(node, []).append((position, sums[edge]))
@@ -246,7 +196,7 @@ def _edges_leaving(
             elif (
                 following not in seen
                 and following._sequence_nr() >= since
-                and not _is_accumulate(following)
+                and following.name() != _ACCUMULATE
             ):
                 seen.add(following)
                 stack.append(following)
@@ -277,18 +227,13 @@ class PendingSums:
 class _Sum:
     """Adds up what several edges send to one input, and delivers it when all have sent theirs."""
 
-    __slots__ = ("_apart", "_call", "_came", "_count", "_indices", "_pending", "_taker", "_total")
+    __slots__ = ("_apart", "_call", "_came", "_count", "_indices", "_pending", "_total")
 
     def __init__(
-        self,
-        call: WatchedCall,
-        indices: tuple[int, ...],
-        count: int,
-        taker: GradientTaker,
-        pending: PendingSums,
+        self, call: OpenCall, indices: tuple[int, ...], count: int, pending: PendingSums
     ) -> None:
         self._call, self._indices, self._count = call, indices, count
-        self._taker, self._pending = taker, pending
+        self._pending = pending
         self._came = 0
         self._apart = False
         self._total: torch.Tensor | None = None
@@ -297,7 +242,7 @@ class _Sum:
         """Take one part, None where backward had nothing to send."""
         self._came += 1
         if gradient is not None and self._total is not None:
-            with Silence(self._taker.failed):
+            with Silence(self._call.session.fail):
                 # Parts of distributed tensors that are placed otherwise would need the other ranks.
                 self._apart = self._apart or not placed_alike(self._total, gradient)
                 if not self._apart:
@@ -316,50 +261,22 @@ class _Sum:
         apart, self._apart = self._apart, False
         if total is not None and not apart:
             for index in self._indices:
-                self._taker.gradient_left(self._call, index, total)
-
-
-def _is_accumulate(node: Node) -> bool:
-    return node.name() == "torch::autograd::AccumulateGrad"
-
-
-class Passing:
-    """A hook on the one node that a call has made: delivers the gradients that come in and go out.
-
-    With a hook of its own for each node there would be one object more for the garbage collector to look at.
-    """
-
-    __slots__ = ("_arriving", "_leaving", "_taker")
-
-    def pass_to(self, taker: GradientTaker, arriving: _Positions, leaving: _Positions) -> None:
-        """Say who takes the gradients, and which of the node's they are."""
-        self._taker, self._arriving, self._leaving = taker, arriving, leaving
-
-    def __call__(
-        self,
-        sent: tuple[torch.Tensor | None, ...],
-        arrived: tuple[torch.Tensor | None, ...],
-    ) -> None:
-        came = [(index, arrived[place]) for place, index in self._arriving]
-        left = [(index, sent[place]) for place, index in self._leaving]
-        self._taker.gradients_passed(self, came, left)
+                self._call.session.gradient_left(self._call, index, total)
 
 
 class _Arriving:
     """Hook before a node runs: delivers what comes to the outputs that it made."""
 
-    __slots__ = ("_call", "_positions", "_taker")
+    __slots__ = ("_call", "_positions")
 
-    def __init__(
-        self, call: WatchedCall, positions: tuple[tuple[int, int], ...], taker: GradientTaker
-    ) -> None:
-        self._call, self._positions, self._taker = call, positions, taker
+    def __init__(self, call: OpenCall, positions: Positions) -> None:
+        self._call, self._positions = call, positions
 
     def __call__(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         for number, index in self._positions:
             gradient = gradients[number]
             if gradient is not None:
-                self._taker.gradient_came(self._call, index, gradient)
+                self._call.session.gradient_came(self._call, index, gradient)
 
 
 class _Leaving:
@@ -376,18 +293,15 @@ class _Leaving:
 
 
 class _LeavingAtOnce:
-    """As `_Leaving`, where one edge carries all that the call sends to one tensor."""
+    """As `_Leaving`, where one edge carries all that the call sends to a tensor."""
 
-    __slots__ = ("_call", "_indices", "_position", "_taker")
+    __slots__ = ("_call", "_positions")
 
-    def __init__(
-        self, call: WatchedCall, position: int, indices: tuple[int, ...], taker: GradientTaker
-    ) -> None:
-        self._call, self._position, self._indices = call, position, indices
-        self._taker = taker
+    def __init__(self, call: OpenCall, positions: Positions) -> None:
+        self._call, self._positions = call, positions
 
     def __call__(self, gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
-        gradient = gradients[self._position]
-        if gradient is not None:
-            for index in self._indices:
-                self._taker.gradient_left(self._call, index, gradient)
+        for place, index in self._positions:
+            gradient = gradients[place]
+            if gradient is not None:
+                self._call.session.gradient_left(self._call, index, gradient)

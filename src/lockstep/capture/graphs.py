@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from lockstep.capture.compiled_calls import CompiledCalls
 from lockstep.capture.interception import Taps
 
 Key = tuple[str, str]
@@ -49,38 +50,6 @@ class ModuleCall:
     def module_id(self) -> int:
         """`id` of the module."""
         return int(self.key[0].partition("@")[0])
-
-
-class GraphListener(Protocol):
-    """Records the calls of a graph; `lockstep.capture.compiled_calls.CompiledCalls` is the real one."""
-
-    def graph_run(
-        self,
-        run: Callable[[], Any],
-        around: torch.nn.Module | None,
-        tensors: Sequence[torch.Tensor],
-    ) -> Any:
-        """A graph is run on some tensors; must call `run` once and return its result.
-
-        `around` is the module whose code the graph was captured from, where that is not called from a graph.
-        """
-
-    def owners(self, tensors: Sequence[Any]) -> tuple[str, ...]:
-        """Names of those that are parameters or buffers, "" for others."""
-
-    def module_entered(
-        self, module_id: int, tensors: Sequence[torch.Tensor], moved: tuple[str, str]
-    ) -> Any:
-        """A stretch of a module begins; returns what `module_left` gets.
-
-        `moved` tells what took the place of which path since the graph was captured.
-        """
-
-    def module_left(self, entered: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """It ends."""
-
-    def at_frames(self, frames: tuple[tuple[str, int, str], ...]) -> None:
-        """Note the frames that make the next calls: file, line and function, innermost first."""
 
 
 def eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[[GraphModule, Any], Any]:
@@ -232,7 +201,7 @@ class GraphRun(Interpreter):
     """
 
     def __init__(
-        self, plan: GraphPlan, listener: GraphListener, moved: tuple[str, str] = ("", "")
+        self, plan: GraphPlan, listener: CompiledCalls, moved: tuple[str, str] = ("", "")
     ) -> None:
         super().__init__(plan.graph)
         self._moved = moved

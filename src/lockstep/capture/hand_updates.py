@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.capture.contents import Contents
-from lockstep.capture.rows import OpenCall, Rows
+from lockstep.capture.open_call import OpenCall
+from lockstep.capture.rows import Rows
 from lockstep.core.operators import BY_HAND
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.devices.methods import untyped_storage

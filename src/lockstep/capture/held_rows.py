@@ -20,6 +20,8 @@ from lockstep.store.encoding import Row
 _KIND, _NUMBER = 2, 7
 """Where a row of `schema.CALLS` holds them; its call number stands first."""
 
+_AT_ONCE = 1024
+
 
 class RowSink(Protocol):
     """Where rows go; `RankWriter` is the real one."""
@@ -28,7 +30,7 @@ class RowSink(Protocol):
 
     def add_call(self, row: Row) -> None: ...
 
-    def add_record(self, row: Row) -> None: ...
+    def add_records(self, rows: list[Row]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,20 +49,19 @@ class HeldRows:
         """Hold a row of `schema.CALLS`."""
         self.calls.append(row)
 
-    def add_record(self, row: Row) -> None:
-        """Hold a row of `schema.RECORDS`."""
-        self.records.append(row)
+    def add_records(self, rows: list[Row]) -> None:
+        """Hold rows of `schema.RECORDS`."""
+        self.records += rows
 
     def hand_on(self, sink: RowSink) -> None:
         """Give everything to `sink`, and hold nothing any more."""
-        for add, rows in (
-            (sink.add_module, self.modules),
-            (sink.add_call, self.calls),
-            (sink.add_record, self.records),
-        ):
+        for add, rows in ((sink.add_module, self.modules), (sink.add_call, self.calls)):
             for row in rows:
                 add(row)
             rows.clear()
+        for start in range(0, len(self.records), _AT_ONCE):  # the writer cuts its chunks in between
+            sink.add_records(self.records[start : start + _AT_ONCE])
+        self.records = []
 
     def split_off_set_up(self) -> HeldRows:
         """Take out what is said of modules and initial parameters."""

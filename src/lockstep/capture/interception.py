@@ -13,20 +13,22 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lockstep.capture.callers import Caller, Callers, wrap_warn
-from lockstep.capture.compiled_calls import CompiledCalls
+from lockstep.capture.callers import ASKING, Callers, wrap_warn
 from lockstep.capture.originals import Originals, is_torchs
 from lockstep.capture.patches import Patch
 from lockstep.capture.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
-from lockstep.capture.recursion_limit import RaisedLimit
+from lockstep.capture.recursion_limit import STRIDE, RaisedLimit
 from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch
+
+if TYPE_CHECKING:  # which makes the taps
+    from lockstep.capture.calls import Calls
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
@@ -44,74 +46,6 @@ _NEVER_TENSORS = frozenset({
 _READ_BY_PYTHON = frozenset({"item", "tolist", "numpy", "__array__"})
 
 
-class Listener(Protocol):
-    """Receives the reports of the taps."""
-
-    @property
-    def compiled(self) -> CompiledCalls:
-        """Is told of compiled code."""
-
-    def module_call(
-        self,
-        call: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """A module is called; must call `call(module, *args, **kwargs)` once and return its result."""
-
-    def operator_call(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: Caller,
-    ) -> tuple[Any, bool]:
-        """A torch function is called; returns its result and whether it deals in tensors at all.
-
-        `caller` is to call it, in the name of who did.
-        """
-
-    def read_by_python(self, tensor: Any) -> None:
-        """The numbers of a tensor go to where no operator is seen."""
-
-    def gradient_given(self, parameter: Any) -> None:
-        """The script has put a gradient into a tensor's `.grad` itself."""
-
-    def plumbing_call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Torch calls a function of its own for its work between ranks."""
-
-    def waited(self, work: Any) -> None:
-        """The script has waited for what a collective brings."""
-
-    def custom_function_call(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """A custom autograd function is called."""
-
-    def aten_call(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: Caller,
-    ) -> Any:
-        """An aten operator is called (level aten); `caller` as for `operator_call`."""
-
-    def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function is checkpointed at this place; returns what backward is to call instead."""
-
-    def compiler_loaded(self) -> None:
-        """Something was compiled: from here on the compiler may trace what the script calls."""
-
-    def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
-        """The autograd engine starts from `losses`; must call `run` once and return its result."""
-
-
 class Taps:
     """Everything that is patched while a step is recorded.
 
@@ -120,12 +54,12 @@ class Taps:
     Parameters
     ----------
     listener
-        Gets the calls.
+        Records what they see.
     level
         "module", "api" or "aten".
     """
 
-    def __init__(self, listener: Listener, level: str) -> None:
+    def __init__(self, listener: Calls, level: str) -> None:
         self.listener = listener
         self.installed = False
         self._wanted = False
@@ -277,6 +211,8 @@ class Taps:
             depth = getattr(self._thread, "depth", 0)
             self._thread.depth = depth + 1
             try:
+                if depth % STRIDE:
+                    return self.listener.module_call(original, module, args, kwargs)
                 with RaisedLimit(depth):
                     return self.listener.module_call(original, module, args, kwargs)
             finally:
@@ -395,28 +331,31 @@ class FunctionTap(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if not self._taps.installed:
+        kwargs, taps = kwargs or {}, self._taps
+        if not taps.installed:
             return func(*args, **kwargs)
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = _name_of(func)
+        frame = sys._getframe(1)
         if name is _WRAPPED:
-            func, own_name = self._originals.of(func, sys._getframe(1))
+            func, own_name = self._originals.of(func, frame)
             name = operator_name(func) if own_name is None else _recorded_name(own_name)
+        site = taps.callers.of(frame)
         if not name:
-            return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
+            return site.call(func, args, kwargs)
         if name is _GIVES_GRADIENT:
-            result = self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
-            self._taps.listener.gradient_given(args[0])
+            result = site.call(func, args, kwargs)
+            taps.listener.gradient_given(args[0])
             return result
         if name is _READ:
-            self._taps.listener.read_by_python(args[0])
-            return self._taps.callers.of(sys._getframe(1))(func, args, kwargs)
-        if is_plumbing(sys._getframe(1), name):
-            return self._taps.listener.plumbing_call(func, args, kwargs)
-        run = self._taps.callers.of(sys._getframe(1))
-        result, deals_in_tensors = self._taps.listener.operator_call(name, func, args, kwargs, run)
+            taps.listener.read_by_python(args[0])
+            return site.call(func, args, kwargs)
+        if (site.is_of_torch or frame.f_code is ASKING) and is_plumbing(frame, name):
+            return taps.listener.plumbing_call(func, args, kwargs)
+        result, deals_in_tensors = taps.listener.operator_call(
+            name, func, args, kwargs, site.call, frame
+        )
         if not deals_in_tensors and self._names.get(func) is not _WRAPPED:
             self._names[func] = ""
         return result
@@ -438,7 +377,7 @@ class AtenTap(TorchDispatchMode):
     ) -> Any:
         if not self._taps.installed:
             return func(*args, **(kwargs or {}))
-        run = self._taps.callers.of(sys._getframe(1))
+        run = self._taps.callers.of(sys._getframe(1)).call
         return self._taps.listener.aten_call(str(func), func, args, kwargs or {}, run)
 
 

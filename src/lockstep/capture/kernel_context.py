@@ -36,8 +36,20 @@ def layout_of(tensor: torch.Tensor) -> str:
 
 def layouts_of(tensors: Sequence[NamedTensor]) -> Sequence[str]:
     """How the inputs of a call lie in memory, and which of them share some."""
-    if len(tensors) < 2:
-        return [layout_of(tensor) for _, tensor in tensors]
+    memories = set()
+    try:
+        for _, tensor in tensors:
+            if not is_contiguous(tensor):
+                break
+            memories.add(untyped_storage(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):  # no such memory: sparse, or within a transform
+        memories.clear()
+    if len(memories) == len(tensors):  # mostly
+        return [""] * len(tensors)
+    return _layouts_of(tensors)
+
+
+def _layouts_of(tensors: Sequence[NamedTensor]) -> Sequence[str]:
     if len(tensors) < 2:
         return [layout_of(tensor) for _, tensor in tensors]
     memory = [_memory_of(tensor) for _, tensor in tensors]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
+from lockstep.capture.silence import Silence
 from lockstep.core.manifest import NotSeen
 from lockstep.core.secrets import masked, masked_setting
 from lockstep.core.text import words_of
@@ -19,6 +20,15 @@ _MAX_DEPTH = 8
 _MAX_TEXT = 120
 _PLAIN = (bool, int, float, str)
 _ARE_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_SEQUENCES = frozenset({tuple, list, torch.Size})
+_AS_THEY_ARE = frozenset({int, bool, type(None)})
+_FIXED = frozenset({*_PLAIN, tuple})
+"""Types of settings whose values stay as they are."""
+_MAY_BE_SETTINGS = (*_PLAIN, tuple, list)
+"""Types of which others are, whose values may change: a list, a class of the script's."""
+_MAX_ITEMS = 32
+_POSITIONS = tuple(f"args.{position}" for position in range(16))
+"""Made once: there are a dozen names, and a call needs some each time."""
 
 _refused: dict[str, str] = {}
 """Types of values that did not let themselves be looked at since they were last asked for, each with its error."""
@@ -71,16 +81,48 @@ def _children(value: Any) -> Iterator[tuple[Any, Any]]:
 def argument_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[NamedTensor]:
     """Tensors among the arguments of a call, named `args.0`, `kwargs.mask` ..."""
     found: list[NamedTensor] = []
-    for position, value in enumerate(args):
+    for name, value in _named(args, kwargs):
         # The type, rather than `isinstance`: a value may refuse to say what it is.
         if type(value) in _ARE_TENSORS:
-            found.append((f"args.{position}", value))
+            found.append((name, value))
         elif value is not None and type(value) not in _PLAIN:
-            found.extend(tensors_in(value, f"args.{position}"))
-    for key, value in kwargs.items():
-        if value is not None and type(value) not in _PLAIN:
-            found.extend(tensors_in(value, f"kwargs.{key}"))
+            found.extend(tensors_in(value, name))
     return found
+
+
+def flattened(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[NamedTensor], dict[str, Any]]:
+    """`argument_tensors` and `plain_arguments` of a call, in one walk."""
+    tensors: list[NamedTensor] = []
+    plain: dict[str, Any] = {}
+    simple = not kwargs and len(args) <= len(_POSITIONS)
+    for name, value in zip(_POSITIONS, args, strict=False) if simple else _named(args, kwargs):
+        kind = type(value)
+        if kind in _ARE_TENSORS:
+            tensors.append((name, value))
+        elif value is None or kind is int or kind is bool:
+            plain[name] = value
+        elif kind in _SEQUENCES and _AS_THEY_ARE.issuperset(map(type, value)):
+            plain[name] = list(value[:_MAX_ITEMS])
+        elif kind is float or kind is str:
+            plain[name] = plain_setting(name, value)
+        else:
+            with Silence():
+                tensors.extend(tensors_in(value, name))
+                _add_plain(plain, name, value)
+    return tensors, plain
+
+
+def _named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Arguments with their names in a recording."""
+    if len(args) <= len(_POSITIONS):
+        named: Iterable[tuple[str, Any]] = zip(_POSITIONS, args, strict=False)
+    else:
+        named = [(f"args.{position}", value) for position, value in enumerate(args)]
+    if not kwargs:
+        return named
+    return [*named, *[(f"kwargs.{key}", value) for key, value in kwargs.items()]]
 
 
 def result_tensors(result: Any) -> list[NamedTensor]:
@@ -100,10 +142,8 @@ def plain_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[st
     {'args.0.0': 'slice(None, 3, None)', 'kwargs.dim': 1}
     """
     found: dict[str, Any] = {}
-    for position, value in enumerate(args):
-        _add_plain(found, f"args.{position}", value)
-    for key, value in kwargs.items():
-        _add_plain(found, f"kwargs.{key}", value)
+    for name, value in _named(args, kwargs):
+        _add_plain(found, name, value)
     return found
 
 
@@ -130,6 +170,42 @@ def plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
+class KeptAttributes:
+    """`plain_attributes` of modules, made anew where an attribute is another object than it was, or of another type."""
+
+    def __init__(self) -> None:
+        self._kept: dict[torch.nn.Module, _Kept] = {}
+
+    def of(self, module: torch.nn.Module) -> dict[str, Any]:
+        """What `plain_attributes` gives now; not to be changed."""
+        own = vars(module)
+        kept = self._kept.get(module)
+        if kept is not None and kept.types.issuperset(map(type, own.values())):
+            fixed = [item for item in own.items() if type(item[1]) in _FIXED]
+            if len(fixed) == len(kept.fixed):
+                for (name, value), (before, was) in zip(fixed, kept.fixed, strict=True):
+                    if value is not was or name != before:
+                        break
+                else:
+                    return kept.found
+        found = plain_attributes(module)
+        types = frozenset(map(type, own.values()))
+        if not any(issubclass(kind, _MAY_BE_SETTINGS) for kind in types - _FIXED):
+            fixed = [item for item in own.items() if type(item[1]) in _FIXED]
+            self._kept[module] = _Kept(types, fixed, found)
+        return found
+
+    def forget(self) -> None:
+        """Let go of all modules."""
+        self._kept.clear()
+
+
+class _Kept(NamedTuple):
+    types: frozenset[type]
+    fixed: list[tuple[str, Any]]
+    found: dict[str, Any]
+
+
 def plain_setting(name: str, value: Any) -> Any:
     """The value of a setting as JSON; masked where the name, or the value, says that it is a secret."""
     try:
@@ -150,7 +226,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value[:32]]
+        return [plain(item) for item in value[:_MAX_ITEMS]]
     if isinstance(value, torch.Tensor):
         return _plain_tensor(value)
     if value is Ellipsis:
@@ -158,7 +234,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): plain_setting(str(key), item) for key, item in list(value.items())[:32]}
+        return {
+            str(key): plain_setting(str(key), item)
+            for key, item in list(value.items())[:_MAX_ITEMS]
+        }
     return type(value).__name__
 
 

@@ -39,27 +39,22 @@ _FIRST_SWEEP = 1024
 """How many storages are referred to before those that are gone are looked for."""
 
 
-class Pins:
-    """Weak references to storages: their addresses are not given out again while they last.
+class Pins(dict[int, int]):
+    """Weak references to storages, by address: none is given out again while they last.
 
-    As plain numbers, which the garbage collector need not look at.
+    As plain numbers, which the garbage collector need not look at, in a dictionary that is asked for every tensor.
     """
 
-    def __init__(self) -> None:
-        self._references: dict[int, int] = {}
-        self._free: Any = torch.UntypedStorage._free_weak_ref  # torch itself may go first
+    _free: Any = staticmethod(torch.UntypedStorage._free_weak_ref)  # torch itself may go first
 
-    def __contains__(self, address: int) -> bool:
-        return address in self._references
-
-    def add(self, address: int, storage: torch.UntypedStorage) -> None:
+    def add(self, address: int, storage: Any) -> None:
         """Pin a storage that is not pinned yet."""
-        self._references[address] = cast(Any, storage)._weak_ref()
+        self[address] = storage._weak_ref()
 
     def clear(self) -> None:
         """Let all of them go."""
-        while self._references:
-            self._free(self._references.popitem()[1])
+        while self:
+            self._free(self.popitem()[1])
 
     __del__ = clear
 

@@ -20,8 +20,8 @@ from torch.optim.optimizer import (
 
 from lockstep.capture.leaves import plain_setting
 from lockstep.capture.module_paths import ModuleNames
+from lockstep.capture.open_call import OpenCall
 from lockstep.capture.patches import Patch
-from lockstep.capture.rows import OpenCall
 from lockstep.capture.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End

@@ -6,12 +6,12 @@ import sys
 import threading
 from types import TracebackType
 
-_FRAMES = 4
+_FRAMES = 3
 """What recording adds to the stack with each module inside of another: counted with nests of modules as deep as a limit
 allows, bare and recorded (`tests/capture/test_recursion_limit.py`). Not one more: a script that never stops has to hit
 a limit."""
 
-_STRIDE = 16
+STRIDE = 16
 """The limit is raised for so many modules at a time."""
 
 _INNERMOST = 200
@@ -26,17 +26,16 @@ class RaisedLimit:
     Parameters
     ----------
     depth
-        Modules around it.
+        Modules around it, a multiple of `STRIDE`.
     """
 
     __slots__ = ("_frames",)
 
     def __init__(self, depth: int) -> None:
-        self._frames = 0 if depth % _STRIDE else _FRAMES * _STRIDE + (0 if depth else _INNERMOST)
+        self._frames = _FRAMES * STRIDE + (0 if depth else _INNERMOST)
 
     def __enter__(self) -> None:
-        if self._frames:
-            _raise_limit(self._frames)
+        _raise_limit(self._frames)
 
     def __exit__(
         self,
@@ -44,8 +43,7 @@ class RaisedLimit:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._frames:
-            _raise_limit(-self._frames)
+        _raise_limit(-self._frames)
 
 
 def _raise_limit(frames: int) -> None:

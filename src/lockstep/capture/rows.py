@@ -4,77 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from operator import is_
 from types import CodeType
 from typing import Any
 
-import torch
-
-from lockstep.capture.call_places import Place
-from lockstep.capture.contents import version_of
-from lockstep.capture.gradients import Edge, Passing
 from lockstep.capture.held_rows import HeldRows, RowSink
-from lockstep.capture.leaves import NamedTensor
-from lockstep.capture.module_paths import ModuleNames
+from lockstep.capture.open_call import OpenCall
 from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
-from lockstep.store.schema import NO_CONTENT
 from lockstep.store.writer import RankWriter
 
-
-@dataclass(slots=True, eq=False)
-class OpenCall(Passing):
-    """A call that has begun."""
-
-    id: int
-    step: int
-    kind: CallKind
-    phase: Phase
-    path: str
-    module_class: str
-    op: str
-    number: int
-    parent: int
-    sequence: int
-    stack: int
-    arguments: dict[str, Any]
-    recomputed: bool
-    inputs: Sequence[NamedTensor]
-    labels: tuple[str, ...]
-    parameters: frozenset[int]
-    versions: Sequence[int]
-    since: int
-    wanted: bool
-    edges: Sequence[tuple[int, Edge]] = ()
-    unread: frozenset[int] = frozenset()
-    contents: Sequence[tuple[int, int]] = ()
-    buffers: Sequence[int] = ()
-    outputs: tuple[str, ...] = ()
-    """Names of what came out."""
-    layouts: Sequence[str] = ()
-    """How inputs lie in memory."""
-    conditions: str = ""
-    random_state: torch.Tensor | None = None
-    """Of the generator before the call."""
-    drawn: int = NO_CONTENT
-    """Content of that state, where the call has drawn from it."""
-    known: dict[str, int] = field(default_factory=dict)
-    """Contents that what follows may be computed from, by name; see `Derivations`."""
-    occurrences: dict[int, int] = field(default_factory=dict)
-    """How many gradients have come, of outputs by position, and of inputs by position from -1 down."""
-
-    def let_go(self) -> None:
-        """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
-        self.inputs = self.edges = self.contents = self.versions = self.layouts = ()
-        self.random_state = None
-
-
-_NO_PARAMETERS: frozenset[int] = frozenset()
+Made = tuple[Role, int, str, int, str]
+"""Role, index, name, content and layout of what a call made or changed."""
 
 
 class Rows:
@@ -84,8 +30,6 @@ class Rows:
     ----------
     writer
         Takes the rows.
-    names
-        Names of modules and parameters.
     border
         See `Stacks`.
 
@@ -95,9 +39,11 @@ class Rows:
         The step that is open, -1 between steps.
     call_count
         How many calls it has had.
+    tick
+        Gives the next sequence number.
     """
 
-    def __init__(self, writer: RankWriter, names: ModuleNames, border: CodeType) -> None:
+    def __init__(self, writer: RankWriter, border: CodeType) -> None:
         self.step = -1
         self.call_count = 0
         self._writer = writer
@@ -105,10 +51,9 @@ class Rows:
         self._held = HeldRows()
         self._aside: list[HeldRows] = []
         self._first_call = 0
-        self._names = names
         self._stacks = Stacks(border)
         self._next_call = 0
-        self._sequence = itertools.count(1)
+        self.tick = itertools.count(1).__next__
         self._numbers: dict[tuple[object, ...], int] = {}
         self._texts: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
         self._latest_text: tuple[dict[str, Any], str] = ({}, "{}")
@@ -136,12 +81,10 @@ class Rows:
         self._aside.append(aside)
         self._sink = self._held
 
-    def is_aside(self, call: OpenCall) -> bool:
-        """Whether a call of the open step was set aside."""
-        return call.id < self._first_call and bool(self._aside)
-
-    def take_back(self) -> None:
-        """A gradient has reached what was set aside: it is of the step."""
+    def is_of_the_step(self, call: OpenCall) -> None:
+        """A gradient has reached a call: where it was set aside, all of that is of the step."""
+        if not self._aside or call.id >= self._first_call:
+            return
         with self._lock:
             for rows in self._aside:
                 rows.number_anew(self._next_number)
@@ -176,13 +119,14 @@ class Rows:
 
         `stack` is what `stack_here` gave, where many begin at one place.
         """
-        options = arguments or {}
-        return self.open(kind, None, op, (), options, path, "", phase, False, True, key, stack)
+        call = OpenCall(kind, op, None, path, "", (), arguments or {}, phase, stack=stack)
+        self.open(call, key)
+        return call
 
-    def stack_here(self, place: Place | None = None) -> int:
+    def stack_here(self) -> int:
         """Number of the call stack at this place."""
         with self._lock:
-            stack, frames = self._stacks.here(-1 if place is None else place.stack)
+            stack, frames = self._stacks.here(-1, sys._getframe())
             if frames is not None:
                 self._writer.add_stack(stack, frames)
             return stack
@@ -200,63 +144,25 @@ class Rows:
         with self._lock:
             return self._stacks.named_lines()
 
-    def open(
-        self,
-        kind: CallKind,
-        place: Place | None,
-        op: str,
-        inputs: Sequence[NamedTensor],
-        arguments: dict[str, Any],
-        path: str,
-        module_class: str,
-        phase: Phase,
-        recomputed: bool,
-        wanted: bool,
-        key: tuple[str, ...] = (),
-        stack: int = -1,
-    ) -> OpenCall:
+    def open(self, call: OpenCall, key: tuple[str, ...] = ()) -> None:
         """Begin a call: number it among those of its operator at its module in this step."""
-        labels, parameters = self._labels(inputs) if inputs else ((), _NO_PARAMETERS)
-        counted = (kind._value_, phase._value_, path, op, recomputed, *key)
+        counted = (call.kind._value_, call.phase._value_, call.path, call.op, call.recomputed, *key)
+        place = call.place
+        call.step = self.step
         with self._lock:
-            number = self._numbers.get(counted, 0)
+            call.number = number = self._numbers.get(counted, 0)
             self._numbers[counted] = number + 1
-            identity, self._next_call = self._next_call, self._next_call + 1
+            call.id, self._next_call = self._next_call, self._next_call + 1
             self.call_count += 1
-        if stack < 0:
-            stack = self.stack_here(place)
-        return OpenCall(
-            identity,
-            self.step,
-            kind,
-            phase,
-            path,
-            module_class,
-            op,
-            number,
-            -1 if place is None else place.call_id,
-            self.tick(),
-            stack,
-            arguments,
-            recomputed,
-            inputs,
-            labels,
-            parameters,
-            [version_of(tensor) for _, tensor in inputs],
-            0,
-            wanted,
-        )
-
-    def _labels(self, inputs: Sequence[NamedTensor]) -> tuple[tuple[str, ...], frozenset[int]]:
-        """What inputs are called, and which of them are parameters."""
-        labels: tuple[str, ...] = ()
-        parameters = _NO_PARAMETERS
-        for index, (name, tensor) in enumerate(inputs):
-            owner = self._names.owner_of(tensor)
-            labels += (name if owner is None else owner[1],)
-            if owner is not None and tensor.requires_grad:
-                parameters |= {index}
-        return labels, parameters
+            if call.stack < 0:
+                around = -1 if place is None else place.stack
+                call.stack, frames = self._stacks.here(around, call.frame or sys._getframe())
+                call.frame = None
+                if frames is not None:
+                    self._writer.add_stack(call.stack, frames)
+        if place is not None:
+            call.parent = place.call_id
+        call.sequence = self.tick()
 
     def retract(self, call: OpenCall) -> None:
         """Undo a call that turned out not to deal in tensors."""
@@ -264,10 +170,6 @@ class Rows:
             kind, phase = call.kind._value_, call.phase._value_
             self._numbers[kind, phase, call.path, call.op, call.recomputed] -= 1
             self.call_count -= 1
-
-    def tick(self) -> int:
-        """The next sequence number."""
-        return next(self._sequence)
 
     def add_record(
         self,
@@ -281,32 +183,56 @@ class Rows:
         layout: str = "",
     ) -> None:
         """Add a record of what happens now."""
-        self._sink.add_record(
-            (
-                call.id,
-                phase._value_,
-                role._value_,
-                index,
-                name,
-                self.tick(),
-                occurrence,
-                content,
-                "",
-                layout,
-            )
+        told = (
+            phase._value_,
+            role._value_,
+            index,
+            name,
+            self.tick(),
+            occurrence,
+            content,
+            "",
+            layout,
         )
+        self._sink.add_records([(call.id, *told)])
 
-    def add_inputs(self, call: OpenCall) -> None:
-        """Add the records of what went into a call, with the sequence numbers of their time."""
-        phase, role = call.phase._value_, Role.INPUT._value_
+    def add_gradient(
+        self,
+        call: OpenCall,
+        role: Role,
+        index: int,
+        name: str,
+        content: int,
+        counted: int,
+        layout: str,
+    ) -> None:
+        """Add a gradient that a call gets or sends now; `counted` tells output or input from all others of the call."""
+        occurrences = call.occurrences
+        if occurrences is None:
+            occurrences = call.occurrences = {}
+        occurrence = occurrences.get(counted, 0)
+        occurrences[counted] = occurrence + 1
+        self.add_record(call, Phase.BACKWARD, role, index, name, content, occurrence, layout)
+
+    def add_ended(self, call: OpenCall, made: Iterable[Made] = ()) -> None:
+        """Add a call that has ended, what went into it, numbered when it was taken, and what came of it."""
+        phase, role, identity = call.phase._value_, Role.INPUT._value_, call.id
+        rows: list[Row] = []
         for index, (sequence, content) in enumerate(call.contents):
             if index not in call.unread:
                 label, argument = call.labels[index], call.inputs[index][0]
                 argument = "" if argument == label else argument
                 laid = call.layouts[index]
-                self._sink.add_record(
-                    (call.id, phase, role, index, label, sequence, 0, content, argument, laid)
+                rows.append(
+                    (identity, phase, role, index, label, sequence, 0, content, argument, laid)
                 )
+        for kind, index, name, content, laid in made:
+            rows.append(
+                (identity, phase, kind._value_, index, name, self.tick(), 0, content, "", laid)
+            )
+        if rows:
+            self._sink.add_records(rows)
+        self.add_call(call)
 
     def add_module(self, row: Row) -> None:
         """Add a row of the module tree."""
@@ -343,7 +269,7 @@ class Rows:
         if arguments is not latest[0]:
             site = (call.path, call.op)
             kept = self._texts.get(site)
-            if kept is None or not _are_the_same(arguments, kept[0]):
+            if kept is None or not (arguments is kept[0] or _are_the_same(arguments, kept[0])):
                 kept = self._texts[site] = (arguments, json.dumps(arguments))
             latest = self._latest_text = (arguments, kept[1])
         return latest[1]

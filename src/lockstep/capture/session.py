@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from lockstep.capture.call_places import Place
 from lockstep.capture.collectives import fills, is_collective, writes
-from lockstep.capture.contents import UNRECORDED, Contents, version_of
+from lockstep.capture.contents import UNRECORDED, Contents
 from lockstep.capture.derivations import Derivations
 from lockstep.capture.gaps import gap_of
 from lockstep.capture.gradients import (
@@ -37,17 +37,18 @@ from lockstep.capture.kernel_context import (
     random_state,
 )
 from lockstep.capture.leaves import (
+    KeptAttributes,
     NamedTensor,
     plain_attributes,
-    result_tensors,
     tensors_in,
     values_refused,
 )
 from lockstep.capture.long_graphs import LongGraphs
 from lockstep.capture.memory import part_indexed
 from lockstep.capture.module_paths import Adopted, ModuleNames, class_name, is_wrapper
-from lockstep.capture.rows import OpenCall, Rows
-from lockstep.capture.silence import Silence
+from lockstep.capture.open_call import NO_NUMBERS, OpenCall
+from lockstep.capture.rows import Made, Rows
+from lockstep.capture.silence import silently
 from lockstep.capture.source_lines import NamedLine
 from lockstep.capture.unseen_work import OutOfSight
 from lockstep.capture.wrapper_options import wrapper_options
@@ -63,16 +64,28 @@ _UNINITIALIZED = re.compile(r"(^|[._])empty([._]|$)")
 """Operators that give memory as they find it."""
 
 
-@cache
-def _is_uninitialized(op: str) -> bool:
-    return _UNINITIALIZED.search(op) is not None
-
-
 _SILENT = re.compile("batch_norm|instance_norm")
 """Operators that write to buffers without counting it as a version."""
 
 _PARTIAL = re.compile("index|scatter|masked|put|diagonal")
 """Operators that may leave elements of what they write to as they are."""
+
+
+class _Effects(NamedTuple):
+    """What an operator may do besides what autograd counts, by its name."""
+
+    gives_memory: bool
+    writes_silently: bool
+    is_collective: bool
+    may_draw: bool
+
+
+@cache
+def _effects_of(op: str) -> _Effects:
+    silent = _SILENT.search(op) is not None
+    gives = _UNINITIALIZED.search(op) is not None
+    return _Effects(gives, silent, is_collective(op), may_draw(op))
+
 
 _LATEST_READ = 8
 """How many of the tensors that Python has read are kept as what a tensor from outside may follow from."""
@@ -147,16 +160,18 @@ class Session:
         self._derivations = Derivations(self.contents)
         self.pending = PendingSums()
         self.edges = EdgeFinder()
+        self.attributes = KeptAttributes()
         self._long_graphs = LongGraphs()
         self.events: list[Event] = []
         self.not_seen: list[NotSeen] = []
         self.wrappers: dict[str, str] = {}
         self._sites = sites
+        self.wants = sites.wants
         self._operators, self._below_nodes = operators, below_nodes
         self._parameter_name = parameter_name
         self._watch_parameters = watch_parameters
-        self._fail = fail
-        self._rows = Rows(writer, names, border)
+        self.fail = fail
+        self._rows = Rows(writer, border)
         self._trained, self._idle = trained, idle
         self._hand_updates = HandUpdates(self._rows, self.contents)
         self._init_done: set[int] = set()
@@ -209,6 +224,7 @@ class Session:
         self._rows.set_aside(keep_set_up=self._has_ended_a_step)
         if not self._has_ended_a_step:
             self.names.start_anew()
+            self.attributes.forget()
             self._init_done.clear()
 
     def end_step(self) -> None:
@@ -346,61 +362,91 @@ class Session:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
+    @silently
     def begin(
         self,
-        kind: CallKind,
-        place: Place | None,
-        op: str,
-        inputs: list[NamedTensor],
-        arguments: dict[str, Any],
-        *,
-        path: str,
-        module_class: str,
-        grad: bool,
-        conditions: str,
-        phase: Phase = Phase.FORWARD,
-        recomputed: bool = False,
+        call: OpenCall,
         buffers: Iterable[NamedTensor] = (),
     ) -> OpenCall:
         """Begin a call: number it and record what goes in.
 
-        `grad` tells whether its gradients are wanted, if it has any; `conditions` are what `conditions_now` says around
-        it; `buffers` are those that it may change.
+        `buffers` are those that it may change. None comes back where this fails.
         """
-        wanted = self._sites.wants(path, op)
-        unread = _outs(kind, inputs)
-        if wanted and phase is Phase.FORWARD:
-            for index, (name, tensor) in enumerate(inputs):
-                if index not in unread:
-                    self._note_arrival(tensor, name, path, op, inside=place is not None)
-        call = self._rows.open(
-            kind, place, op, inputs, arguments, path, module_class, phase, recomputed, wanted
-        )
-        call.unread = unread
+        call.session, wanted = self, call.wanted
+        if call.inputs:
+            if call.inputs[-1][0].startswith("kwargs."):
+                call.unread = _outs(call.kind, call.inputs)
+            if wanted and call.phase is Phase.FORWARD:
+                self._note_arrivals(call)
+        self._rows.open(call)
+        self._name_inputs(call)
         if wanted:
-            call.buffers = tuple(self.contents.of(tensor) for _, tensor in buffers)
-            call.contents = [
-                (self._rows.tick(), UNRECORDED if index in unread else self.contents.of(tensor))
-                for index, (_, tensor) in enumerate(inputs)
-            ]
-            call.layouts, call.conditions = layouts_of(inputs), conditions
-            if self.contents.keeps_tensors and (kind is CallKind.MODULE or may_draw(op)):
-                call.random_state = random_state(inputs)
-            self._derivations.begun(call)
-            if grad:
-                call.edges = [
-                    (index, edge)
-                    for index, (_, tensor) in enumerate(inputs)
-                    if (edge := self.edges.edge_of(tensor)) is not None
-                ]
+            for _, tensor in buffers:
+                call.buffers = (*call.buffers, self.contents.of(tensor))
+            self._take_inputs(call)
         call.since = first_sequence_number()
         return call
 
+    def _note_arrivals(self, call: OpenCall) -> None:
+        """Record what comes from outside of the step."""
+        for index, (name, tensor) in enumerate(call.inputs):
+            try:
+                if tensor.grad_fn is not None:
+                    continue
+            except RuntimeError:  # see `graph_node`
+                pass
+            if index not in call.unread and self.names.owner_of(tensor) is None:
+                self._note_arrival(tensor, name, call.path, call.op, inside=call.place is not None)
+
+    def _name_inputs(self, call: OpenCall) -> None:
+        """What inputs are called, which of them are parameters, and how often they were written to."""
+        labels, versions = [], []
+        for index, (name, tensor) in enumerate(call.inputs):
+            owner = self.names.owner_of(tensor)
+            if owner is not None:
+                name = owner[1]
+                if tensor.requires_grad:
+                    call.parameters |= {index}
+            labels.append(name)
+            try:
+                versions.append(tensor._version)
+            except (
+                RuntimeError
+            ):  # inference tensors count none; to ask each first would take as long again
+                versions.append(-1)
+        call.labels, call.versions = (
+            tuple(labels),
+            versions,
+        )  # a tuple of texts is nothing to collect
+
+    def _take_inputs(self, call: OpenCall) -> None:
+        """Take the contents of what goes in, how it lies, and where its gradient goes."""
+        inputs, tick, contents = call.inputs, self._rows.tick, self.contents
+        call.contents = taken = []
+        for index, (_, tensor) in enumerate(inputs):
+            sequence = tick()
+            taken.append((sequence, UNRECORDED if index in call.unread else contents.of(tensor)))
+        call.layouts = layouts_of(inputs)
+        if contents.keeps_tensors:
+            if call.kind is CallKind.MODULE or _effects_of(call.op).may_draw:
+                call.random_state = random_state(inputs)
+            self._derivations.begun(call)
+        if call.grad:
+            call.edges = edges = []
+            for index, (_, tensor) in enumerate(inputs):
+                if tensor.requires_grad:
+                    node = graph_node(tensor)
+                    edge = (
+                        self.edges.leaf_edge(tensor) if node is None else (node, tensor.output_nr)
+                    )
+                    if edge is not None:
+                        edges.append((index, edge))
+
+    @silently
     def end(
         self,
         call: OpenCall,
-        result: Any,
-        *,
+        outputs: Sequence[NamedTensor],
         buffers: Iterable[NamedTensor] = (),
         part: object = ...,
     ) -> None:
@@ -408,46 +454,45 @@ class Session:
 
         `part` is the index of the elements that an assignment wrote to.
         """
-        outputs = result_tensors(result)
-        changed = self._changed_by(call, part)
-        if _is_uninitialized(call.op):
+        effects = _effects_of(call.op)
+        changed = self._changed_by(call, effects, part)
+        if effects.gives_memory:
             for _, tensor in outputs:
                 self.contents.found(tensor)
         if call.wanted:
-            self._note_drawn(call)
-            self._rows.add_inputs(call)
-            self._emit_outputs(call, outputs, changed)
-            self._emit_buffers(call, len(outputs) + len(call.inputs), buffers)
-            self._rows.add_call(call)
+            if call.random_state is not None:
+                self._note_drawn(call, call.random_state)
+            made = self._made_by(call, outputs, changed)
+            if buffers:
+                behind = len(outputs) + len(call.inputs)
+                made += self._changed_buffers(call, buffers, behind)
+            self._rows.add_ended(call, made)
             self._tap(call, outputs)
         else:
             for _, tensor in outputs:
                 self.contents.note(tensor)
         call.let_go()
 
-    def _note_drawn(self, call: OpenCall) -> None:
+    def _note_drawn(self, call: OpenCall, before: torch.Tensor) -> None:
         """Keep the state of the generator before a call that drew from it."""
-        if call.random_state is not None:
-            now = random_state(call.inputs)
-            if now is not None and not equal(now, call.random_state):
-                call.drawn = self.contents.of(call.random_state)
+        now = random_state(call.inputs)
+        if now is not None and not equal(now, before):
+            call.drawn = self.contents.of(before)
 
-    def _changed_by(self, call: OpenCall, part: object) -> list[int]:
+    def _changed_by(self, call: OpenCall, effects: _Effects, part: object) -> list[int]:
         """Which inputs the call wrote to."""
         changed = []
         for index, (name, tensor) in enumerate(call.inputs):
-            if version_of(tensor) != call.versions[index]:
+            try:
+                version = tensor._version
+            except (
+                RuntimeError
+            ):  # inference tensors count none; to ask each first would take as long again
+                version = -1
+            if version != call.versions[index]:
                 changed.append(index)
-                self.contents.changed(tensor)
-                if self._hand_updates.are_possible:
-                    self._hand_updates.wrote(call, tensor)
-                if fills(call.op, name) or not _PARTIAL.search(call.op):
-                    self.contents.written(tensor, part)
-                elif self.contents.was_found(tensor):
-                    indexed = part_indexed(call.op, dict(call.inputs), call.arguments)
-                    if indexed is not None:
-                        self.contents.written(tensor, indexed)
-            elif is_collective(call.op) or (call.labels[index] != name and _SILENT.search(call.op)):
+                self._wrote(call, name, tensor, part)
+            elif effects.is_collective or (effects.writes_silently and call.labels[index] != name):
                 self.contents.changed(tensor)
                 if fills(call.op, name):
                     self.contents.written(tensor)
@@ -457,37 +502,55 @@ class Session:
                     changed.append(index)
         return changed
 
-    def _emit_outputs(self, call: OpenCall, outputs: list[NamedTensor], changed: list[int]) -> None:
-        returned = {id(tensor) for _, tensor in outputs}
-        formula = self._derivations.output(call) if len(outputs) == 1 else None
-        for index, (name, tensor) in enumerate(outputs):
-            content, laid = self.contents.of(tensor, formula), layout_of(tensor)
-            self._rows.add_record(call, call.phase, Role.OUTPUT, index, name, content, layout=laid)
+    def _wrote(self, call: OpenCall, name: str, tensor: torch.Tensor, part: object) -> None:
+        """A call has written to an input."""
+        self.contents.changed(tensor)
+        if self._hand_updates.are_possible:
+            self._hand_updates.wrote(call, tensor)
+        if fills(call.op, name) or not _PARTIAL.search(call.op):
+            self.contents.written(tensor, part)
+        elif self.contents.was_found(tensor):
+            indexed = part_indexed(call.op, dict(call.inputs), call.arguments)
+            if indexed is not None:
+                self.contents.written(tensor, indexed)
+
+    def _made_by(
+        self, call: OpenCall, outputs: Sequence[NamedTensor], changed: list[int]
+    ) -> list[Made]:
+        """What came out of a call, and the inputs that it has changed."""
+        formula = self._derivations.output(call) if call.known and len(outputs) == 1 else None
+        made = [
+            (Role.OUTPUT, index, name, self.contents.of(tensor, formula), layout_of(tensor))
+            for index, (name, tensor) in enumerate(outputs)
+        ]
+        returned = {id(tensor) for _, tensor in outputs} if changed else ()
         for index in changed:
             name, tensor = call.inputs[index]
             if id(tensor) not in returned:
                 label = call.labels[index]
                 role = Role.OUTPUT if label == name else Role.BUFFER
-                content = self.contents.of(tensor)
-                position = len(outputs) + index
-                self._rows.add_record(call, call.phase, role, position, label, content)
+                made.append((role, len(outputs) + index, label, self.contents.of(tensor), ""))
+        return made
 
-    def _emit_buffers(self, call: OpenCall, position: int, buffers: Iterable[NamedTensor]) -> None:
+    def _changed_buffers(
+        self, call: OpenCall, buffers: Iterable[NamedTensor], behind: int
+    ) -> list[Made]:
+        """Those buffers that have other contents than before the call; they stand behind so many inputs and outputs."""
+        made: list[Made] = []
         for index, (name, tensor) in enumerate(buffers):
             content = self.contents.of(tensor)
             if index >= len(call.buffers) or call.buffers[index] != content:
                 owner = self.names.owner_of(tensor)
                 label = owner[1] if owner else f"{call.path}.{name}" if call.path else name
-                self._rows.add_record(
-                    call, call.phase, Role.BUFFER, position + index, label, content
-                )
+                made.append((Role.BUFFER, behind + index, label, content, ""))
+        return made
 
+    @silently
     def abandon(self, call: OpenCall) -> None:
         """End a call that raised."""
         if call.wanted:
             call.arguments = {**call.arguments, "raised": True}
-            self._rows.add_inputs(call)
-            self._rows.add_call(call)
+            self._rows.add_ended(call)
         call.let_go()
 
     def await_results(self, call: OpenCall) -> None:
@@ -502,7 +565,7 @@ class Session:
             self._later.discard(call)
             for _, tensor in call.inputs:
                 self.contents.changed(tensor)
-            self.end(call, None)
+            self.end(call, ())
 
     def _end_without_results(self) -> None:
         """End those whose results nobody has waited for in the step."""
@@ -511,8 +574,7 @@ class Session:
                 NotSeen(f"what {call.op} brings", "the step ends before it is waited for")
             )
             if call.wanted:
-                self._rows.add_inputs(call)
-                self._rows.add_call(call)
+                self._rows.add_ended(call)
             call.let_go()
         self._later.clear()
 
@@ -520,92 +582,67 @@ class Session:
         """Undo a call that turned out not to deal in tensors."""
         self._rows.retract(call)
 
-    def _tap(self, call: OpenCall, outputs: list[NamedTensor]) -> None:
-        tensors = [tensor for _, tensor in outputs]
-        for tensor in tensors:
+    def _tap(self, call: OpenCall, outputs: Sequence[NamedTensor]) -> None:
+        for _, tensor in outputs:
             if tensor.requires_grad:
                 break
         else:
             return
         call.outputs = tuple([name for name, _ in outputs])
-        nodes = watch(
-            call,
-            tensors,
-            self,
-            self.pending,
-            # Of calls in each other, all that comes is told before anything that leaves.
-            may_be_at_once=call.parent < 0 and not self._below_nodes,
-        )
-        self._long_graphs.met(nodes)
+        # Of calls in each other, all that comes is told before anything that leaves.
+        at_once = call.parent < 0 and not self._below_nodes
+        self._long_graphs.met(watch(call, outputs, self.pending, may_be_at_once=at_once))
 
+    @silently
     def gradient_came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
-        """The gradient of an output has arrived at a call."""
+        """The gradient of output `index` has arrived at a call."""
         if self._rows.step == call.step:
-            with Silence(self._fail):
-                self._is_of_the_step(call)
-                self._came(call, index, gradient)
+            self._rows.is_of_the_step(call)
+            self._came(call, index, gradient)
 
+    @silently
     def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
-        """A call has sent a gradient to an input."""
+        """A call has sent all of its gradient to input `index`."""
         if self._rows.step == call.step:
-            with Silence(self._fail):
-                self._is_of_the_step(call)
-                self._left(call, index, gradient)
+            self._rows.is_of_the_step(call)
+            self._left(call, index, gradient)
 
+    @silently
     def gradients_passed(
         self,
         call: OpenCall,
-        came: Sequence[tuple[int, torch.Tensor | None]],
-        left: Sequence[tuple[int, torch.Tensor | None]],
+        sent: Sequence[torch.Tensor | None],
+        arrived: Sequence[torch.Tensor | None],
     ) -> None:
-        """Both at once, for a call that one node stands for."""
+        """Both at once, of the one node that a call has made."""
         if self._rows.step == call.step:
-            with Silence(self._fail):
-                self._is_of_the_step(call)
-                for index, gradient in came:
-                    if gradient is not None:
-                        self._came(call, index, gradient)
-                for index, gradient in left:
-                    if gradient is not None:
-                        self._left(call, index, gradient)
+            self._rows.is_of_the_step(call)
+            for place, index in call.arriving:
+                gradient = arrived[place]
+                if gradient is not None:
+                    self._came(call, index, gradient)
+            for place, index in call.leaving:
+                gradient = sent[place]
+                if gradient is not None:
+                    self._left(call, index, gradient)
 
     def _came(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         number = self.contents.of(gradient)
-        self._derivations.came(call, index, number)
-        self._add_gradient(
-            call, Role.GRAD_OUTPUT, index, call.outputs[index], number, index, gradient
+        if call.known:
+            self._derivations.came(call, index, number)
+        name = call.outputs[index]
+        self._rows.add_gradient(
+            call, Role.GRAD_OUTPUT, index, name, number, index, layout_of(gradient)
         )
 
     def _left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         label, role = call.labels[index], Role.GRAD_INPUT
-        number = self.contents.of(gradient, self._derivations.gradient(call, index))
+        formula = self._derivations.gradient(call, index) if call.known else None
+        number = self.contents.of(gradient, formula)
         if index in call.parameters:
             role = Role.PARAM_GRAD
             self._derivations.sent(call, label, number)
-        self._add_gradient(call, role, index, label, number, -1 - index, gradient)
-
-    def failed(self, error: Exception) -> None:
-        """Note an error in the handling of a gradient; it does not reach the training."""
-        self._fail(error)
-
-    def _is_of_the_step(self, call: OpenCall) -> None:
-        if self._rows.is_aside(call):
-            self._rows.take_back()
-
-    def _add_gradient(
-        self,
-        call: OpenCall,
-        role: Role,
-        index: int,
-        label: str,
-        content: int,
-        counted: int,
-        gradient: torch.Tensor,
-    ) -> None:
-        occurrence = call.occurrences.get(counted, 0)
-        call.occurrences[counted] = occurrence + 1
-        laid = layout_of(gradient)
-        self._rows.add_record(call, Phase.BACKWARD, role, index, label, content, occurrence, laid)
+        self._rows.add_gradient(call, role, index, label, number, -1 - index, layout_of(gradient))
 
     def backward_ended(self) -> None:
         """Settle gradients of which parts did not come, and hold on to no part of the graph."""
@@ -688,16 +725,17 @@ class Session:
         call = self._rows.plain_call(
             CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), options, stack
         )
-        content = call.known["param"] = self.contents.of(parameter)
+        call.known = known = {}
+        content = known["param"] = self.contents.of(parameter)
         laid = layout_of(parameter)
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content, layout=laid)
         if with_gradient and parameter.grad is not None:
-            content = call.known["grad"] = self.contents.exactly(parameter.grad)
+            content = known["grad"] = self.contents.exactly(parameter.grad)
             laid = layout_of(parameter.grad)
             self._rows.add_record(
                 call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content, layout=laid
             )
-        self._state(call, Role.STATE, optimizer, parameter, name, {})
+        known |= self._state(call, Role.STATE, optimizer, parameter, name, {})
         return call
 
     def after_update(
@@ -720,20 +758,21 @@ class Session:
         parameter: torch.Tensor,
         name: str,
         formulas: Mapping[str, Formula],
-    ) -> None:
+    ) -> dict[str, int]:
+        """Record what an optimizer keeps of a parameter; returns the contents by their names."""
+        known = {}
         state = (optimizer.state.get(parameter) or {}) if self._optimizer_state else {}
         for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
             if role is Role.STATE_AFTER:
                 self.contents.changed(tensor)
                 self.contents.written(tensor)
             key = key.removeprefix(".")
-            content = self.contents.of(tensor, formulas.get(key))
-            if role is Role.STATE:
-                call.known[key] = content
+            content = known[key] = self.contents.of(tensor, formulas.get(key))
             laid = layout_of(tensor)
             self._rows.add_record(
                 call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content, layout=laid
             )
+        return known
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -774,14 +813,11 @@ class Session:
             self._read_by_python.append(content)
 
 
-_NONE: frozenset[int] = frozenset()
-
-
-def _outs(kind: CallKind, inputs: list[NamedTensor]) -> frozenset[int]:
+def _outs(kind: CallKind, inputs: Sequence[NamedTensor]) -> frozenset[int]:
     """Which arguments an operator only writes to: `out=` is not read."""
-    if kind is not CallKind.OPERATOR or not (inputs and inputs[-1][0].startswith("kwargs.")):
-        return _NONE
+    if kind is not CallKind.OPERATOR:
+        return NO_NUMBERS
     found = frozenset(
         index for index, (name, _) in enumerate(inputs) if f"{name}.".startswith("kwargs.out.")
     )
-    return found or _NONE
+    return found or NO_NUMBERS

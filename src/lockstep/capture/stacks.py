@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -45,16 +44,15 @@ class Stacks:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._told: dict[tuple[str, str], int] = {}
 
-    def here(self, around: int = -1) -> tuple[int, tuple[Frame, ...] | None]:
-        """Number of the caller's stack, and its frames (innermost first) if it is a new one.
+    def here(self, around: int, frame: FrameType | None) -> tuple[int, tuple[Frame, ...] | None]:
+        """Number of the stack from a frame on, and its frames (innermost first) if it is a new one.
 
-        `around` is the number of the stack of the recorded call around, if there is one.
+        `around` is the number of the stack of the recorded call around, -1 where there is none.
         """
-        frame: FrameType | None = sys._getframe(1)
         lines: list[int] = []
         at = self._lines
         codes, border = self._codes, self._border if around >= 0 else None
-        while frame is not None and len(lines) < 2 * _MAX_FRAMES:
+        while frame is not None:
             code = frame.f_code
             if code is border:
                 lines += self._stacks[around]
@@ -68,8 +66,12 @@ class Stacks:
                         frame.f_lineno or 0
                     )  # slow: Python looks through the code's table
                 lines += (place[0], line)
+                if len(lines) == 2 * _MAX_FRAMES:
+                    break
             frame = frame.f_back
-        return self._numbered(tuple(lines[: 2 * _MAX_FRAMES]))
+        key = tuple(lines[: 2 * _MAX_FRAMES])
+        number = self._numbers.get(key)
+        return self._numbered(key) if number is None else (number, None)
 
     def told(
         self, told: Sequence[tuple[str, int, str]], around: int

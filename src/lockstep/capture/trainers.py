@@ -58,6 +58,12 @@ class Trainers:
         return None if self._owner is None else self._owner()
 
     @property
+    def is_mine(self) -> bool:
+        """Whether this thread has the recorded training, as far as is known."""
+        owner = self._owner
+        return owner is not None and owner() is getattr(self._local, "thread", owner)
+
+    @property
     def another_lives(self) -> bool:
         """Whether what is recorded is of another thread, which lives."""
         return self._owning not in (None, self._here())

@@ -123,8 +123,12 @@ class RankWriter:
 
     def add_record(self, row: Row) -> None:
         """Add one row of `schema.RECORDS`; flushes when a chunk is full."""
+        self.add_records([row])
+
+    def add_records(self, rows: list[Row]) -> None:
+        """Add rows of `schema.RECORDS`; flushes when a chunk is full."""
         with self._gathering:
-            self._chunk.records.append(row)
+            self._chunk.records += rows
             full = len(self._chunk.records) >= _CHUNK_RECORDS
         if full:
             self.flush()
@@ -140,9 +144,9 @@ class RankWriter:
     def add_small_content(self, content: SmallContent) -> int:
         """Add a content that is still to be measured; returns the number of its shard, if it is kept whole."""
         with self._gathering:
-            self._chunk.small.append(content)
-            shard = self._next_chunk
-            full = self._chunk.content_count >= _CHUNK_CONTENTS
+            chunk, shard = self._chunk, self._next_chunk
+            chunk.small.append(content)
+            full = len(chunk.small) + len(chunk.contents) >= _CHUNK_CONTENTS
         if full:
             self.flush()
         return shard
