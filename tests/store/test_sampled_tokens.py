@@ -124,10 +124,10 @@ def test_other_tokens_are_not_put_together(tmp_path: Path) -> None:
     other = IDS.copy()
     other[1, 3] = 7
     trainer = made(tmp_path / "trainer", _calls(IDS, 0, 0))
-    # then its calls are compared one by one, of which none is of as many tokens, and nothing agrees
+    # then none of its calls is the partner of one on all tokens, and nothing agrees
     found = compare_recordings(trainer, _sampler(tmp_path / "sampler", other))
     assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
-    assert "could not be judged" in " ".join(found.not_compared)
+    assert "of the same samples" in " ".join(found.not_compared)
 
 
 def test_without_what_the_model_returns_nothing_agrees(tmp_path: Path) -> None:

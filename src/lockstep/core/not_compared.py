@@ -214,7 +214,7 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     WhyNot.RECORDING_CUT: _recording_cut,
     WhyNot.LESS_RECORDED: _less_recorded,
     WhyNot.NOT_ALIGNED: lambda _: (
-        "no call has a partner in the other run: check that both recordings are of one training"
+        "no call has a partner in the other run: check that both recordings are of one training, of the same samples"
     ),
     WhyNot.CONTRADICTION: lambda one: f"in the {one.side}, {one.reason}",
     WhyNot.FILE_MISSING: lambda one: (
