@@ -74,6 +74,18 @@ def test_equal_trainings_agree_and_say_that_nothing_was_run_again(tmp_path: Path
     assert found.judged_by == "error-model"
 
 
+def test_a_sink_that_is_told_of_no_step_behind_the_chosen_ones_does_not_say_how_many_there_were(
+    tmp_path: Path,
+) -> None:
+    # given a framework whose taps are taken out after the chosen steps
+    with Sink(tmp_path / "ref", {"numpy": np.__version__}, options=Options(steps="0")) as sink:
+        sink.step()
+        sink.loss(np.float32(1.0))
+        sink.counts_to_the_end = False
+    # then nobody takes the chosen steps for the whole training
+    assert lockstep.open(tmp_path / "ref").ranks["rank0"].manifest.trained is None
+
+
 def test_a_recording_holds_what_was_recorded_in_the_chosen_steps(tmp_path: Path) -> None:
     train(tmp_path / "ref", steps="1", save="tensors")
     rank = lockstep.open(tmp_path / "ref").ranks["rank0"]

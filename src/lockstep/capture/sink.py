@@ -104,6 +104,7 @@ class Sink:
         self.directory = Path(directory).absolute()
         self.options = options or Options()
         self.steps_counted = 0
+        self.counts_to_the_end = True
         self.failure = ""
         self.sites = SiteFilter(tuple(self.options.only), tuple(self.options.skip))
         self._framework, self._rank, self._world_size = dict(framework), rank, world_size
@@ -410,7 +411,7 @@ class Sink:
         if writer is None or manifest is None:
             return
         manifest.not_seen = list(self._gaps)
-        manifest.trained = self.steps_counted
+        manifest.trained = self.steps_counted if self.counts_to_the_end else None
         manifest.ended_by = ended_by
         before, self._closing, self._writer = self._closing, writer, None
         failure = self.failure

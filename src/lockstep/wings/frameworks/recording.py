@@ -202,7 +202,9 @@ class FrameworkRecording:
             if sink.failure:
                 self.fail_because(sink.failure)
         self.step_done()
-        if self.is_done:
+        if self.is_done:  # what comes later is trained unseen, and not counted
+            for sink in self._sinks.values():
+                sink.counts_to_the_end = False
             self.ended()
 
     def _say_who_else_trains(self, rank: str) -> None:
