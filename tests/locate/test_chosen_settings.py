@@ -196,7 +196,7 @@ def test_indices_read_as_python_writes_them_and_apart() -> None:
 
 def test_only_a_re_run_tells_how_much_the_setting_makes() -> None:
     choice = Choice((("eps", 1e-3),))
-    untried = "this setting was not tried alone: that needs recordings with --save tensors"
+    untried = "this setting was not tried alone"
     assert untried in only_origin(compared(choice)).reason
     reason = only_origin(compared(choice, "tensors")).reason
     assert untried not in reason

@@ -16,9 +16,7 @@ from lockstep.locate.flow.counts import count_words
 from lockstep.measure.measured_pair import Measured
 from lockstep.measure.metrics import are_placed_apart
 
-SETTING_UNTESTED = Clause(
-    About.UNTRIED, "this setting was not tried alone: that needs recordings with --save tensors"
-)
+SETTING_UNTESTED = Clause(About.UNTRIED, "this setting was not tried alone")
 """Said of a result that differs where the settings do, as long as the call was not run again with the other ones."""
 
 
