@@ -132,6 +132,7 @@ def test_json_has_every_key_of_the_contract(
         "other_classes": list,
         "setup": list,
         "not_compared": list,
+        "gaps": list,
         "unrecorded": list,
         "compiled": list,
         "ranks": dict,
