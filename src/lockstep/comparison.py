@@ -367,6 +367,7 @@ def _compare_step(
             gathered.judge,
             updated,
             sees_every_call=sees_every_call,
+            tells_gradients=not gathered.pairing.is_of_another_framework,
             tells_order=gathered.pairing.extents[name].tells_order,
         ).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():

@@ -63,6 +63,11 @@ class Pairing:
         """Whether another tool wrote one of them, or both."""
         return self.reference.is_of_another_tool or self.candidate.is_of_another_tool
 
+    @property
+    def is_of_another_framework(self) -> bool:
+        """Whether another framework than PyTorch trained one of them, or both."""
+        return bool(self.reference.other_framework or self.candidate.other_framework)
+
     def why_incomparable(self, steps: Collection[int] | None) -> NotCompared | None:
         """Why nothing of these steps can be paired; None where something can."""
         return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)

@@ -92,7 +92,11 @@ def edited(folder, **changes):
         (with_own_code, None, "names code in the folder; read it, and give --trust"),
         (of_unknown_architecture, None, "NobodyKnows, which transformers .* does not have"),
         (with_a_file_from_outside, f"{__file__}:net", "lists ../../other.safetensors"),
-        (lambda one: (one / "config.json").unlink(), None, "no recording and has no config.json"),
+        (
+            lambda one: (one / "config.json").unlink(),
+            None,
+            "not a recording and has no config.json",
+        ),
         (lambda one: (one / "config.json").write_text("[1"), None, "cannot be read as JSON"),
         (lambda one: (one / "model.safetensors").write_bytes(b"no"), None, "cannot load GPT2"),
         (lambda one: (one / "model.safetensors").unlink(), f"{__file__}:net", "holds no weights"),

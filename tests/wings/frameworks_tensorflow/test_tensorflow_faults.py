@@ -26,7 +26,7 @@ FAULTS = {
     "a log of zero": ("special", "log", "sequential.log", "tf.AddV2"),
 }  # fmt: skip
 """By what is wrong: the model and the fault there, and where and what is named. The infinity at a log of a session
-stands in `test_tensorflow_sessions`, the faulty replica below."""
+stands in `test_recorded_sessions`, the faulty replica below."""
 
 
 @pytest.mark.parametrize(("model", "fault", "module", "op"), FAULTS.values(), ids=FAULTS)

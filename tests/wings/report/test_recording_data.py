@@ -75,7 +75,7 @@ def data(recording: Recording) -> RecordingData:
 
 
 def values(data: RecordingData, name: str) -> Floats:
-    return next(one.values for one in (*data.losses, *data.scalars) if one.name == name)
+    return next(one.values for one in (*data.losses, *data.scalars) if one.quantity == name)
 
 
 def test_losses_and_learning_rates_are_those_of_the_training(
@@ -85,7 +85,7 @@ def test_losses_and_learning_rates_are_those_of_the_training(
     assert values(data, "loss") == pytest.approx(watched["loss"][:STEPS])
     assert values(data, "lr of SGD") == pytest.approx(watched["lr"][:STEPS])
     # and after the recorded steps the loss goes on
-    later = next(one for one in data.losses if one.name != "loss")
+    later = next(one for one in data.losses if one.is_later)
     assert set(later.steps.tolist()) <= {STEPS, STEPS + 1}
     for step, value in zip(later.steps, later.values, strict=True):
         assert value == pytest.approx(watched["loss"][step])
@@ -117,7 +117,7 @@ def test_a_norm_of_many_leaves_out_what_is_not_known_at_every_step(
     data: RecordingData, watched: dict[str, list[float]]
 ) -> None:
     # given frozen parameters beside those that are trained
-    series = {one.name: one for one in data.scalars}
+    series = {one.quantity: one for one in data.scalars}
     # then the sum is over the same ones at every step, and says so
     norms = series["norm of 2 of 4 parameters"].values
     assert norms.shape == (4,)

@@ -33,6 +33,8 @@ class Cuts:
         As the walk has them.
     sees_every_call
         Whether what no call was seen to send was sent by none.
+    tells_gradients
+        Whether each run was recorded with every gradient that a call sends on, as trainings of PyTorch are.
     """
 
     def __init__(
@@ -44,10 +46,11 @@ class Cuts:
         settling: Settling,
         *,
         sees_every_call: bool,
+        tells_gradients: bool,
     ) -> None:
         self._step, self._ledger, self._origins = step, ledger, origins
         self._places, self._settling = places, settling
-        self._sees_every_call = sees_every_call
+        self._sees_every_call, self._tells_gradients = sees_every_call, tells_gradients
         self._cut: set[Key] = set()
 
     def found_in(self, item: Aligned) -> Iterator[tuple[int, Pair]]:
@@ -57,7 +60,7 @@ class Cuts:
         """
         if len(item.whole) == len(item.pairs) or not self._sees_every_call:
             return
-        if not self._step.sees_gradients_sent:
+        if not (self._tells_gradients or self._step.sees_gradients_sent):
             return
         arrived = [pair.reference for pair in item.complete(Role.GRAD_OUTPUT)]
         if not arrived or item.calls.only_results or self._step.is_container(item):

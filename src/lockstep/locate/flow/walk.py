@@ -73,6 +73,8 @@ class StepWalk:
         Gives the last updates of a parameter of that name on all ranks; those of this one by default.
     sees_every_call
         Whether what no call was seen to send was sent by none; not in what another tool dumped.
+    tells_gradients
+        Whether each run was recorded with every gradient that a call sends on.
     tells_order
         Whether one side at least tells which call came first.
     """
@@ -86,6 +88,7 @@ class StepWalk:
         updated: Callable[[str], Sequence[Updated]] | None = None,
         *,
         sees_every_call: bool = True,
+        tells_gradients: bool = True,
         tells_order: bool = True,
     ) -> None:
         self._sees_every_call, self._tells_order = sees_every_call, tells_order
@@ -111,7 +114,13 @@ class StepWalk:
             step, ledger, judge, self._operations, self._places, self._settling, updated
         )
         self._cuts = Cuts(
-            step, ledger, origins, self._places, self._settling, sees_every_call=sees_every_call
+            step,
+            ledger,
+            origins,
+            self._places,
+            self._settling,
+            sees_every_call=sees_every_call,
+            tells_gradients=tells_gradients,
         )
 
     def run(self, progress: CountedProgress | None = None) -> None:
