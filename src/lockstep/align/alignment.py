@@ -54,11 +54,11 @@ def align_calls(
             more = _aligned_group(left, right, around)
             partners.update(more)
             taken.update(number for number, _ in more.values())
-    _leave_parts_alone(reference, known_as, partners)
+    _leave_parts_alone(reference, known_as, partners, CallKind.MODULE)
     same_parent = {right: left for left, (right, _) in partners.items()}
     for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
-    _leave_parts_alone(reference, known_as, partners)
+    _leave_parts_alone(reference, known_as, partners, CallKind.OPERATOR)
     calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
     pairs = {
         left: (
@@ -76,10 +76,13 @@ def align_calls(
 
 
 def _leave_parts_alone(
-    reference: Sequence[Call], candidate: Sequence[Call], partners: dict[int, tuple[int, str]]
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    partners: dict[int, tuple[int, str]],
+    kind: CallKind,
 ) -> None:
     found = {left: right for left, (right, _) in partners.items()}
-    for number in calls_in_parts(reference, candidate, found):
+    for number in calls_in_parts(reference, candidate, found, kind):
         del partners[number]
 
 

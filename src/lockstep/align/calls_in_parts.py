@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 
 from lockstep.core.operators import canonical_name
@@ -19,7 +19,10 @@ Shapes = tuple[tuple[Role, int, tuple[int, ...]], ...]
 
 
 def calls_in_parts(
-    reference: Iterable[Call], candidate: Iterable[Call], partners: Mapping[int, int]
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    partners: Mapping[int, int],
+    kind: CallKind,
 ) -> set[int]:
     """Numbers of the reference's calls whose partner has another part of the work.
 
@@ -31,24 +34,37 @@ def calls_in_parts(
     ----------
     partners
         The candidate's call of each reference call that has one.
+    kind
+        Modules or operators.
     """
-    calls = {one.id: one for one in reference}, {one.id: one for one in candidate}
+    sides = [[one for one in calls if one.kind is kind] for calls in (reference, candidate)]
+    paired = partners.keys(), set(partners.values())
+    more = {
+        _what(call)
+        for side, known in zip(sides, paired, strict=True)
+        for call in side
+        if call.id not in known
+    }
+    if not more:
+        return set()
+    left, right = ([one for one in side if _what(one) in more] for side in sides)
+    by_id = {one.id: one for one in right}
     alike = {
-        left: right
-        for left, right in partners.items()
-        if _shapes(calls[0][left]) == _shapes(calls[1][right])
+        one.id: partners[one.id]
+        for one in left
+        if (partner := by_id.get(partners.get(one.id, -1))) and _shapes(one) == _shapes(partner)
     }
     taken = set(alike.values())
     groups: dict[Hashable, tuple[list[Call], list[Call]]] = defaultdict(lambda: ([], []))
-    for side, known in enumerate((alike.keys(), taken)):
-        for call in calls[side].values():
-            if call.kind in (CallKind.MODULE, CallKind.OPERATOR) and call.id not in known:
-                groups[_what(call)][side].append(call)
+    for number, (calls, known) in enumerate(((left, alike.keys()), (right, taken))):
+        for call in calls:
+            if call.id not in known:
+                groups[_what(call)][number].append(call)
     return {
         call.id
-        for left, right in groups.values()
-        if left and right and len(left) != len(right) and _are_one_in_all(left, right)
-        for call in left
+        for some, others in groups.values()
+        if some and others and len(some) != len(others) and _are_one_in_all(some, others)
+        for call in some
         if call.id in partners
     }
 
