@@ -124,7 +124,7 @@ _MOVING = frozenset({Family.MOVEMENT, Family.GATHER})
 
 
 def _is_compiled(call: Call) -> bool:
-    """Whether a call is one of a compiled function, as `lockstep.capture.reach` names them."""
+    """Whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
     return call.site.op.startswith("torch.compile(")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.capture.environment import environment_for
+from lockstep.capture.command.environment import environment_for
 from lockstep.core.manifest import Options
 from lockstep.plugins import frameworks
 from lockstep.wings.frameworks.recording import not_possible

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.environment import (
+from lockstep.capture.command.environment import (
     TRAINS,
     UNWRITTEN,
     VARIABLE,
@@ -21,7 +21,7 @@ from lockstep.capture.environment import (
     leave_trace,
     request_from,
 )
-from lockstep.capture.process_ends import Endings, uncaught
+from lockstep.capture.command.process_ends import Endings, uncaught
 from lockstep.capture.sink import Sink
 from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn

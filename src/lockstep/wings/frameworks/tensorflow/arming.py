@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.capture.environment import UNWRITTEN, Reached, leave_note, leave_trace
+from lockstep.capture.command.environment import UNWRITTEN, Reached, leave_note, leave_trace
 from lockstep.capture.user_notes import warn
 from lockstep.core.text import listed
 from lockstep.wings.frameworks.recording import FrameworkRecording, asked, not_possible
