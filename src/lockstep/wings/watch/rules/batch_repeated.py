@@ -20,10 +20,10 @@ def batch_repeated(
     """The same batch comes several times in a row, where batches differed before.
 
     Formula: all tensors of two elements or more that enter the step are to the last bit those of the watched step
-    before, in `steps` steps, after `others` changes of the batch and more than twice as long as any batch stayed
-    before. Training on all data at once, or several passes over a batch (PPO), does not count. It is a note if one
-    batch alone came in the first `from_start` watched steps although every loader has more samples: you may mean to
-    learn one batch by heart.
+    before, after `others` changes of the batch and more than twice as long as any batch stayed before. Not counted:
+    training on all data at once, several passes over a batch (PPO). It is a note if one batch alone came in the
+    first `from_start` watched steps although every loader has more samples: you may mean to learn one batch by
+    heart.
 
     Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs
     and hands out its last batch.

@@ -10,7 +10,7 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def dead_relu(step: ObservedStep, *, share: float = 0.999, steps: int = 3) -> Iterator[Hit]:
     """Next to all results of a ReLU are zero, so that no gradient comes through.
 
-    Formula: zeros / elements >= share in `steps` watched steps in a row.
+    Formula: `zeros / elements >= share`.
 
     Usual cause: a learning rate that has thrown biases far below zero, inputs that are not normalised, a wrong sign.
 

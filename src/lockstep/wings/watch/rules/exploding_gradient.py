@@ -12,9 +12,8 @@ from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hit]:
     """A weight's gradient is larger than the weight and its loss account for, by orders of magnitude.
 
-    Formula: |g| / (|w| max(1, sqrt|L|)) > limit in Euclidean norms, for parameters of two axes or more that are not
-    zero; L is the step's loss, both without a scaler's factor. The ratio depends neither on the size of the model nor,
-    for a mean of squares, on the unit of the targets.
+    Formula: `|g| / (|w| max(1, sqrt|L|)) > limit` in Euclidean norms, for parameters of two axes or more that are
+    not zero; L is the step's loss, both without a scaler's factor.
 
     Usual cause: a recurrent net over long sequences, weights that start too large, a learning rate that has thrown
     the weights off, a loss that is summed rather than averaged.
