@@ -30,7 +30,7 @@ def batch_repeated(
 
     Cure: make the iterator once in each epoch; look at your sampler and its seed.
 
-    Source: MindInsight's method for accuracy problems ("look at the input data"); the numbers are Lockstep's.
+    Source: MindInsight's method for accuracy problems ("look at the input data").
     """
     loaders = step.memory.facts.setdefault(_LOADERS, {})
     for one in step.manifest.loaders:  # each is told where it is met first

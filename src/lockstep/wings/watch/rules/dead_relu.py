@@ -12,9 +12,9 @@ def dead_relu(step: ObservedStep, *, share: float = 0.999, steps: int = 3) -> It
 
     Formula: `zeros / elements >= share`.
 
-    Usual cause: a learning rate that has thrown biases far below zero, inputs that are not normalised, a wrong sign.
+    Usual cause: a learning rate that has moved biases far below zero, inputs that are not normalised, a wrong sign.
 
-    Cure: use a smaller learning rate, LeakyReLU or GELU, and normalise your inputs.
+    Cure: a smaller learning rate, LeakyReLU or GELU, and normalise your inputs.
 
     Source: MindInsight's debugger, watchpoint "activation range" for ReLU.
     """

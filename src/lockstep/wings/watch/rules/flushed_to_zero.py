@@ -27,7 +27,7 @@ def flushed_to_zero(
 
     Cure: a `GradScaler`, a larger scale, bfloat16, or that operator in float32.
 
-    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2; the limits are Lockstep's.
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
     """
     for call in step.operators:
         if canonical_name(call.site.op) not in _CONVERSIONS:

@@ -21,7 +21,7 @@ def gradient_clipped_away(
     Cure: compare the norm that you clip to with the gradient norm that `lockstep watch` prints.
 
     Source: Pascanu et al., On the difficulty of training recurrent neural networks (ICML 2013), section 3.2: the
-    norm to clip to is half to ten times an average one; the limit is Lockstep's.
+    norm to clip to is half to ten times an average one.
     """
     ratios = []
     for update in step.updates:

@@ -20,7 +20,7 @@ def gradient_norm_spike(
     `window` watched steps and s' the spread of their logarithms (as for `loss-spike`); and n is above the largest
     of the first ones. It is taken before clipping and without a scaler's factor.
 
-    Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
+    Usual cause: a bad batch (an outlier, wrong labels), too large a learning rate, a recurrent net.
 
     Cure: look at that step's batch; clip your gradients by norm.
 

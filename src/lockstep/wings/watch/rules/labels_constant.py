@@ -31,8 +31,8 @@ def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
 
     Cure: look at a batch as your loader gives it; `lockstep report` shows it.
 
-    Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is
-    Lockstep's. 3000 labels: the rule of three, Hanley and Lippman-Hand, JAMA 249 (1983).
+    Source: MindInsight's method for accuracy problems ("look at the input data"). 3000 labels: the rule of three,
+    Hanley and Lippman-Hand, JAMA 249 (1983).
     """
     labels = list(_labels(step))
     values = {_only_value(one) for _, one in labels}

@@ -23,7 +23,7 @@ def loss_not_falling(step: ObservedStep, *, window: int = 500, share: float = 0.
 
     Cure: `lockstep guide converges-slowly`; let your model learn a single batch by heart first.
 
-    Source: MindInsight's method for accuracy problems ("loss does not converge"); the window is Lockstep's.
+    Source: MindInsight's method for accuracy problems ("loss does not converge").
     """
     loss, few = step.loss, max(1, round(share * window))
     if loss is None or not math.isfinite(loss):

@@ -17,12 +17,12 @@ def loss_scale_falling(
     or it is at most `least` and was above. The first fall below every factor that has worked is a note. Each hit
     names the first operator that made an inf or a NaN.
 
-    Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, a learning
-    rate that has thrown the weights off.
+    Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, too large a
+    learning rate.
 
     Cure: compute the named operator in float32, clip your gradients, or use bfloat16.
 
-    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2; the limits are Lockstep's.
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
     """
     scale, memory, facts = step.loss_scale, step.memory, step.memory.facts
     if scale is None:

@@ -26,12 +26,12 @@ def loss_spike(
     (l' - m)`, where m is the median of the last `window` watched steps, s their spread and s' that of their
     logarithms (medians of deviations, times 1.4826), l' their largest and l0 the largest of the first ten.
 
-    Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
-    lost at a restart.
+    Usual cause: a bad batch (an outlier, wrong labels, padding), too large a learning rate, state that was lost at
+    a restart.
 
     Cure: look at that step's batch (`--save-on loss-spike`), clip your gradients, warm up longer.
 
-    Source: Rousseeuw and Croux, JASA 1993, for the spread; the factors are Lockstep's.
+    Source: Rousseeuw and Croux, JASA 1993, for the spread.
     """
     loss = step.loss
     if loss is None or not math.isfinite(loss):

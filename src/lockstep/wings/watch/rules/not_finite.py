@@ -14,8 +14,8 @@ def not_finite(step: ObservedStep) -> Iterator[Hit]:
     Formula: an output holds NaN or inf and all inputs are finite. Not counted: an inf written on purpose (a mask),
     and a step that a gradient scaler skips.
 
-    Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole, a
-    learning rate that is too large.
+    Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole,
+    too large a learning rate.
 
     Cure: compute that operator in float32, add an epsilon inside of the root, the logarithm or the quotient, or
     clip your gradients. `lockstep overflow` says more.

@@ -20,8 +20,7 @@ def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterat
 
     Cure: take the detour out, leave the layer out of the optimizer, or freeze it by `requires_grad_(False)`.
 
-    Source: MindInsight's method for accuracy problems ("weights wrongly frozen"); the number of steps is
-    Lockstep's.
+    Source: MindInsight's method for accuracy problems ("weights wrongly frozen").
     """
     taken = {one.name for one in step.updates if one.gradient is not None}
     reached = taken | set(step.gradients)

@@ -24,7 +24,7 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
     Cure: make the optimizer after your model is complete; freeze parameters that must not learn by
     `requires_grad_(False)`.
 
-    Source: PyTorch's documentation of torch.optim ("Constructing it"); the number of steps is Lockstep's.
+    Source: PyTorch's documentation of torch.optim ("Constructing it").
     """
     held: set[str] = step.memory.facts.setdefault(_HELD, set())
     held |= step.held_parameters | {one.name for one in step.updates}

@@ -15,7 +15,7 @@ def saturated_sigmoid(step: ObservedStep, *, slope: float = 0.005, steps: int = 
     the slope at x is `y - y^2`. Not counted: a sigmoid that goes into a logarithm or a binary cross entropy, which
     undo the slope.
 
-    Usual cause: inputs that are not normalised, weights that start too large, a learning rate that has thrown them off.
+    Usual cause: inputs that are not normalised, weights that start too large, too large a learning rate.
 
     Cure: normalise your inputs, start with smaller weights, a smaller learning rate; ReLU or GELU inside of a net.
 

@@ -14,7 +14,7 @@ def saturated_tanh(step: ObservedStep, *, slope: float = 0.02, steps: int = 3) -
     Formula: `mean slope = 1 - |y|^2 / n < slope`, of at most 1, where a gradient comes back. It is exact: the slope
     at x is `1 - tanh(x)^2`.
 
-    Usual cause: inputs that are not normalised, weights that start too large, a learning rate that has thrown them off.
+    Usual cause: inputs that are not normalised, weights that start too large, too large a learning rate.
 
     Cure: normalise your inputs, start with smaller weights (Glorot), a smaller learning rate.
 
