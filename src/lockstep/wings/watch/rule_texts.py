@@ -15,8 +15,8 @@ PARTS = ("Formula", "Usual cause", "Cure", "Source")
 """What the docstring of a rule has, in this order; a rule of a user's own may lack any."""
 
 _FOR_ALL = """A rule with the setting `steps` fires when its formula holds in that many watched steps in a row, unless
-it says otherwise. Norms are Euclidean; a limit that no source is given for is Lockstep's. A note is printed once and does
-not change the exit code."""
+it says otherwise. Norms are Euclidean; a limit that no source is given for is Lockstep's. A note is printed once and
+does not change the exit code."""
 
 _HEAD = f"""# Rules
 
