@@ -12,11 +12,11 @@ SINGLE = 2.0**-24
 
 USUAL_GAIN = 4.0
 """Relative amplification by one operator up to which a difference counts as explained where the inputs are too far
-apart for any bound (noise passes a matmul with a gain near 1); larger differences are not judged."""
+apart for any bound (noise passes a matmul with a gain near 1)."""
 
 NOISE_MARGIN = 4.0
 """Tolerance of an output as a multiple of the bound on the roundings at its site. A calibrated floor needs 2
-(16-bit) to 5 (fp32), measured on a 12-layer transformer; the bounds here are looser."""
+(16-bit) to 5 (fp32), measured on a 12-layer transformer."""
 
 DRAWN_ROUNDINGS = 3.0
 """Roundings in single precision, `NOISE_MARGIN` times, of a number drawn by `sqrt(-2 log u) cos(2 pi v)`. Vector
@@ -27,8 +27,8 @@ NUMBER_GAIN = 4.0
 """Factor by which an operator may enlarge the distance of a number among its arguments, such as an exponent."""
 
 INHERITED_MARGIN = 2.0
-"""Tolerance as a multiple of the bound that the inputs give; both distances may be sketched (4.6 % standard
-deviation each). The largest ratio seen among some 20 000 moved tensors of sound pairs was 1.33."""
+"""Tolerance as a multiple of the bound that the inputs give. The largest ratio seen among some 20 000 moved tensors
+of sound pairs, with sketched distances, was 1.33."""
 
 SETTING_MARGIN = 0.05
 """Noise margin where a setting differs while all inputs are bitwise equal: hardly anything else can then move the
@@ -44,8 +44,8 @@ FLIP_DEVIATIONS = 4.0
 """Standard deviations of the number of flipped roundings, a Poisson variable."""
 
 FLIP_SIZE = 4.0
-"""Size of a flipped rounding in unit roundoffs: one unit in the last place is 2, and the few elements that flip may
-be twice the root mean square."""
+"""Size of a flipped rounding in unit roundoffs: one unit in the last place is 2, and few elements may be twice the
+root mean square."""
 
 SKETCHED_ALIKE = 1.2
 """Times a distance that its sketch may be off: 20 % once in 1e5 (`lockstep.core.sketch`)."""
@@ -65,8 +65,8 @@ UPDATE_ROUNDINGS = 16.0
 
 OTHER_DIRECTION = 0.95
 """How far two updates of one parameter may be apart, in sizes of the larger, where the gradients agree. Adam's first
-update turns noise on a zero gradient into a full step: in attention whose three biases are one parameter, `sqrt(4 /
-6) = 0.82`. A lost update is 1 apart, one of the wrong sign 2."""
+update turns noise into a full step: in attention whose three biases are one parameter, `sqrt(4 / 6) = 0.82`. A lost
+update is 1 apart."""
 
 SATURATED_EXPONENT = 16.0
 """Largest exponent that still passes its error on: beyond, softmax and its kin are flat."""
@@ -76,7 +76,7 @@ UNKNOWN_GAIN = 4.0
 
 FACTOR_ELEMENTS = 4096
 """Elements from which on a factor is told from noise by the direction of the difference. Chosen: in sound trainings
-on three kinds of processor the differences had some hundred dimensions at least."""
+the differences had some hundred dimensions at least."""
 
 ALONG_THE_RESULT = 0.5
 """Share of a difference that must lie along the result for it to be a factor. Seen in sound trainings: 0.45 at
@@ -106,8 +106,8 @@ CALIBRATION_MARGIN_16_BIT = 2.0
 """Times the calibrated noise that 16-bit tensors may be off; measured as above, 0.74 to 0.90 times."""
 
 CALIBRATION_FLOOR_SHARE = 0.25
-"""Share of the noise floor for equal inputs that stays allowed: random rounding is injected at results only, and
-this covers roundings inside (a long sum). Convolutions, whose kernels may lose a digit, keep all of it."""
+"""Share of the noise floor for equal inputs that stays allowed, for roundings inside an operator, where none is
+injected (a long sum). Convolutions, whose kernels may lose a digit, keep all of it."""
 
 ILL_CONDITIONED = 30.0
 """Relative amplification from which on a site counts as ill-conditioned (as `DEFAULT_CONDITION`)."""
@@ -156,13 +156,11 @@ hide any fault in the scores beside it."""
 
 LOCAL_MARGIN = 8.0
 """How many times the noise of a sound kernel another sound kernel may be off, in fp32. On 6 500 outputs of six
-networks (1 thread against 2, oneDNN on and off) none was off by more than 1.7 times the noise of a re-run and one
-roundoff."""
+networks (1 thread against 2, oneDNN on and off) it was at most 1.7 times the noise of a re-run and one roundoff."""
 
 LOCAL_MARGIN_16_BIT = 2.5
 """The same in 16-bit dtypes, where one rounding of the result outweighs all else (PyTorch's own arbiter between
-kernels uses 2, and 3 for small tensors). A bf16 convolution summed in bf16 is 2 to 4 times as far off, so Lockstep
-also runs this machine's plain kernels."""
+kernels uses 2, and 3 for small tensors)."""
 
 FEW_ELEMENTS = 3.0
 """Few elements may be lucky in one kernel: both margins grow by `1 + 3 / sqrt(n)`, n the number of elements that
@@ -183,7 +181,7 @@ FEW_MISROUNDED = 8.0
 
 BIAS_DEVIATIONS = 6.0
 """Standard deviations that the mean error of a 16-bit result may be off zero. By Hoeffding's inequality (JASA 58,
-1963) errors of either sign by chance exceed it once in 3e7; a kernel that truncates is told from 48 elements on."""
+1963) errors of either sign by chance exceed it once in 3e7."""
 
 FEW_CARRIERS = 64.0
 """Elements that carry an error up to which one draw of noise may happen to be small."""
@@ -238,12 +236,12 @@ LEAST_MEMBERS = 2
 """Modules, or sites, that a class of changes needs: one alone is a single difference."""
 
 CLASS_COVERED = 0.8
-"""Share of a family's sites that must show a change for it to be one of all of them: a tensor of few elements, or of
-round numbers, may not show it."""
+"""Share of a family's sites that must show a change for it to be one of all of them: a tensor of few elements may
+not show it."""
 
 CLASS_ALIKE = 4.0
 """How many times the largest or median excess of a class a site of the same family may be off and still belong to
-it: rounding errors of matmuls of different lengths are a small factor apart."""
+it: rounding errors of matmuls of different lengths are near each other."""
 
 CLASS_FUSED_ALIKE = 8.0
 """The same for operators with matmuls inside, in relative differences: an LSTM chains some of them."""
@@ -257,7 +255,7 @@ mean square of `sqrt((1 - 1/4) / (6 ln 2)) = 0.42`, two factors `sqrt(2)` of it.
 
 CLASS_NEAR = 2.5
 """How many times more or less than expected a matmul of a class may add. In two emulated networks it was 0.5 to 1.1
-at 20 of 21 sites; after a single rounded matmul other sites add 0.15 at most."""
+at 20 of 21 sites."""
 
 CLASS_ELEMENTS = 32
 """Elements that an output needs for its relative distance to be near the expected one."""
@@ -268,7 +266,7 @@ are off by one or two, and at many elements."""
 
 STRAY_SCALE = 0.25
 """Part of a typical element, the root mean square, that counts as the size of those below it. Chosen: a difference
-that cancels has roundings of eight of a typical element at most."""
+that cancels has roundings of eight of a typical element."""
 
 STRAY_ELEMENTS = 1e-3
 """Share of elements that may differ at all where single ones are looked at. Chosen: sound 16-bit kernels rounded 0.1
@@ -291,7 +289,7 @@ SAME_TENSOR = 0.01
 
 UPDATE_SIZE_LIMITS = ((1e-4, 1.01), (1e-2, 1.05))
 """Relative gradient difference up to which a parameter counts, and how far apart the pooled update sizes may then
-be; the first line that finds parameters decides. Largest ratios on 230 sound updates: 1.0002 and 1.016."""
+be. Largest ratios on 230 sound updates: 1.0002 and 1.016."""
 
 NOT_ZEROED_SHARE = 0.9
 """Share of the gradients that must hold the step before's for all to count as not zeroed."""
@@ -318,8 +316,8 @@ LEFT_OVER = 0.05
 # --- Explanations ----------------------------------------------------------------------------------------------------
 
 EXPLAINED_MARGIN = 3.0
-"""Times the noise seen at a result (the reference's, that of a re-run in its dtypes, at least one rounding) that an
-explanation may leave. Noise of two orders of one sum differs by less than 2 (`LOCAL_MARGIN`)."""
+"""Times the noise seen at a result that an explanation may leave. Noise of two orders of one sum differs by less
+than 2 (`LOCAL_MARGIN`)."""
 
 RECORDED_ROUNDINGS = 4.0
 """Unit roundoffs, times the norm, that an explanation may leave if the right result is the reference's recorded one:
@@ -330,8 +328,8 @@ CLEAR_OF_FLOOR = 3.0
 
 CHANCE_DIGITS = 4.0
 """Decimal digits that a right prediction has to foretell in all: effective elements of the error, less the fitted
-numbers, times the digits by which the error exceeds the allowed remainder. Some hundred hypotheses are tried; a
-random one foretells so much once in ten thousand."""
+numbers, times the digits by which the error exceeds the allowed remainder. A random hypothesis foretells so much
+once in ten thousand."""
 
 FEWEST_FITTED = 8
 """Elements below which nothing that was fitted is an explanation."""
