@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
+import re
 import sys
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from lockstep.capture.environment import (
     TRAINS,
@@ -298,6 +304,37 @@ def asked() -> tuple[Path, Options] | None:
     return request_from(text) if text else None
 
 
+def packages_of(framework: ModuleType, *others: str) -> dict[str, str]:
+    """Names and versions of the packages that compute, the framework first, then those of `others` that are there."""
+    found = {framework.__name__: str(framework.__version__)}
+    for name in (*others, "numpy", "ml_dtypes"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def why_too_old(framework: ModuleType, oldest: tuple[int, int]) -> str:
+    """Why trainings of an installed framework cannot be recorded, with what to do; "" where they can.
+
+    Parameters
+    ----------
+    framework
+        Its module, with a `__version__`.
+    oldest
+        Major and minor number of the first release that can be recorded.
+    """
+    numbers = tuple(map(int, re.findall(r"\d+", str(framework.__version__))[:2]))
+    if numbers >= oldest:
+        return ""
+    least = ".".join(map(str, oldest))
+    return (
+        f"it is {framework.__version__}, and {least} is the oldest release that can be; install"
+        f" {framework.__name__}>={least}, or 'lockstep-numerics[{framework.__name__}]'"
+    )
+
+
 def arm(
     name: str, packages: Mapping[str, str], why: str, seed: Callable[[int], None]
 ) -> FrameworkRecording | None:
@@ -310,7 +347,7 @@ def arm(
     why
         Why trainings of this release cannot be recorded, or "".
     seed
-        Fixes all random numbers.
+        Fixes the framework's random numbers; Python's and NumPy's are fixed before.
     """
     if (request := asked()) is None:
         return None
@@ -324,6 +361,8 @@ def arm(
     words = f"{name} was imported, and the process did not end by itself"
     leave_trace(directory, Reached.FRAMEWORK, words)
     if options.seed is not None:
+        random.seed(options.seed)
+        np.random.seed(options.seed)
         seed(options.seed)
     recording = FrameworkRecording(directory, options, packages, name)
     recording.listen_for_the_end()
