@@ -14,6 +14,7 @@ from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.other_parts import without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
+from lockstep.align.summed import with_sums
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -69,6 +70,7 @@ class AlignedStep:
         names: NameMap = SAME_NAMES,
     ) -> None:
         self._names = names
+        reference = with_sums(reference, names.tensors.values())
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)
