@@ -9,8 +9,8 @@ import re
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +51,14 @@ def not_possible(options: Options) -> list[str]:
     return [name for name, given in asked.items() if given]
 
 
+@dataclass(slots=True)
+class _Run:
+    """The calls of one site in the open step, and how often each of its tensors was seen: a loop runs it again."""
+
+    calls: list[SinkCall]
+    seen: dict[tuple[Role, int | None], int]
+
+
 class FrameworkRecording:
     """Turns sites of code into calls of the ranks' sinks, while the training runs.
 
@@ -76,8 +84,7 @@ class FrameworkRecording:
         self._packages = packages
         self._ranks = parse_ranks(options.ranks)
         self._sinks: dict[int, Sink] = {}
-        self._calls: dict[int, dict[CodeSite, list[SinkCall]]] = {}
-        self._seen: dict[int, Counter[tuple[CodeSite, Role, int]]] = {}
+        self._runs: dict[int, dict[CodeSite, _Run]] = {}
         self._first: dict[int, dict[str, Any]] = {}
         self._classes: dict[str, str] = {}
         self._gaps: list[tuple[str, str]] = []
@@ -156,17 +163,19 @@ class FrameworkRecording:
 
     def _call(self, site: CodeSite, role: Role, index: int | None) -> SinkCall | None:
         """The call that a site is at now, which in a loop runs again; None for the backward of one that never ran."""
-        calls = self._calls[site.rank].setdefault(site, [])
-        seen = self._seen[site.rank]
-        key = (site, role, -1 if index is None else index)
-        count, seen[key] = seen[key], seen[key] + 1
+        run = self._runs[site.rank].get(site)
+        if run is None:
+            run = self._runs[site.rank][site] = _Run([], {})
+        calls, key = run.calls, (role, index)
+        count = run.seen.get(key, 0)
+        run.seen[key] = count + 1
         if role in _BACKWARD or (role is Role.PARAM_GRAD and site.phase is Phase.FORWARD):
             return calls[min(count, len(calls) - 1)] if calls else None
         if count >= len(calls):
             parent = None
             if site.parent is not None:
-                above = self._calls[site.rank].get(site.parent)
-                parent = above[-1] if above else None
+                above = self._runs[site.rank].get(site.parent)
+                parent = above.calls[-1] if above is not None and above.calls else None
             calls.append(
                 self._sink(site.rank).open_call(
                     site.module, site.op, phase=site.phase, kind=site.kind,
@@ -188,7 +197,7 @@ class FrameworkRecording:
         return self._sinks[rank]
 
     def _forget(self, rank: int) -> None:
-        self._calls[rank], self._seen[rank], self._first[rank] = {}, Counter(), {}
+        self._runs[rank], self._first[rank] = {}, {}
 
     # --- steps ----------------------------------------------------------------------------------
 
