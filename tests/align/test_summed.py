@@ -27,38 +27,56 @@ MAPPING = NameMapping(parameters={"cell.one + cell.other": "cell.bias"})
 
 
 def recorded(
-    path: Path, biases: dict[str, Array], *, save: str = "tensors", error: float = 0.0
+    path: Path,
+    given: dict[str, Array],
+    *,
+    learn: int = 2,
+    steps: int = 1,
+    save: str = "tensors",
+    error: float = 0.0,
 ) -> Path:
-    """A step of a layer that adds biases; `error` is added to the update of the first."""
-    y = X @ WEIGHT + sum(biases.values())
-    gradient = (2.0 * y).sum(axis=0)
-    with Sink(path, {"numpy": "1"}, options=Options(steps="0", save=save)) as sink:
-        sink.step()
-        sink.parameters({"cell.weight": WEIGHT, **biases}, {"cell": "Cell"})
-        call = sink.open_call("cell", "Cell", kind=CallKind.MODULE, module_class="Cell")
-        call.record(Role.INPUT, "args.0", X)
-        call.record(Role.OUTPUT, "result", y)
-        call.record(Role.GRAD_OUTPUT, "result", 2.0 * y, phase=Phase.BACKWARD)
-        sink.loss(np.float32(np.square(y).sum()))
-        for name in biases:
-            made = sink.open_call(
-                "cell", "accumulate_grad", kind=CallKind.GRADIENT, phase=Phase.BACKWARD
-            )
-            made.record(Role.PARAM_GRAD, name, gradient)
-        for name, value in biases.items():
-            update = sink.open_call("cell", "SGD", kind=CallKind.OPTIMIZER, phase=Phase.OPTIMIZER)
-            update.record(Role.PARAM, name, value)
-            update.record(Role.PARAM_GRAD, name, gradient)
-            update.record(Role.PARAM_AFTER, name, value - np.float32(0.01) * gradient + error)
+    """Steps of a layer that adds biases, of which the first few learn; `error` is added to each update."""
+    biases = dict(given)
+    with Sink(path, {"numpy": "1"}, options=Options(steps="0:", save=save)) as sink:
+        for _ in range(steps):
+            sink.step()
+            sink.parameters({"cell.weight": WEIGHT, **biases}, {"cell": "Cell"})
+            trained(sink, biases, list(biases)[:learn], error)
     return path
 
 
-def compared(folder: Path, *, save: str = "tensors", error: float = 0.0) -> Comparison:
+def trained(sink: Sink, biases: dict[str, Array], learning: list[str], error: float) -> None:
+    """One step, after which the biases are what it left of them."""
+    y = X @ WEIGHT + sum(biases.values())
+    gradient = (2.0 * y).sum(axis=0)
+    call = sink.open_call("cell", "Cell", kind=CallKind.MODULE, module_class="Cell")
+    call.record(Role.INPUT, "args.0", X)
+    for number, (name, value) in enumerate(biases.items(), start=1):
+        call.record(Role.INPUT, name, value, index=number, argument=f"args.{number}")
+    call.record(Role.OUTPUT, "result", y)
+    call.record(Role.GRAD_OUTPUT, "result", 2.0 * y, phase=Phase.BACKWARD)
+    sink.loss(np.float32(np.square(y).sum()))
+    for name in learning:
+        made = sink.open_call(
+            "cell", "accumulate_grad", kind=CallKind.GRADIENT, phase=Phase.BACKWARD
+        )
+        made.record(Role.PARAM_GRAD, name, gradient)
+    for name in learning:
+        update = sink.open_call("cell", "SGD", kind=CallKind.OPTIMIZER, phase=Phase.OPTIMIZER)
+        update.record(Role.PARAM, name, biases[name])
+        update.record(Role.PARAM_GRAD, name, gradient)
+        biases[name] = biases[name] - np.float32(0.01) * gradient + np.float32(error)
+        update.record(Role.PARAM_AFTER, name, biases[name])
+
+
+def compared(
+    folder: Path, *, learn: int = 2, steps: int = 1, save: str = "tensors", error: float = 0.0
+) -> Comparison:
     two = {"cell.one": FIRST, "cell.other": SECOND}
     one = {"cell.bias": FIRST + SECOND}
     sides = (
-        recorded(folder / "two", two, save=save),
-        recorded(folder / "one", one, save=save, error=error),
+        recorded(folder / "two", two, learn=learn, steps=steps, save=save),
+        recorded(folder / "one", one, steps=steps, save=save, error=error),
     )
     return lockstep.compare_recordings(*sides, mapping=MAPPING)
 
@@ -70,13 +88,31 @@ def test_a_sum_of_two_agrees_and_the_headline_says_how_its_update_was_compared(
     assert (found.verdict, found.not_compared) == (Verdict.AGREE, ()), headline(found)
     names = {one.pair.present.name for one in found.findings}
     assert "cell.one + cell.other" in names
-    assert not {"cell.one", "cell.other"} & names
+    assert all(
+        one.pair.present.role is Role.INPUT
+        for one in found.findings
+        if one.pair.present.name == "cell.one"
+    )
     assert "update of cell.one + cell.other: compared by that of cell.one" in headline(found)
 
 
 def test_an_update_of_the_sum_that_is_wrong_is_named(tmp_path: Path) -> None:
     (origin,) = compared(tmp_path, error=0.01).origins
     assert (origin.op, origin.tensor) == ("SGD", "cell.one + cell.other")
+
+
+def test_later_steps_are_compared_where_one_part_alone_learns(tmp_path: Path) -> None:
+    found = compared(tmp_path, learn=1, steps=3)
+    assert (found.verdict, found.steps) == (Verdict.AGREE, (0, 1, 2)), headline(found)
+    # where both do, the two trainings part by definition
+    both = compared(tmp_path / "both", steps=3)
+    assert (both.verdict, both.steps, both.origins) == (Verdict.INCOMPARABLE, (0,), ())
+    assert both.not_compared[0].startswith("steps 1, 2 cannot be compared: all of cell.one")
+    assert both.not_compared[0].endswith("compare --steps 0")
+
+
+def test_an_error_in_a_later_step_is_named_where_one_part_alone_learns(tmp_path: Path) -> None:
+    assert compared(tmp_path, learn=1, steps=3, error=0.01).origins[0].op == "SGD"
 
 
 @pytest.mark.parametrize("save", ["sketch", "stats"])

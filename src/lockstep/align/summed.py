@@ -52,6 +52,17 @@ def with_sums(calls: Sequence[Call], names: Collection[str]) -> Sequence[Call]:
     ]
 
 
+def moved_apart(calls: Iterable[Call], names: Collection[str]) -> tuple[str, ...]:
+    """Names of sums of which several parts are updated in a step: they move further than what is one."""
+    updated = {
+        record.name
+        for call in calls
+        if call.kind is CallKind.OPTIMIZER
+        for record in call.with_role(Role.PARAM_AFTER)
+    }
+    return tuple(name for name in names if len(updated & set(name.split(SUM))) > 1)
+
+
 Held = Mapping[str, Content]
 
 

@@ -52,7 +52,7 @@ class _Event(NamedTuple):
     call: SinkCall
     role: Role | None = None
     phase: Phase = Phase.FORWARD
-    index: int = 0
+    place: int = 0
     name: str = ""
     occurrence: int = 0
     content: int = -1
@@ -365,7 +365,7 @@ class Sink:
                 self._add_call(writer, event.call, numbers)
                 continue
             rows.append(
-                (event.call.id, event.phase.value, event.role.value, event.index, event.name,
+                (event.call.id, event.phase.value, event.role.value, event.place, event.name,
                  self._sequence, event.occurrence, event.content, event.argument, "")
             )  # fmt: skip
         writer.add_records(rows)
