@@ -364,8 +364,9 @@ def arm(
     if impossible := not_possible(options):
         why = f"{listed(impossible, 3)} cannot be kept to in a {name} training; leave it out"
     if why:
-        leave_note(directory, UNWRITTEN, why)
-        warn(f"{name} is not recorded: {why}")
+        why = f"{name} is not recorded: {why}"
+        leave_trace(directory, Reached.FRAMEWORK, why)
+        warn(why)
         return None
     words = f"{name} was imported, and the process did not end by itself"
     leave_trace(directory, Reached.FRAMEWORK, words)
