@@ -34,12 +34,13 @@ class Reached(IntEnum):
 
     NOTHING = 0
     HOOK = 1
-    UNLOADABLE = 2
-    TORCH = 3
-    FRAMEWORK = 4
-    OPTIMIZER = 5
-    STEPS = 6
-    OTHER_RANK = 7
+    NOT_INSTALLED = 2
+    UNLOADABLE = 3
+    TORCH = 4
+    FRAMEWORK = 5
+    OPTIMIZER = 6
+    STEPS = 7
+    OTHER_RANK = 8
 
 
 def environment_for(

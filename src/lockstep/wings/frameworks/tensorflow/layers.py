@@ -113,6 +113,7 @@ class Layers:
         for index, tensor in enumerate(outputs):
             name = "result" if len(outputs) == 1 else f"result.{index}"
             tap.see(site, Role.OUTPUT, name, tensor, index)
+            tap.left.setdefault(id(tensor), ([], tensor))[0].append((site, name, index))
 
     def _settings_of(self, layer: Any) -> dict[str, Any]:
         known = self._settings.get(id(layer))
