@@ -140,6 +140,9 @@ APART = "parts of tensors"
 CONTRADICTIONS = "files that contradict their names"
 """What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
 
+TOKENS = "lockstep.tokens"
+"""Not missing: the operator of a call that tells which tokens the model is given next."""
+
 BY_TOKENS = "what depends on how many tokens come at once"
 """What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
 

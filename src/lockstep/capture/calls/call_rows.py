@@ -112,6 +112,9 @@ class CallRows:
         tensors: list[NamedTensor],
         conditions: str,
     ) -> OpenCall | None:
+        if self._recording.told_tokens and around.place is None:
+            session.note_tokens(self._recording.told_tokens)
+            self._recording.told_tokens = {}
         named, path = without_wrappers(module), session.path_of(module, around.place)
         kind = class_name(named)
         call = OpenCall(

@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -92,6 +92,8 @@ class RankRecording:
         What is left of what the open step has computed before its first backward.
     out_of_sight
         What the model has computed where no step was open.
+    told_tokens
+        What `lockstep.tokens` said of the next call of the model; empty where it said nothing.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class RankRecording:
         self.failure = ""
         self.kept: Callable[[str], str] = masked
         self.results = TopResults()
+        self.told_tokens: Mapping[str, torch.Tensor] = {}
         self.out_of_sight = OutOfSight()
         self.loaders = Loaders(self.fail)
         self.apart = StepsApart(directory, options)

@@ -53,7 +53,7 @@ from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.tensors.memory import part_indexed
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.core.formulas import Formula
-from lockstep.core.manifest import Event, NotSeen
+from lockstep.core.manifest import TOKENS, Event, NotSeen
 from lockstep.core.records import ARRIVED_IN, BEGAN_ANEW, COMPUTED_OUT_OF_SIGHT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
@@ -802,6 +802,14 @@ class Session:
         self._rows.add_record(
             call, Phase.DATA, Role.OUTPUT, 0, where, self.contents.arrived(tensor)
         )
+        self._rows.add_call(call)
+
+    def note_tokens(self, told: Mapping[str, torch.Tensor]) -> None:
+        """Record which tokens the model is given next."""
+        call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", TOKENS, ())
+        for index, (name, tensor) in enumerate(told.items()):
+            content = self.contents.of(tensor)
+            self._rows.add_record(call, Phase.DATA, Role.OUTPUT, index, name, content)
         self._rows.add_call(call)
 
     def read_by_python(self, tensor: torch.Tensor) -> None:
