@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
@@ -98,20 +100,8 @@ class Accumulations:
 
     def used(self, name: str) -> Pair | None:
         """A parameter as operators of both runs take it."""
-        sides = [
-            next(
-                (
-                    record
-                    for call in flow.calls.values()
-                    if call.kind is CallKind.OPERATOR
-                    for record in call.with_role(Role.INPUT)
-                    if record.name == name
-                ),
-                None,
-            )
-            for flow in (self._step.reference, self._step.candidate)
-        ]
-        return Pair(*sides) if all(sides) else None
+        left, right = _taken(self._step.reference, name), _taken(self._step.candidate, name)
+        return Pair(left, right) if left and right else None
 
     def alike(self, measured: Measured) -> list[Measured]:
         """Gradients of this step with a tensor's extents: what ranks exchange comes back without a producer."""
@@ -210,3 +200,10 @@ class Accumulations:
             pairs, key=lambda pair: (pair.present.role is not Role.PARAM, pair.present.sequence)
         )
         return {pair.present.name: number for number, pair in enumerate(initial)}
+
+
+def _taken(flow: Flow, name: str) -> TensorRecord | None:
+    """The first input of an operator that is a parameter of that name."""
+    operators = (call for call in flow.calls.values() if call.kind is CallKind.OPERATOR)
+    records = (record for call in operators for record in call.with_role(Role.INPUT))
+    return next((record for record in records if record.name == name), None)
