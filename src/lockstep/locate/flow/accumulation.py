@@ -15,7 +15,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.handed_on import altered_by_one
-from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
+from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.locate.flow.operations import Operations
 from lockstep.locate.flow.origins import Place
 from lockstep.locate.flow.places import Places
@@ -23,6 +23,9 @@ from lockstep.measure.measured_pair import Measured
 
 Event = tuple[int, int, Aligned, Pair]
 """Sequence number, number of the call, the call, and the pair that is judged then."""
+
+
+_ONE_LAYER = Region(unseen=1)
 
 
 class Accumulations:
@@ -54,6 +57,10 @@ class Accumulations:
                 judgement = altered_by_one(sent, measured, NOTHING_BETWEEN) or judgement
             return sent, judgement
         operation = self._operations.of_owner(item.reference.site.module)
+        if operation.gradients and any(one.shape_differs for one in operation.inputs):
+            # one run pads it before the layer: what is made of it is known, but not how far it is apart
+            judgement = self._judge.passage(operation.gradients, measured, region=_ONE_LAYER)
+            return list(operation.gradients), as_open(judgement)
         return list(operation.entering), self._judge.operator(operation, measured)
 
     def alike(self, measured: Measured) -> list[Measured]:
