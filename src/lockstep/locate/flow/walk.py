@@ -93,6 +93,7 @@ class StepWalk:
         tells_order: bool = True,
     ) -> None:
         self._sees_every_call, self._tells_order = sees_every_call, tells_order
+        self._tells_gradients = tells_gradients
         self._step = step
         self._ledger = ledger
         self._origins = origins
@@ -422,10 +423,10 @@ class StepWalk:
                 judgement,
             )
         around: list[Measured] = []
-        if not self._sees_every_call and judgement.beyond_floor:
+        if not (self._sees_every_call and self._tells_gradients) and judgement.beyond_floor:
             owner, moment = item.reference.site.module, pair.present.sequence
             around = self._operations.gradients_around(owner, moment)
-            if any(map(self._ledger.tainted, around)):  # by a way that the other tool did not write
+            if any(map(self._ledger.tainted, around)):  # by a way that was not recorded
                 judgement = as_open(judgement)
         place = partial(self._accumulations.place_of, item, pair)
         cause = self._accumulations.cause_of(item, pair)
