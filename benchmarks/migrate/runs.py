@@ -117,7 +117,8 @@ def results(mirror: Path, scratch: Path, only: Sequence[str]) -> Iterator[Result
         wanted = corpus.Repository(name, entry["commit"], tuple(entry.get("paths", ())))
         root = scratch / wanted.folder
         corpus.gather([wanted], mirror, scratch, every_file=True)
-        before = {command: run(root, "cuda", command) for command in entry["commands"]}
+        bare = Path(shutil.copytree(root, root.with_name(f"{root.name}-original")))
+        before = {command: run(bare, "cuda", command) for command in entry["commands"]}
         for target, device in FORMS:
             plan, after = _migrated(root, target)
             for command, original in before.items():
@@ -131,6 +132,7 @@ def results(mirror: Path, scratch: Path, only: Sequence[str]) -> Iterator[Result
                 )
             shutil.rmtree(after)
         shutil.rmtree(root)
+        shutil.rmtree(bare)
 
 
 def _migrated(root: Path, target: str) -> tuple[Plan, Path]:

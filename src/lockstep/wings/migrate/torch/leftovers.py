@@ -128,7 +128,10 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
     elif not _DEVICE_ITSELF.search(name):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it", span=span)
     else:
-        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
+        reason = "is made for CUDA by its name: it fails, or does nothing, on another device"
+        unit.list(
+            node, "leftovers/import", reason, "what its package has for the device", span=span
+        )
 
 
 def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
