@@ -201,11 +201,10 @@ def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
         for one in fields(OwnNames):
             new = getattr(part, one.name)
             old = merged.get(one.name, type(new)())
-            if isinstance(new, Mapping):
-                sets = {name: old[name] | new[name] for name in old.keys() & new.keys()}
-                new = {**old, **new, **sets} if one.name in _OWNERS else {**old, **new}
+            if one.name in _OWNERS:
+                new = {**old, **{name: old.get(name, frozenset()) | new[name] for name in new}}
             else:
-                new = old | new
+                new = {**old, **new} if isinstance(new, Mapping) else old | new
             merged[one.name] = new
     return OwnNames(**merged)
 
