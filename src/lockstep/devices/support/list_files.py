@@ -168,7 +168,7 @@ def _in_csv(path: Path, text: str) -> tuple[_Row, list[_Row]]:
         _check_titles(path, titles, at + 1)
         return heads, list(_csv_rows(path, reader, titles, at))
     except csv.Error as error:
-        raise UsageError(f"{path}, line {at + reader.line_num}: is no CSV ({error})") from error
+        raise UsageError(f"{path}, line {at + reader.line_num}: is not CSV ({error})") from error
 
 
 def _csv_rows(
@@ -196,7 +196,7 @@ def _check_titles(path: Path, titles: list[str], line: int) -> None:
         if title not in TITLES:
             known = ", ".join(TITLES)
             raise UsageError(
-                f"{path}, line {line}, column {column}: {title!r} is no title of a list; there are {known}"
+                f"{path}, line {line}, column {column}: {title!r} is not a title of a list; there are {known}"
             )
     if "operator" not in titles:
         raise UsageError(f"{path}, line {line}: no title is `operator`")

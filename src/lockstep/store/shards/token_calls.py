@@ -203,7 +203,7 @@ class _Joint:
         return bool(np.array_equal(ids, self._whole.ids[:, : ids.shape[1]]))
 
     def calls(self, *, is_whole: bool) -> Iterator[ReadCall | NotSeen]:
-        """The calls of one of the runs, each once, and what was left out."""
+        """Return the calls of one of the runs, each once, and the ones that were left out."""
         self._left, numbers = {}, dict[Numbered, int]()
         own = self._whole if is_whole else self._pieces[0]
         for key, call in own.calls.items():
