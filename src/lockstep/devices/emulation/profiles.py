@@ -1,4 +1,4 @@
-"""The names of emulated devices, and what each stands for. No torch here: the command line lists them."""
+"""The names of emulated devices, and their arithmetic. No torch here: the command line lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Support lists in files: CSV and YAML, a row an operator; what is wrong in one is said with its line and column.
+"""Support lists in files: CSV and YAML, a row an operator; an error is reported with its line and column.
 
 CSV begins with lines `# version: ...`, `# source: ...`, then a line of titles; YAML has `version`, `source` and
 `operators`, a list of names or of mappings with the same titles. Of the titles only `operator` must be there.
