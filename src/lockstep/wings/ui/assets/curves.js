@@ -101,9 +101,9 @@ function marksOf(data) {
   const marks = [];
   for (const one of data.partings) {
     if (one.first === null) continue;
-    marks.push({ step: one.first, words: `bits differ from ${one.first}`, colour: "accent", dashed: true, row: marks.length % 4 });
+    marks.push({ step: one.first, words: `bits differ from step ${one.first}`, colour: "accent", dashed: true, row: marks.length % 4 });
     const beyond = beyondOf(one.run);
-    if (beyond && beyond.step !== null) marks.push({ step: beyond.step, words: `beyond noise from ${beyond.step}`, colour: "fault", dashed: false, row: marks.length % 4 });
+    if (beyond && beyond.step !== null) marks.push({ step: beyond.step, words: `beyond noise from step ${beyond.step}`, colour: "fault", dashed: false, row: marks.length % 4 });
   }
   return marks;
 }
