@@ -1,4 +1,4 @@
-"""Every number that decides between noise and fault: what it is, why it is so, and where it comes from.
+"""Every number that decides between noise and fault, with its meaning, its reason and its source.
 
 `docs/tolerances.md` is made from this file.
 """

@@ -1,4 +1,4 @@
-"""Opening a recording: typed records, tables and tensors, nothing ever executed.
+"""Open a recording: typed records, tables and tensors. Nothing in it is executed.
 
 Everything is read lazily and checked on the way in: a damaged, foreign or hostile file ends in one `RecordingError`.
 """
@@ -46,7 +46,7 @@ from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 def open_recording(
     path: str | os.PathLike[str], *, read_sketches: bool = True, form: str = ""
 ) -> Recording:
-    """Open a recording directory for reading, or what another tool wrote and a plug-in reads (`lockstep_readers`).
+    """Open a recording directory for reading, or a different tool's files that a plug-in reads (`lockstep_readers`).
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ class Recording:
             )
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        """Close the files of whole tensors; each is opened again when one of its tensors is read."""
         for rank in self.ranks.values():
             rank.close_tensors()
 
@@ -213,7 +213,7 @@ _shown_by: Callable[[Recording], str] = _name_alone
 
 
 def show_recordings_as(html_of: Callable[[Recording], str]) -> None:
-    """Have a notebook show what a floor above draws of a recording: this one knows no HTML."""
+    """Register the function that draws a recording in a notebook; this package knows no HTML."""
     global _shown_by
     _shown_by = html_of
 
@@ -254,7 +254,7 @@ class RankRecording:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Sentences about what this rank lacks."""
+        """Return sentences about the parts that this rank lacks."""
         sentences = []
         if self.manifest.stopped_because:
             sentences.append(
@@ -449,7 +449,7 @@ class RankRecording:
         self._contents.check_tensors()
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        """Close the files of whole tensors; each is opened again when one of its tensors is read."""
         self._contents.close_tensors()
 
     def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The gradients of parameters as backward adds them up, and what each is judged against.
+"""The gradients of parameters as backward adds them up, and the judgement of each.
 
 Where every use of a parameter was seen, its gradient is the sum of what these uses sent. Where they were not, as inside
 of compiled code, the innermost module around that both runs call stands for them.
@@ -53,7 +53,7 @@ class Accumulations:
         self._last: dict[str, Measured] = {}
 
     def sent(self, item: Aligned, measured: Measured) -> bool:
-        """Take down what a call sends to a parameter; False where it is not comparable call by call."""
+        """Keep the gradient that a call sends to a parameter; False if it cannot be compared call by call."""
         name = measured.pair.present.name
         if not measured.equal and self._operations.is_gathered(item, measured.pair):
             self._gathered.add(name)
@@ -111,7 +111,9 @@ class Accumulations:
         return Pair(left, right) if left and right else None
 
     def alike(self, measured: Measured) -> list[Measured]:
-        """Gradients of this step with a tensor's extents: what ranks exchange comes back without a producer."""
+        """Return gradients of this step with a tensor's extents: a tensor exchanged by ranks comes back without a
+        producer.
+        """
         return [
             one
             for name in self._last

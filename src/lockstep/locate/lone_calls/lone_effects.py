@@ -59,7 +59,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoneEffect:
-    """One call without partner, what it does, and what it is known as together with those that it takes from."""
+    """One call without partner, its effect, and its name together with the calls it takes from."""
 
     call: Call
     is_candidate: bool
@@ -120,7 +120,7 @@ class _Side:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """Modules and operators without partner, in order of time; not what was computed again."""
+        """Return modules and operators without partner, in order of time, without those computed again."""
         return [
             call
             for pair in self.step.lone

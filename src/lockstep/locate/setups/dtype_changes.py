@@ -1,4 +1,4 @@
-"""Results and parameters that have another dtype in the other run, as both recordings say themselves.
+"""Results and parameters that have a different dtype in the other run, as both recordings note it.
 
 Everywhere it is a change of precision, as of a device that rounds all its matmuls: a class without culprit. In part of
 the sites only - one layer under autocast, one norm in bfloat16 - it is a difference of set-up, named at the first.
@@ -43,7 +43,7 @@ class _First:
 
 
 class DtypeChanges:
-    """Gathers, per operator, which sites have another dtype, over all ranks and steps."""
+    """Collects, per operator, the sites with a different dtype, over all ranks and steps."""
 
     def __init__(self) -> None:
         self._sites: dict[str, set[Site]] = defaultdict(set)
@@ -99,7 +99,7 @@ class DtypeChanges:
                 self._first[key] = _First(place, pair)
 
     def uniform(self) -> tuple[UniformChange, ...]:
-        """Changes of all sites of some operators, with what follows from them."""
+        """Return changes at all sites of some operators, with their consequences."""
         found = []
         for (left, right), names in self._changed.items():
             sites = {site for members in names.values() for site in members}
@@ -110,7 +110,9 @@ class DtypeChanges:
         return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
 
     def named_in(self, origins: Iterable[Origin]) -> list[Origin]:
-        """Origins with the changes of some sites only, each at its first, in place of what it does to their numbers."""
+        """Return origins with the changes of some sites only, each at its first, in place of the numbers that they
+        change.
+        """
         partial = [names for names in self._changed.values() if not self._is_uniform(names)]
         modules = {site.module for names in partial for sites in names.values() for site in sites}
         kept = [
