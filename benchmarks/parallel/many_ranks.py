@@ -21,7 +21,7 @@ from lockstep import compare_recordings
 from lockstep.core.finding import Verdict
 from lockstep.store.integrity import with_digest
 
-_HEAD = ["| ranks | time | memory at most | time a rank |", "|---|---|---|---|"]
+_HEAD = ["| ranks | processor time | memory at most | time a rank |", "|---|---|---|---|"]
 
 
 def _record(folder: Path, *, scale: float) -> None:
@@ -56,7 +56,7 @@ def _copied(one: Path, other: Path, folder: Path, ranks: int) -> Path:
 
 
 def _measured(folder: Path, ranks: int) -> tuple[float, float]:
-    """Seconds and GB of one comparison in a process of its own."""
+    """Seconds of processor time, and GB, of one comparison in a process of its own."""
     sides = [
         str(_copied(folder / "one", folder / other, folder / f"{other}-{ranks}", ranks))
         for other in ("one", "other")
@@ -71,9 +71,9 @@ def _measured(folder: Path, ranks: int) -> tuple[float, float]:
 
 
 def _compare(reference: str, candidate: str) -> int:
-    begun = time.monotonic()
+    begun = time.process_time()
     found = compare_recordings(reference, candidate)
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     last = f"rank{len(found.ranks.numbers) - 1}"
     if found.verdict is not Verdict.DIVERGED or {one.rank for one in found.origins} != {last}:
         print(found, file=sys.stderr)

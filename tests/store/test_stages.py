@@ -28,7 +28,7 @@ FAULTS = {
     "gpt+1f1b+unscaled": "backward .* param_grad",
     # a stage with the blocks of the other one
     "gpt+gpipe+same-blocks": "init blocks.2",
-    "gpt+gpipe+scaled-hidden": "forward norm",
+    "gpt+gpipe+scaled-hidden": "forward  torch.Tensor.mul",
     "gpt+gpipe+list+epsilon": "forward norm",
     "gpt+1f1b+rate": "optimizer blocks.2",
     "gpt+gpipe+targets": "data",
