@@ -126,9 +126,11 @@ bench-tune: $(READY)
 bench-export: $(READY)
 	$(BIN)/python benchmarks/export_peers.py --peers $(PEERS) $(OPTIONS)
 
-# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some five minutes.
+# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some fifteen minutes.
+# Then compares two recordings of 64, 256 and 1 024 synthetic ranks.
 bench-parallel: $(READY)
 	$(BIN)/python benchmarks/parallel --docs docs/distributed.md $(OPTIONS)
+	$(BIN)/python benchmarks/parallel/many_ranks.py --docs docs/distributed.md
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)

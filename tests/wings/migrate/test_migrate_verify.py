@@ -128,6 +128,7 @@ def test_a_migration_that_changes_nothing_is_verified(
     assert scratch_of(project) == []
 
 
+@pytest.mark.exhaustive
 def test_a_single_file_that_was_migrated_in_place_is_held_against_what_it_was(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_single_file_that_was_migrated_in_place_is_held_against_what_it_was(
     assert {"original", "migrated", "original.out", "migrated.err"} <= names
 
 
+@pytest.mark.exhaustive
 def test_other_rounding_agrees_but_is_not_called_equal(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_wrong_rule_is_named_at_its_line(
     }
 
 
+@pytest.mark.exhaustive
 def test_a_migrated_file_that_fails_is_named_with_what_was_done_there(
     project: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +216,7 @@ def test_a_migrated_file_that_fails_is_named_with_what_was_done_there(
 # -- nothing can be said
 
 
+@pytest.mark.exhaustive
 def test_an_original_that_needs_cuda_is_said_to(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,17 +232,7 @@ def test_an_original_that_needs_cuda_is_said_to(
     assert (Path(path) / "rank0").is_dir()
 
 
-def test_an_original_that_fails_for_another_reason_is_not_said_to_need_cuda(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "train.py").write_text(f"open('data/missing.txt')\n{TRAIN}")
-    assert main(["migrate", ".", "--verify", "--", "python", "train.py"]) == 2
-    printed = result(capsys.readouterr().out)
-    assert "No such file or directory: 'data/missing.txt'" in printed
-    assert "It asks for CUDA" not in printed
-    assert "The migrated files do not run here either (exit code 1)." in printed
-
-
+@pytest.mark.exhaustive
 def test_an_original_that_never_repeats_itself_proves_nothing(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +244,7 @@ def test_an_original_that_never_repeats_itself_proves_nothing(
     assert "This is the original against itself." in printed
 
 
+@pytest.mark.exhaustive
 def test_originals_that_are_run_around_the_copy_prove_nothing(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,15 +255,6 @@ def test_originals_that_are_run_around_the_copy_prove_nothing(
     printed = result(capsys.readouterr().out)
     assert f"the command runs {project / 'net.py'} itself" in printed
     assert "PYTHONPATH" in printed
-
-
-def test_a_device_that_is_not_here_is_said_to_be_missing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["migrate", ".", "--to", "npu", "--verify", "--", "python", "train.py"]) == 2
-    printed = result(capsys.readouterr().out)
-    assert printed.startswith("NOT VERIFIED: the migrated files are for npu, which is not here")
-    assert "No module named 'torch_npu'" in printed
 
 
 # -- without a training
@@ -359,7 +345,7 @@ def test_json_stays_json(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert result(shown.err).startswith("SAME OUTPUT: ")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("place", ["above", "inside"])
 def test_a_command_may_be_given_as_it_is_typed_in_the_project(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str

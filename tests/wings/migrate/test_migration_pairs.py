@@ -2,8 +2,9 @@
 
 One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it,
 `=== TARGET rows` what is listed, and rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`.
-A file that a target leaves as it is has no part. `python tests/wings/migrate/test_migration_pairs.py CASE...` writes
-the parts of the targets that a case names anew: read them before you commit them.
+A file that a target leaves as it is has no part; of a long new file the first line stands.
+`python tests/wings/migrate/test_migration_pairs.py CASE...` writes the parts of the targets that a case names anew:
+read them before you commit them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from lockstep.wings.migrate.project import plan_collection
 
 PAIRS = Path(__file__).with_name("pairs")
 CASES = sorted(PAIRS.rglob("*.txt"))
+_WHOLE = 20
+"""New files of more lines are shown by their first."""
 _PART = re.compile(r"^=== (\S+) (\S+)\n", re.MULTILINE)
 
 
@@ -52,7 +55,9 @@ def results_of(case: Path, folder: Path) -> Iterator[tuple[tuple[str, str], str]
             if file.changed:
                 yield (target, str(file.path)), file.migrated().decode()
         for new in plan.new_files:
-            yield (target, str(new.path)), new.data.decode()
+            text = new.data.decode()
+            shown = text if text.count("\n") < _WHOLE else text.partition("\n")[0] + "\n"
+            yield (target, str(new.path)), shown
         yield (target, "rows"), "".join(f"{line}\n" for line in rows_of(plan))
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.report.comparison.verdict_words import headline
 from lockstep.report.paragraphs import WIDTH
+from lockstep.wings.migrate.plan import Plan
+from lockstep.wings.migrate.verify.copies import Ground, Linked
 from lockstep.wings.migrate.verify.screen import (
     Result,
     Verification,
     print_verification,
     render_verification,
 )
+from lockstep.wings.migrate.verify.trials import Trial
 from lockstep.wings.migrate.verify.verification import _Verifier
 
 DIVERGED = Comparison(
@@ -100,3 +105,51 @@ def test_another_precision_throughout_is_told_as_compare_tells_it() -> None:
     comparison = replace(DIVERGED, uniform=(change,))
     found = _Verifier._judged(cast("_Verifier", None), comparison, "as it is")
     assert (found.result, found.headline) == (Result.AGREES, headline(comparison))
+
+
+# -- what a run that failed says
+
+
+def trial(folder: Path, code: int = 0, said: str = "", steps: int = 0) -> Trial:
+    """A run of the command that ended with a code, after some steps and last words."""
+    folder.mkdir()
+    (folder / "err").write_text(said)
+    ranks = {0: SimpleNamespace(complete_steps=steps)} if steps else {}
+    recording = SimpleNamespace(ranks=ranks, path=folder / "recording")
+    recorded = SimpleNamespace(ended=SimpleNamespace(code=code), recording=recording)
+    ground = Ground(folder, folder, folder, frozenset(), frozenset(), {})
+    return Trial(cast("Any", recorded), folder / "err", folder / "err", ground, Linked({}))
+
+
+NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
+
+
+@pytest.mark.parametrize(
+    ("target", "original", "migrated", "result", "words"),
+    [
+        ("neutral", (1, NO_CUDA), (0, "", 3), Result.UNPROVEN,
+         ["does not run here", "It asks for CUDA", "The migrated files do run here"]),
+        ("neutral", (1, "No such file: 'x'"), (1, "No such file: 'x'"), Result.UNPROVEN,
+         ["does not run here", "The migrated files do not run here either (exit code 1)"]),
+        ("npu", (0, "", 3), (1, "No module named 'torch_npu'"), Result.UNPROVEN,
+         ["are for npu, which is not here", "lockstep record, lockstep compare"]),
+        ("neutral", (0, "", 3), (1, "has no attribute 'no_such'"), Result.FAILED,
+         ["end with exit code 1, the original with 0", "no_such"]),
+    ],
+    ids=["needs CUDA", "fails anyway", "no such device", "fails now"],
+)  # fmt: skip
+def test_a_run_that_failed_is_told_by_its_last_words(
+    tmp_path: Path, target: str, original: Any, migrated: Any, result: Result, words: list[str]
+) -> None:
+    runs = SimpleNamespace(
+        original=trial(tmp_path / "original", *original),
+        migrated=trial(tmp_path / "migrated", *migrated),
+    )
+    plan = Plan(target, (), ())
+
+    found = _Verifier(plan, cast("Any", None), ("python",), cast("Any", runs)).verification()
+
+    text = render_verification(found).plain
+    assert found.result is result
+    assert [word for word in words if word not in " ".join(text.split())] == []
+    assert ("asks for CUDA" in text) == (original[1] == NO_CUDA)

@@ -68,7 +68,7 @@ _NEEDED_BYTES = 1500000000
 """Address space that recording took beside a training, measured: libraries, and what threads set apart."""
 
 
-def _arm(name: str = "lockstep.capture.bootstrap") -> None:
+def _arm(name: str = "lockstep.capture.command.bootstrap") -> None:
     left = _address_space_left()
     if left is not None and left < _NEEDED_BYTES:
         _trace("UNLOADABLE")

@@ -24,6 +24,9 @@ from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Edit, Failure, FilePlan, Mention, NewFile, Plan
 from lockstep.wings.migrate.targets import migration_targets
+from lockstep.wings.migrate.torch.apex import MARK as AMP_MARK
+from lockstep.wings.migrate.torch.apex import MODULE as AMP_MODULE
+from lockstep.wings.migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
 from lockstep.wings.migrate.torch.python import Rule, migrate_python, parse
 from lockstep.wings.migrate.torch.shared_head import Head, new_heads, shared_heads
 from lockstep.wings.migrate.torch.table import table_of
@@ -121,6 +124,12 @@ class _Project:
     required: dict[PurePosixPath, Generation] = field(default_factory=dict)
     """Which TensorFlow the files of a folder ask for."""
     heads: dict[PurePosixPath, Head] = field(default_factory=dict)
+    amp_files: set[PurePosixPath] = field(default_factory=set)
+    """Files that import apex.amp."""
+    keeps_apex: bool = False
+    """Whether one of them needs apex itself: a project has one mixed precision."""
+    amp: dict[PurePosixPath, Head] = field(default_factory=dict)
+    """The module that stands for apex.amp, of each of them; empty where apex stays."""
     shared: dict[PurePosixPath, tuple[Edit, ...]] = field(default_factory=dict)
     """What the head of a file becomes where it imports the names that ask for the device."""
 
@@ -136,7 +145,11 @@ class _Project:
         failures = sorted(
             [*self.collection.failures, *self.failures], key=lambda item: (item.path, item.line)
         )
-        added = (*self._share_heads(files), *self.roles.launch(files, self.settings.target))
+        added = (
+            *self._share_heads(files),
+            *self._amp_modules(),
+            *self.roles.launch(files, self.settings.target),
+        )
         return Plan(self.settings.target.name, tuple(files), tuple(failures), added)
 
     def _share_heads(self, files: list[FilePlan]) -> Iterator[NewFile]:
@@ -151,6 +164,11 @@ class _Project:
         for path, data in modules.items():
             if path not in there:
                 yield NewFile(path, data, reason)
+
+    def _amp_modules(self) -> Iterator[NewFile]:
+        there = {found.path for found in self.collection.files}
+        for file in sorted({head.file for head in self.amp.values()} - there):
+            yield new_module(file, self.settings.target.device)
 
     def _read(self, progress: Progress | None) -> list[tuple[Found, SourceText]]:
         """Read every file that has a reader, and gather what the project defines itself."""
@@ -177,12 +195,17 @@ class _Project:
             elif names_a_device(source.text):
                 own += self._own(found.path, source)
         python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
-        modules = {part for path in python for part in path.with_suffix("").parts}
-        own_names = merged_own(own)
-        self.own = replace(own_names, configured=configured, modules=frozenset(modules))
+        names = {part for path in python for part in path.with_suffix("").parts}
+        self.own = replace(merged_own(own), configured=configured, modules=frozenset(names))
         if not self.settings.target.device and self.framework is Framework.PYTORCH:
             texts = {found.path: source.text for found, source in sources}
             self.heads = shared_heads({path: texts[path] for path in python})
+        if self.amp_files and not self.keeps_apex and has_equal(self.settings.table):
+            texts = {found.path: source.text for found, source in sources}
+            modules = {path: texts[path] for path in python}
+            heads = shared_heads(modules, AMP_MODULE, AMP_MARK, alone=True)
+            if self.amp_files <= heads.keys():
+                self.amp = {path: heads[path] for path in self.amp_files}
         return sources
 
     def _own(self, path: PurePosixPath, source: SourceText) -> list[OwnNames]:
@@ -193,6 +216,9 @@ class _Project:
         if self.budget_characters >= len(source.text):
             self.budget_characters -= len(source.text)
             self.trees[path] = tree
+        if "apex" in source.text and imports_amp(tree):
+            self.amp_files.add(path)
+            self.keeps_apex |= needs_apex(tree)
         return [own_names(tree, path)]
 
     def _require(self, found: Found, source: SourceText) -> None:
@@ -276,7 +302,8 @@ class _Project:
     ) -> Mentioned:
         head = self.heads.get(path) if path else None
         name = head.source if head else ""
-        result = migrate_python(source, self.settings, self.own, first, tree, module, name)
+        amp = self.amp[path].source if path in self.amp else ""
+        result = migrate_python(source, self.settings, self.own, first, tree, module, name, amp)
         if path is not None:
             self.shared[path] = result.shared
         return (*result.mentions, *tensorflow_script(source)), result.additions

@@ -1,5 +1,7 @@
 """A script's own ladder of devices: `cuda` if it is there, else `mps`, else `cpu`; and its flags such as `--no-mps`.
 
+Its rungs may stand in several functions: a name such as `use_mps` or `mps_available` asks for the device, too.
+
 A question for CUDA that becomes one for any accelerator would answer for the lower rungs too, and take their choice.
 """
 
@@ -14,7 +16,8 @@ from lockstep.wings.migrate.torch.unit import Unit
 
 _ASKING = re.compile(
     r"torch\.(?:backends\.)?(mps|xpu|npu|hpu)\.(?:is_available|is_built)\Z"
-    r"|(?:.*\.)?is_(?:torch_)?(mps|xpu|npu|hpu)_available\Z"
+    r"|(?:.*\.)?(?:has|is|no|use|with)_(?:torch_)?(mps|xpu|npu|hpu)(?:_available)?\Z"
+    r"|(?:.*\.)?(mps|xpu|npu|hpu)_(?:is_)?available\Z"
 )
 _CUDA = "torch.cuda.is_available"
 _RULE = "names/ladder"
@@ -26,7 +29,7 @@ def find_ladders(unit: Unit) -> None:
     asked: dict[ast.AST, str] = {
         node: device
         for node in scopes.of(ast.Attribute, ast.Name)
-        if (device := _device_asked(scopes.name(node) or getattr(node, "id", "")))
+        if (device := _device_asked(scopes.name(node) or _last(node)))
     }
     if not asked:
         return
@@ -39,7 +42,7 @@ def find_ladders(unit: Unit) -> None:
 
 def _device_asked(name: str) -> str:
     match = _ASKING.match(name)
-    return (match[1] or match[2]) if match else ""
+    return next(filter(None, match.groups())) if match else ""
 
 
 def _claim(unit: Unit, node: ast.AST, others: list[str]) -> None:
@@ -60,33 +63,53 @@ def _claim(unit: Unit, node: ast.AST, others: list[str]) -> None:
 
 def _others(unit: Unit, node: ast.AST, asked: dict[ast.AST, str]) -> Iterator[str]:
     """The devices that the rest of the ladder asks for."""
-    scopes = unit.scopes
-    names = [node]
-    statement = scopes.statement(node)
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        names += [
-            read
-            for binding in scopes.bindings(statement.targets[0].id, scopes.scope(node))
-            for read in scopes.uses(binding)
-        ]
-    variables = {
-        target.id: device
-        for question, device in asked.items()
-        if isinstance(given := scopes.statement(question), ast.Assign)
-        for target in given.targets
-        if isinstance(target, ast.Name)
-    }
-    for name in names:
-        for rung in _rungs(unit, name):
+    names = _holders(unit, asked)
+    for place in _places(unit, node):
+        for rung in _rungs(unit, place):
             for inner in ast.walk(rung):
                 if inner in asked:
                     yield asked[inner]
-                elif isinstance(inner, ast.Name) and inner.id in variables:
-                    yield variables[inner.id]
+                elif isinstance(inner, ast.Name | ast.Attribute) and _last(inner) in names:
+                    yield names[_last(inner)]
+
+
+def _last(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _holders(unit: Unit, asked: dict[ast.AST, str]) -> dict[str, str]:
+    """What variables, attributes and functions of the module are called that hold the answer about a device."""
+    return {
+        name: device for question, device in asked.items() for name in _given_to(unit, question)
+    }
+
+
+def _given_to(unit: Unit, question: ast.AST) -> list[str]:
+    """The names that the answer goes to, unless it only chooses among others: a variable, a function's result."""
+    statement = unit.scopes.statement(question)
+    if any(isinstance(above, ast.IfExp) for above in unit.scopes.ancestors(question)):
+        return []
+    if isinstance(statement, ast.Return):
+        function = unit.scopes.scope(question).node
+        return [function.name] if isinstance(function, ast.FunctionDef) else []
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [_last(target) for target in targets if isinstance(target, ast.Name | ast.Attribute)]
+
+
+def _places(unit: Unit, node: ast.AST) -> Iterator[ast.AST]:
+    """Where a question is asked: itself, and each use of what holds its answer."""
+    yield node
+    names = _given_to(unit, node)
+    for use in unit.scopes.of(ast.Name, ast.Attribute) if names else ():
+        if _last(use) in names and isinstance(use.ctx, ast.Load):
+            yield use
 
 
 def _rungs(unit: Unit, node: ast.AST) -> Iterator[ast.AST]:
-    """The other rungs of the ladder that a question is part of: its branches, and statements around one that leaves."""
+    """The other rungs of the ladder that a question is part of.
+
+    Its branches, statements around one that leaves, and what else is handed over or listed together with its answer.
+    """
     below: ast.AST = node
     for above in unit.scopes.ancestors(node):
         if isinstance(above, ast.IfExp):
@@ -94,7 +117,10 @@ def _rungs(unit: Unit, node: ast.AST) -> Iterator[ast.AST]:
         elif isinstance(above, ast.If) and above.test is below:
             yield from above.orelse
             yield from _beside(unit, above)
+        elif isinstance(above, ast.Tuple | ast.List | ast.Dict | ast.Call | ast.keyword):
+            yield from (part for part in ast.iter_child_nodes(above) if part is not below)
         if isinstance(above, ast.stmt):
+            yield from _given_again(unit, above)
             return
         below = above
 
@@ -109,17 +135,21 @@ def _beside(unit: Unit, rung: ast.If) -> Iterator[ast.AST]:
     for other in block if _leaves(rung) else ():
         if other is not rung and (_leaves(other) or isinstance(other, ast.Return)):
             yield other
-    given = _assigned(rung)
-    for other in block:  # one after the other gives the same variable a device
-        if other is not rung and isinstance(other, ast.If) and given & _assigned(other):
+
+
+def _given_again(unit: Unit, statement: ast.stmt) -> Iterator[ast.AST]:
+    """The tests of a block that one after the other give the same variable a device."""
+    given = _assigned(statement)
+    block = getattr(unit.scopes.parents[statement], "body", [])
+    for other in block if given and isinstance(block, list) else ():
+        if other is not statement and isinstance(other, ast.If) and given & _assigned(other):
             yield other.test
 
 
-def _assigned(statement: ast.If) -> set[str]:
-    """The variables that the body of an `if` assigns."""
-    targets = (
-        target for one in statement.body if isinstance(one, ast.Assign) for target in one.targets
-    )
+def _assigned(statement: ast.stmt) -> set[str]:
+    """The variables that a statement, or the body of an `if`, assigns."""
+    body = statement.body if isinstance(statement, ast.If) else [statement]
+    targets = (target for one in body if isinstance(one, ast.Assign) for target in one.targets)
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 

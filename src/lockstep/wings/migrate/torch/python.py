@@ -12,6 +12,7 @@ from lockstep.wings.migrate.engine.own_names import OwnNames
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.text import SourceText
 from lockstep.wings.migrate.plan import Edit, Mention
+from lockstep.wings.migrate.torch.apex import find_apex
 from lockstep.wings.migrate.torch.integers import find_integers
 from lockstep.wings.migrate.torch.kernels import find_kernels
 from lockstep.wings.migrate.torch.keywords import find_keywords
@@ -33,6 +34,7 @@ Rule = Callable[[Unit], None]
 
 _RULES = (
     find_user_rules,
+    find_apex,
     find_results,
     find_ladders,
     find_integers,
@@ -95,6 +97,7 @@ def migrate_python(
     tree: ast.Module | None = None,
     module: str = "",
     shared: str = "",
+    amp: str = "",
 ) -> PythonResult:
     """Find every mention of the old device in a module and decide it.
 
@@ -114,6 +117,8 @@ def migrate_python(
         The last part of the name that others import it by; empty where it has none.
     shared
         The module that it can import the names from that ask for the device; empty where there is none.
+    amp
+        The same for the module that stands for apex.amp.
 
     Raises
     ------
@@ -126,7 +131,7 @@ def migrate_python(
     named = names_a_device(text) or any(word in text for word in settings.table.words)
     if not (has_rules or named or may_need_advice(text)):
         return PythonResult()
-    unit = Unit(ModuleScopes(source, tree), settings, own, module)
+    unit = Unit(ModuleScopes(source, tree), settings, own, module, amp)
     for rule in (*first, *_RULES):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]

@@ -24,28 +24,42 @@ class Head:
     source: str
 
 
-def shared_heads(texts: Mapping[PurePosixPath, str]) -> dict[PurePosixPath, Head]:
-    """The shared head of each Python file that can import one; none where the name is taken.
+def shared_heads(
+    texts: Mapping[PurePosixPath, str],
+    name: str = SHARED,
+    mark: str = DEVICE_DOC,
+    *,
+    alone: bool = False,
+) -> dict[PurePosixPath, Head]:
+    """The shared module of each Python file that can import one; none where the name is taken.
 
     Parameters
     ----------
     texts
         All Python files of the project, by path.
+    name
+        What the module is called.
+    mark
+        A text of it, by which it is known again.
+    alone
+        Whether a script that nothing imports can, too: its own folder is where its imports are looked for first.
     """
     imports = {path: _imported(text) for path, text in texts.items()}
     packages = {path.parent for path in texts if path.stem == "__init__"}
+    words = {word for names in imports.values() for one in names for word in one.split(".")}
     plainly: defaultdict[PurePosixPath, set[str]] = defaultdict(set)
     for path, names in imports.items():
         plainly[path.parent].update(name.split(".")[0] for name in names)
     found = {}
     for path, names in imports.items():
         if path.parent in packages:
-            head = _in_package(path, names, packages, is_run="__main__" in texts[path])
+            head = _in_package(path, names, packages, name, is_run="__main__" in texts[path])
         else:
             siblings = {other.stem for other in texts if other.parent == path.parent}
             known = path.stem in plainly[path.parent] or any(n in siblings for n in names)
-            head = Head(path.parent / f"{SHARED}.py", SHARED) if known else None
-        if head is not None and _is_free(head.file, texts):
+            known |= alone and words.isdisjoint((path.stem, path.parent.name))
+            head = Head(path.parent / f"{name}.py", name) if known else None
+        if head is not None and _is_free(head.file, texts, mark):
             found[path] = head
     return found
 
@@ -63,21 +77,21 @@ def _imported(text: str) -> set[str]:
 
 
 def _in_package(
-    path: PurePosixPath, names: set[str], packages: set[PurePosixPath], *, is_run: bool
+    path: PurePosixPath, names: set[str], packages: set[PurePosixPath], module: str, *, is_run: bool
 ) -> Head | None:
     top = path.parent
     while top.parent in packages:
         top = top.parent
     depth = len(path.parent.parts) - len(top.parts) + 1
     if not is_run and any(name.startswith(".") for name in names):
-        return Head(top / f"{SHARED}.py", "." * depth + SHARED)
+        return Head(top / f"{module}.py", "." * depth + module)
     if top.name and any(name.split(".")[0] == top.name for name in names):
-        return Head(top / f"{SHARED}.py", f"{top.name}.{SHARED}")
+        return Head(top / f"{module}.py", f"{top.name}.{module}")
     return None
 
 
-def _is_free(file: PurePosixPath, texts: Mapping[PurePosixPath, str]) -> bool:
+def _is_free(file: PurePosixPath, texts: Mapping[PurePosixPath, str], mark: str) -> bool:
     """Whether nothing else has the name, or what has it was written by an earlier run."""
     package = file.with_suffix("")
-    ours = DEVICE_DOC in texts.get(file, DEVICE_DOC)
+    ours = mark in texts.get(file, mark)
     return ours and not any(package in path.parents for path in texts)

@@ -56,12 +56,19 @@ class Unit(Claims):
     """
 
     def __init__(
-        self, scopes: ModuleScopes, settings: Settings, own: OwnNames, module: str = ""
+        self,
+        scopes: ModuleScopes,
+        settings: Settings,
+        own: OwnNames,
+        module: str = "",
+        amp: str = "",
     ) -> None:
         super().__init__(scopes)
         self._module = module
         self.settings = settings
         self.own = own
+        self.amp = amp
+        """The module that stands for apex.amp, as this one can import it; empty where there is none."""
         self.header = Header(scopes, settings.target)
         self._scripted = _scripted(scopes)
         self.has_kernels = "triton" in scopes.source.text
