@@ -111,6 +111,7 @@ def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> No
 
 _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"]double['\"])\)"
+    r"|\.step\("  # the rewards of an environment
     r"|(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|full|random\.(?:rand|randn|uniform|normal))\((?!.*dtype)"
 )
 _MOVING = frozenset({"to", "cuda"})
@@ -127,7 +128,8 @@ def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
     texts = [unit.text(given)]
     if isinstance(given, ast.Name):
         bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
-        texts += [unit.text(binding.value) for binding in bindings if binding.value is not None]
+        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
+        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
     whole: ast.AST = call
     moved = keyword(call, "device") is not None
     while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
