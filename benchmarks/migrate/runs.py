@@ -168,15 +168,16 @@ def _compared(
 
 
 def _listed(error: str, plan: Plan) -> str:
-    """The reason of a listed place on a line that the error went through."""
+    """The reason of a listed place on a line that the error went through; of double precision, in a file of these."""
     lines = {line.strip() for line in error.splitlines()}
     for file in plan.files:
         text = file.source.text.splitlines()
+        doubles = "float64" in _last(error) and str(file.path) in error
         for row in rows_of(file):
-            if (
-                row.outcome in (Outcome.LISTED, Outcome.DIFFERS)
-                and text[row.line - 1].strip() in lines
-            ):
+            if row.outcome not in (Outcome.LISTED, Outcome.DIFFERS):
+                continue
+            on_line = text[row.line - 1].strip() in lines
+            if on_line or (doubles and "double precision" in row.reason):
                 return f"{row.file}:{row.line} {row.before}: {row.reason}"
     return ""
 
