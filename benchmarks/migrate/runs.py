@@ -168,16 +168,18 @@ def _compared(
 
 
 def _listed(error: str, plan: Plan) -> str:
-    """The reason of a listed place on a line that the error went through; of double precision, in a file of these."""
-    lines = {line.strip() for line in error.splitlines()}
+    """The reason of a listed place on a line that the error went through, or in a file of these about what it says."""
+    lines, last = {line.strip() for line in error.splitlines()}, _last(error)
     for file in plan.files:
         text = file.source.text.splitlines()
-        doubles = "float64" in _last(error) and str(file.path) in error
+        reached = str(file.path) in error
         for row in rows_of(file):
             if row.outcome not in (Outcome.LISTED, Outcome.DIFFERS):
                 continue
-            on_line = text[row.line - 1].strip() in lines
-            if on_line or (doubles and "double precision" in row.reason):
+            said = ("float64" in last and "double precision" in row.reason) or (
+                "with CUDA" in last and "cuda" in row.before
+            )
+            if text[row.line - 1].strip() in lines or (reached and said):
                 return f"{row.file}:{row.line} {row.before}: {row.reason}"
     return ""
 

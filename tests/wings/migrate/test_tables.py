@@ -60,7 +60,7 @@ def rows(*actions: Action) -> Iterator[tuple[str, Entry]]:
     for target in TARGETS:
         for entry in table_of(target_named(target)).entries:
             # What is asked of results, and what numbers a call is given, has its pairs.
-            of_a_call = "()" in entry.name or "numpy" in entry.arguments
+            of_a_call = "()" in entry.name or entry.name[0] == "." or "numpy" in entry.arguments
             if not of_a_call and (not actions or entry.action in actions):
                 yield target, entry
 

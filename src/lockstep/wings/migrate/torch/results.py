@@ -42,8 +42,17 @@ def _claim_anywhere(unit: Unit, node: ast.Attribute) -> None:
 
 
 def find_method_rows(unit: Unit) -> None:
-    """Claim the methods that rows speak of, whatever has them."""
+    """Claim the methods that rows speak of, whatever has them, and keywords with such a value: `dtype=float`."""
     table = unit.settings.table
+    for item in unit.scopes.of(ast.keyword) if table.methods else ():
+        name = f"{item.arg}={getattr(item.value, 'id', '')}"
+        entry = table.lookup(f".{name}") if name in table.methods else None
+        of_torch = unit.scopes.name(getattr(unit.scopes.parents[item], "func", item)).startswith(
+            "torch."
+        )
+        if entry is not None and of_torch and not stays_away(unit, item.value):
+            instead = unit.settings.readable(entry.becomes)
+            unit.list(item, entry.rule, entry.reason, replacement=instead)
     for node in unit.scopes.of(ast.Attribute) if table.methods else ():
         called = unit.scopes.call_of(node)
         name = f"{node.attr}()" if called is not None else ""
