@@ -200,7 +200,8 @@ class _Rewriting:
         if entry.action is not Action.LIST:
             return False
         parent = self._scopes.parents[node]
-        if entry.name.startswith("torch.nn.") and self._names_a_type(parent):
+        elsewhere = not entry.name.startswith("torch.") or entry.name.startswith("torch.nn.")
+        if elsewhere and self._names_a_type(parent):
             self._unit.keep(node, entry.rule, "only asks for the type")
         elif "called" in entry.arguments and isinstance(parent, _COLLECTING):
             self._unit.keep(node, entry.rule, "is one of several names, and is not called here")
