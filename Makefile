@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
@@ -44,12 +45,19 @@ test-serve-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev,serve-cluster]'
 	$(BIN)/python -m pytest -q --every-way tests/wings/serve_cluster $(OPTIONS)
 
-# Trainings of TensorFlow and MindSpore, installed for it (4.4 GB), recorded as they run. They want an h5py and a protobuf of their own.
-# OPTIONS="-v -k fault" shows the faults alone, each with the operator that is named.
-test-frameworks: $(READY)
-	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(VENV)/constraints-frameworks.txt
-	$(PIP) install -q -c $(VENV)/constraints-frameworks.txt -e '.[dev,mindspore,tensorflow]' 'tensorflow==2.21.0'
-	$(BIN)/python -m pytest -q --every-way -n 2 --dist loadfile $(wildcard tests/wings/frameworks_*) $(OPTIONS)
+# Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
+# that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.
+test-frameworks: $(FRAMEWORKS)/.installed
+	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(wildcard tests/wings/frameworks_*) $(OPTIONS)
+
+$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(FRAMEWORKS)/constraints.txt
+	$(FRAMEWORKS)/bin/python -m pip install -q torch==2.13.0
+	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,shell,tensorflow]' \
+		'tensorflow==2.21.0' hypothesis pytest pytest-xdist
+	$(FRAMEWORKS)/bin/python -m lockstep.kernels.every_loop
+	touch $@
 
 # A minute: lint, types, floors, and what can be tested without a training.
 quick: lint
@@ -118,9 +126,11 @@ bench-tune: $(READY)
 bench-export: $(READY)
 	$(BIN)/python benchmarks/export_peers.py --peers $(PEERS) $(OPTIONS)
 
-# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some five minutes.
+# Trains on two ranks with one slip each, and compares with one rank: OPTIONS="--only 'gpt*'". Some fifteen minutes.
+# Then compares two recordings of 64, 256 and 1 024 synthetic ranks.
 bench-parallel: $(READY)
 	$(BIN)/python benchmarks/parallel --docs docs/distributed.md $(OPTIONS)
+	$(BIN)/python benchmarks/parallel/many_ranks.py --docs docs/distributed.md
 
 # Kills N trainings at random moments, and looks what their recordings hold.
 kills: $(READY)
@@ -181,6 +191,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-cache-peers .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-cache-peers .venv-frameworks .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch.onnx.verification import verify_onnx_program
 
-from lockstep.capture.exported_modules import module_of
+from lockstep.capture.taps.exported_modules import module_of
 from lockstep.core.finding import Verdict
 from lockstep.wings.deploy import exporting
 from lockstep.wings.deploy.calls import array_of, names_of

@@ -13,6 +13,15 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/lockstep-numerics/lockstep"
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_BOOSTS = {
+    **dict.fromkeys(("compare", "record.md"), 1.5),
+    "rooms/": 0.2,
+    **dict.fromkeys(
+        ("architecture", "internals", "testing", "benchmarks", "faults", "migrate-"), 0.3
+    ),
+    **dict.fromkeys(("promises", "tolerances", "rules", "json", "cli"), 0.5),
+}
+"""How much a page counts in the search, by the beginning of its path; most pages for users count 1."""
 _MARK = re.compile(r"^(<!--.*-->)\n(?=\S)", re.MULTILINE)
 _FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
@@ -25,7 +34,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the page with the links that the site follows."""
+    """Return the page with the links that the site follows; the search lists pages of internals after the others."""
+    boost = next((one for start, one in _BOOSTS.items() if page.file.src_uri.startswith(start)), 1)
+    page.meta["search"] = {"boost": boost}
     if page.file.src_uri == "index.md":
         return markdown
     return site_links(markdown, (ROOT / "docs" / page.file.src_uri).parent)

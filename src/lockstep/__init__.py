@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from lockstep import reading
     from lockstep.align.converted_weights import convert_weights
     from lockstep.capture.api import record
+    from lockstep.capture.token_notes import tokens
     from lockstep.comparison import compare_recordings
     from lockstep.store.reader import open_recording as open
 
 __all__ = [
     "LockstepError", "__version__", "compare_recordings", "convert_weights", "open", "reading", "record",
+    "tokens",
 ]  # fmt: skip
 
 _LAZY = {
@@ -28,6 +30,7 @@ _LAZY = {
     "convert_weights": ("lockstep.align.converted_weights", "convert_weights"),
     "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
+    "tokens": ("lockstep.capture.token_notes", "tokens"),
 }
 
 

@@ -20,9 +20,11 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Origin
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import ARGUMENTS, MEMORY_BYTES
+from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import bytes_of
+from lockstep.core.text import listed
 from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
@@ -342,6 +344,13 @@ def _compare_steps(
             for ledger in gathered.ledgers.values():
                 ledger.end()
             pairing.close_tensors()
+        apart = sorted({name for step in aligned.values() for name in step.moved_apart})
+        if apart and done + 1 < len(shared):
+            later = tuple(map(str, list(shared)[done + 1 :]))
+            gathered.halted = NotCompared(
+                WhyNot.MOVED_APART, names=later, step=number, reason=listed(apart)
+            )
+            return
 
 
 def _compare_step(

@@ -149,11 +149,14 @@ class Framework:
         Its root module: a process is armed right after that is imported, and imports nothing for it otherwise.
     arming
         The module, by its dotted name, whose `arm_from_environment()` arms the process, and which imports no torch.
+    requirement
+        What pip installs it by, with what its recording needs; the root module's name by default.
     """
 
     name: str
     module: str
     arming: str
+    requirement: str = ""
 
 
 class Use(enum.Enum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.capture.call_context import CallContext, context_at
-from lockstep.capture.call_places import Place
+from lockstep.capture.calls.call_context import CallContext, context_at
+from lockstep.capture.calls.call_places import Place
 
 INSIDE = Place(0, "block", "Block", None, 0)
 

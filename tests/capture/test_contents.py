@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.capture import contents
-from lockstep.capture.contents import Contents
+from lockstep.capture.tensors import contents
+from lockstep.capture.tensors.contents import Contents
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.store import schema
 

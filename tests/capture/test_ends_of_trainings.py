@@ -14,9 +14,9 @@ from harness import recorded, state_of_torch
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.capture.afterwards import Afterwards
-from lockstep.capture.later_losses import LaterLosses
-from lockstep.capture.state_taker import Held, StateTaker
+from lockstep.capture.ends.afterwards import Afterwards
+from lockstep.capture.ends.losses_after_steps import LaterLosses
+from lockstep.capture.tensors.state_taker import Held, StateTaker
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.manifest import END

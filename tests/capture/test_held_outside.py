@@ -20,8 +20,8 @@ from harness import recorded
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.capture import holdings, outside
-from lockstep.capture.function_ends import FunctionEnds, variables_of
+from lockstep.capture.ends import holdings, outside
+from lockstep.capture.ends.function_ends import FunctionEnds, variables_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.manifest import HELD

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import lockstep
-from lockstep.capture.leaves import (
+from lockstep.capture.calls.leaves import (
     argument_tensors,
     plain,
     plain_arguments,

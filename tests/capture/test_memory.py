@@ -13,7 +13,7 @@ import torch
 from harness import CallKind, Role, Training, calls, check, one_call, one_record, supervised
 from torch import Tensor, nn
 
-from lockstep.capture.contents import Contents
+from lockstep.capture.tensors.contents import Contents
 
 ROWS, WIDTH = 16, 40
 """More numbers than are digested anew at each meeting in any case."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.capture.recording_share import RecordingShare
+from lockstep.capture.recording.recording_share import RecordingShare
 
 
 class Training:

@@ -11,7 +11,7 @@ from harness import Recording, Training, check, one_call
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.capture.setup import rank_manifest
+from lockstep.capture.settings.setup import rank_manifest
 from lockstep.core.manifest import Options, RankManifest, manifest_from_json
 
 

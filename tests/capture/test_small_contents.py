@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_reduce
 
 import lockstep
-from lockstep.capture import contents
+from lockstep.capture.tensors import contents
 from lockstep.core.records import TensorRecord
 
 LEVELS = ("module", "api", "aten")

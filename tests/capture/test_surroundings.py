@@ -445,7 +445,7 @@ def test_an_error_of_our_own_ends_the_recording_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given a recorder that breaks in the middle of a step
-    from lockstep.capture.session import Session
+    from lockstep.capture.rows.session import Session
 
     torch.manual_seed(7)
     bare = trace_of(plain(), 3)

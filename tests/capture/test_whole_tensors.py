@@ -14,8 +14,8 @@ from harness import Training, check, supervised, trace_of
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.capture.contents import Contents
-from lockstep.capture.session import Session
+from lockstep.capture.rows.session import Session
+from lockstep.capture.tensors.contents import Contents
 from lockstep.core.formulas import Operation, Stored
 from lockstep.core.records import Content
 from lockstep.kernels.digest import digest_of_bytes
@@ -202,7 +202,7 @@ def test_scalars_and_nothing_are_saved_too(tmp_path: Path, value: Tensor) -> Non
 def test_without_whole_tensors_nothing_is_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockstep.capture.derivations._elementwise", None)
+    monkeypatch.setattr("lockstep.capture.tensors.derivations._elementwise", None)
     recording = check(lambda: supervised(Net(), tokens), tmp_path / "ref", save="sketch")
     assert contents_of(recording.ranks["rank0"]) == {}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.capture import apart
-from lockstep.capture.apart import StepsApart
+from lockstep.capture.recording import apart
+from lockstep.capture.recording.apart import StepsApart
 from lockstep.core.manifest import Options
 from lockstep.launch import (
     Ended,

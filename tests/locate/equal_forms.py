@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lockstep.core.site import Phase
+
 ROWS, TIME, WIDTH = 4, 6, 8
 WORDS = 9
 
@@ -56,11 +58,12 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class EqualForms:
-    """Two ways to write one thing, and a mistake that looks like the second."""
+    """Two ways to write one thing, a mistake that looks like the second, and the passes in which that may show."""
 
     one: Form
     other: Form
     mistake: Form
+    phases: tuple[Phase, ...] = (Phase.FORWARD,)
 
 
 STEPS = 2

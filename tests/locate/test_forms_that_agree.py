@@ -13,7 +13,6 @@ from torch import nn
 
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Verdict
-from lockstep.core.site import Phase
 
 EACH = [*(VIEWS | PARTS | SPELLINGS | CONSTANTS | REJOINED | IN_PARTS).items()]
 WEIGHTS = ("sketch", "tensors", "stats")
@@ -78,7 +77,8 @@ def test_equal_forms_agree_and_a_mistake_is_named(
         # Then the mistake is named where it is made
         assert found.verdict is Verdict.DIVERGED
         first = found.origins[0]
-        assert (first.step, first.phase) == (0, Phase.FORWARD)
+        assert first.step == 0
+        assert first.phase in forms.phases
         assert "_forms.py" in first.source
 
 

@@ -484,3 +484,47 @@ def test_rows_that_were_sorted_otherwise_do_not_agree(
     found = compare_recordings(one, two)
     assert found.verdict is verdict
     assert words in " ".join([*found.not_compared, *(origin.op for origin in found.origins)])
+
+
+def picking(own: slice, slip: str = "") -> list[ReadCall]:
+    """What a mixture of experts calls that picks the tokens of one expert after the other by a mask of two choices."""
+    choices = KEYS.reshape(-1, 2)[own]
+    calls = []
+    for expert in range(4):
+        mask = (choices == expert).T
+        places = np.nonzero(mask)
+        if slip == "other token" and expert == 2:
+            places = places[0], (places[1] + 1) % len(choices)
+        tensors = [ReadTensor(Role.INPUT, "args.0", mask.astype(np.int64))]
+        tensors += [
+            ReadTensor(Role.OUTPUT, f"result.{n}", one.astype(np.int64))
+            for n, one in enumerate(places)
+        ]
+        scaled = TOKENS[own][places[1]] * np.float32(expert + 1)
+        if slip == "scaled" and expert == 2:
+            scaled = scaled * np.float32(1.01)
+        calls += [
+            ReadCall(0, "experts", "torch.where", tensors),
+            replace(call("mul", scaled), module="experts"),
+        ]
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("slip", "verdict", "words"),
+    [
+        ("", Verdict.AGREE, ""),
+        ("scaled", Verdict.DIVERGED, "torch.mul"),
+        ("other token", Verdict.INCOMPARABLE, "experts sorts the rows of each rank's batch"),
+    ],
+)
+def test_rows_that_a_mask_picks_are_put_together_by_its_places(
+    tmp_path: Path, slip: str, verdict: Verdict, words: str
+) -> None:
+    # given ranks that pick the tokens of each expert among their own, in the order of the mask's axes
+    one = made(tmp_path / "one", picking(slice(None)))
+    two = made(tmp_path / "two", picking(SHARES[0], slip), picking(SHARES[1]))
+    found = compare_recordings(one, two)
+    assert found.verdict is verdict
+    assert words in " ".join([*found.not_compared, *(origin.op for origin in found.origins)])
+    assert slip or len(found.findings) == 16

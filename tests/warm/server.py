@@ -41,7 +41,7 @@ NOT_MISSED = ("jemalloc_bg_thd", "polars-ooc-clea")
 LOADED = (
     "torch._dynamo",
     "torch.distributed.fsdp",
-    "lockstep.capture.bootstrap",
+    "lockstep.capture.command.bootstrap",
     "lockstep.replay",
     "lockstep.cli.main",
     "lockstep.cli.compare",

@@ -19,6 +19,7 @@ from lockstep.align.likeness import align_by_content, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.paired_records import layout_of
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
+from lockstep.core.dtypes import is_complex
 from lockstep.core.finding import CallPair, Pair
 from lockstep.core.operators import Family, canonical_name, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
@@ -68,6 +69,7 @@ def align_calls(
         )
         for left, (right, method) in partners.items()
         if not _selects_others(calls[0][left], calls[1][right])
+        and not _is_of_other_numbers(calls[0][left], calls[1][right])
     }
     found = {left: right for left, (right, _, _) in pairs.items()}
     for one in align_by_content(reference, candidate, found):
@@ -123,8 +125,18 @@ def _selects_others(left: Call, right: Call) -> bool:
 _MOVING = frozenset({Family.MOVEMENT, Family.GATHER})
 
 
+def _is_of_other_numbers(left: Call, right: Call) -> bool:
+    """Whether one operator returns complex numbers and the other real ones: a rotation as one product, and by parts."""
+    return left.kind is CallKind.OPERATOR and any(
+        is_complex(one.dtype) != is_complex(other.dtype)
+        for one, other in zip(
+            left.with_role(Role.OUTPUT), right.with_role(Role.OUTPUT), strict=False
+        )
+    )
+
+
 def _is_compiled(call: Call) -> bool:
-    """Whether a call is one of a compiled function, as `lockstep.capture.reach` names them."""
+    """Whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
     return call.site.op.startswith("torch.compile(")
 
 

@@ -37,6 +37,7 @@ from lockstep.align.names import BY_FILE, SUM, NameMap
 from lockstep.core.errors import UsageError
 from lockstep.core.patterns import nearest_names
 from lockstep.core.tensor_layouts import Layout
+from lockstep.core.text import listed
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
@@ -232,12 +233,17 @@ class NameMapping:
         )  # fmt: skip
 
     def unconfirmed(self) -> str:
-        """How many guesses there are that nobody has confirmed, in a clause; "" where there is none."""
-        count = sum(map(len, self.guesses.values()))
-        if not count:
-            return ""
-        lines = "1 guess" if count == 1 else f"{count} guesses"
-        return f"not used: {lines} of {self.where}; move what is right to its section above"
+        """What of it is not used, or not compared whole, in a clause; "" where there is nothing such."""
+        said = []
+        if count := sum(map(len, self.guesses.values())):
+            lines = "1 guess" if count == 1 else f"{count} guesses"
+            said.append(
+                f"not used: {lines} of {self.where}; move what is right to its section above"
+            )
+        if sums := [name for name in self.parameters if SUM in name]:
+            firsts = listed([name.split(SUM)[0] for name in sums])
+            said.append(f"update of {listed(sums)}: compared by that of {firsts}")
+        return "; ".join(said)
 
 
 _EXAMPLE = "write for example `modules: {encoder.layer.*: blocks.*}`"

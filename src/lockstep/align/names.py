@@ -91,7 +91,8 @@ class NameMap:
         module, op = self.module(call.site.module), self.operator(call.site.op)
         records = tuple(self._record(record) for record in call.records)
         if call.kind in _OF_PARAMETERS and self._is_given(call):
-            module = records[0].name.rpartition(".")[0]  # one run may keep it in a module deeper
+            name = records[0].name.split(SUM)[0]
+            module = name.rpartition(".")[0]  # one run may keep it in a module deeper
         return replace(call, site=replace(call.site, module=module, op=op), records=records)
 
     def _is_given(self, call: Call) -> bool:

@@ -14,6 +14,7 @@ from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.other_parts import without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
+from lockstep.align.summed import moved_apart, with_sums
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -58,6 +59,8 @@ class AlignedStep:
         Every call of either side in order of time, with its partner where it has one.
     reference, candidate
         Data flow of either side.
+    moved_apart
+        Sums of parameters that are one in the candidate, and that move further: several parts of them learn.
 
     Modules and tensors of the candidate are asked for by what `names` calls them in the reference.
     """
@@ -69,6 +72,8 @@ class AlignedStep:
         names: NameMap = SAME_NAMES,
     ) -> None:
         self._names = names
+        self.moved_apart = moved_apart(reference, names.tensors.values())
+        reference = with_sums(reference, names.tensors.values())
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)

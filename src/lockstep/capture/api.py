@@ -13,9 +13,9 @@ from typing import Literal
 
 import torch
 
-from lockstep.capture.process_ends import Endings, named, uncaught
+from lockstep.capture.command.process_ends import Endings, named, uncaught
 from lockstep.capture.recorder import Recorder, active_recorder
-from lockstep.capture.setup import seed_everything
+from lockstep.capture.settings.setup import seed_everything
 from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import (
     LEAST_MEMORY_BYTES,

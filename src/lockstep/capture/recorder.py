@@ -16,35 +16,35 @@ from typing import Protocol
 import torch
 from torch.optim.optimizer import Optimizer
 
-from lockstep.capture import setup
-from lockstep.capture.before_backward import end_process
-from lockstep.capture.call_rows import CallRows
-from lockstep.capture.calls import Calls
-from lockstep.capture.compiled_code import CompiledCodeGate, wrap_compile
-from lockstep.capture.configuration import Configuration
-from lockstep.capture.environment import UNMATCHED, leave_note
-from lockstep.capture.first_numbers import FirstParameter
-from lockstep.capture.interception import Taps
-from lockstep.capture.kept_states import KeptStates
-from lockstep.capture.live_modules import LivingModules, living
-from lockstep.capture.loss_watch import LossWatch
-from lockstep.capture.module_paths import ModuleNames
-from lockstep.capture.optimizers import (
+from lockstep.capture.calls.call_rows import CallRows
+from lockstep.capture.calls.calls import Calls
+from lockstep.capture.command.before_backward import end_process
+from lockstep.capture.command.environment import UNMATCHED, leave_note
+from lockstep.capture.command.first_numbers import FirstParameter
+from lockstep.capture.command.loss_watch import LossWatch
+from lockstep.capture.command.step_limit import StepLimit
+from lockstep.capture.command.waiting import wait_until_written
+from lockstep.capture.ends.process_states import KeptStates
+from lockstep.capture.modules.live_modules import LivingModules, living
+from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.recording.rank_recording import RankRecording
+from lockstep.capture.rows.session import Session
+from lockstep.capture.settings import setup
+from lockstep.capture.settings.configuration import Configuration
+from lockstep.capture.settings.without_draws import without_draws
+from lockstep.capture.silence import Silence
+from lockstep.capture.steps import End, Steps
+from lockstep.capture.taps.compiled_code import CompiledCodeGate, wrap_compile
+from lockstep.capture.taps.interception import Taps
+from lockstep.capture.taps.parameter_hooks import ParameterHooks
+from lockstep.capture.taps.patches import Patch
+from lockstep.capture.updates.optimizers import (
     Optimizers,
     optimizer_name,
 )
-from lockstep.capture.parameter_hooks import ParameterHooks
-from lockstep.capture.patches import Patch
-from lockstep.capture.rank_recording import RankRecording
-from lockstep.capture.session import Session
-from lockstep.capture.silence import Silence
-from lockstep.capture.step_limit import StepLimit
-from lockstep.capture.steps import End, Steps
-from lockstep.capture.trainers import Trainers
-from lockstep.capture.update_notes import UpdateNotes
+from lockstep.capture.updates.trainers import Trainers
+from lockstep.capture.updates.update_notes import UpdateNotes
 from lockstep.capture.user_notes import warn
-from lockstep.capture.waiting import wait_until_written
-from lockstep.capture.without_draws import without_draws
 from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     BEFORE_BACKWARD,

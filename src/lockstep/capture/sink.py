@@ -8,21 +8,20 @@ import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.capture.apart import StepsApart
-from lockstep.capture.code_frames import frames_here
-from lockstep.capture.lineage import command_line, lineage
-from lockstep.capture.rank_directories import as_json, claim_rank_directory, copy_of
+from lockstep.capture.command.lineage import command_line, lineage
+from lockstep.capture.recording.apart import StepsApart
+from lockstep.capture.recording.rank_directories import as_json, claim_rank_directory, copy_of
+from lockstep.capture.rows.code_frames import frames_here
+from lockstep.capture.rows.user_code import loaded_sources
 from lockstep.capture.sink_call import Shared, SinkCall
-from lockstep.capture.user_code import loaded_sources
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.formulas import Stored
 from lockstep.core.manifest import NotSeen, OptimizerSetup, Options, RankManifest, StepSummary
@@ -47,14 +46,13 @@ Array = npt.NDArray[Any]
 _MEASURED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16}
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """What happened in a step: a call began, or one of its arrays was seen."""
+class _Event(NamedTuple):
+    """What happened in a step: a call began, or one of its arrays was seen. Made for each record, so none is slower."""
 
     call: SinkCall
     role: Role | None = None
     phase: Phase = Phase.FORWARD
-    index: int = 0
+    place: int = 0
     name: str = ""
     occurrence: int = 0
     content: int = -1
@@ -275,8 +273,8 @@ class Sink:
             return
         if index is None:
             index = sum(count for (one, _), count in call.counts.items() if one is role)
-        occurrence = call.counts[role, index]
-        call.counts[role, index] += 1
+        occurrence = call.counts.get((role, index), 0)
+        call.counts[role, index] = occurrence + 1
         if axes:
             call.arguments = {**call.arguments, f"axes.{name}": axes}
         self._events.append(
@@ -359,17 +357,18 @@ class Sink:
         assert writer is not None
         assert manifest is not None
         numbers: Counter[tuple[str, ...]] = Counter()
-        events = [*self._first, *self._events]
+        events, rows = [*self._first, *self._events], list[tuple[Any, ...]]()
         calls = [event.call for event in events if event.role is None]
         for event in events:
             self._sequence += 1
             if event.role is None:
                 self._add_call(writer, event.call, numbers)
                 continue
-            writer.add_record(
-                (event.call.id, event.phase.value, event.role.value, event.index, event.name,
+            rows.append(
+                (event.call.id, event.phase.value, event.role.value, event.place, event.name,
                  self._sequence, event.occurrence, event.content, event.argument, "")
             )  # fmt: skip
+        writer.add_records(rows)
         for row in list(self._modules.values())[self._modules_written :]:
             writer.add_module(row)
         self._modules_written = len(self._modules)

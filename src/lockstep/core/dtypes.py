@@ -44,6 +44,15 @@ def is_floating(dtype: str) -> bool:
     return dtype in _UNIT_ROUNDOFF
 
 
+def is_complex(dtype: str) -> bool:
+    """Whether numbers of this dtype have a real and an imaginary part.
+
+    >>> is_complex("complex64"), is_complex("float32")
+    (True, False)
+    """
+    return dtype.startswith("complex")
+
+
 def unit_roundoff(dtype: str) -> float:
     """Largest relative error of one correctly rounded operation, dimensionless.
 

@@ -54,7 +54,7 @@ class Options:
     """Only losses are heard, until one is further off than it may be: then a step is recorded, see
     `lockstep.following.followed_losses`."""
     places: bool = False
-    """Each process of a group of ranks notes where it is, see `lockstep.capture.rank_places`."""
+    """Each process of a group of ranks notes where it is, see `lockstep.capture.command.rank_places`."""
     before_backward: bool = False
     """Every process ends before its first backward: what it is set up by is known by then."""
     loads: list[str] = field(default_factory=list)
@@ -139,6 +139,9 @@ APART = "parts of tensors"
 
 CONTRADICTIONS = "files that contradict their names"
 """What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
+
+TOKENS = "lockstep.tokens"
+"""Not missing: the operator of a call that tells which tokens the model is given next."""
 
 BY_TOKENS = "what depends on how many tokens come at once"
 """What is not seen where calls of a few tokens each were put together: caches that grow, masks, and other kernels."""
@@ -252,10 +255,10 @@ class RankManifest:
     `trained` counts the steps of the whole training, as far as it is known: not where it was killed, nor those that a
     compiled optimizer took behind the recorded ones. `ended_by` says what ended the process before its recording was
     done: an exception that nobody caught, `os._exit(3)`, a signal that it sent itself, an option of Lockstep.
-    `lineage` tells which child of its parent the process was, see `lockstep.capture.lineage`; earlier builds leave it
-    empty. `files` holds length and digest of every file beside the manifest, see `lockstep.store.integrity`. `asked`
-    is what `lockstep record` was asked to change of the training: no shuffling, no dropout, its length; empty where
-    it is as it would be alone.
+    `lineage` tells which child of its parent the process was, see `lockstep.capture.command.lineage`; earlier builds
+    leave it empty. `files` holds length and digest of every file beside the manifest, see
+    `lockstep.store.integrity`. `asked` is what `lockstep record` was asked to change of the training: no shuffling,
+    no dropout, its length; empty where it is as it would be alone.
     `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
     known, and with `--redact`.
     `wrappers` are the options of DistributedDataParallel and FSDP.

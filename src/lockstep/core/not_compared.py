@@ -23,6 +23,7 @@ class WhyNot(str, Enum):
     RANK_ALONE = "rank of one run alone"
     SEVERAL_TRAININGS = "several trainings in one process"
     ALIKE_PROCESSES = "processes that nothing tells apart"
+    MOVED_APART = "trained apart by definition"
     STEPS_ALONE = "steps of one run alone"
     STEP_INCOMPLETE = "incomplete step of one run alone"
     STEP_CUT = "step cut short"
@@ -205,6 +206,11 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
         f"{one.reference} in the reference and {one.candidate} in the candidate were started alike and hold nothing"
         " equal, so nothing tells which belongs to which; give each process words of its own on its command line, or a"
         " RANK"
+    ),
+    WhyNot.MOVED_APART: lambda one: (
+        f"{'step' if len(one.names) == 1 else 'steps'} {', '.join(one.names)} cannot be compared: all of"
+        f" {one.reason} learn, so in step {one.step} their sum moves further than the parameter that is one; let only"
+        f" one of them learn, or compare --steps {one.step}"
     ),
     WhyNot.STEPS_ALONE: _steps_alone,
     WhyNot.STEP_INCOMPLETE: lambda one: (

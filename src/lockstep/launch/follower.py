@@ -26,7 +26,8 @@ _COLLECTS_EVERY = 64
 class Follower:
     """Follows steps on a thread of its own.
 
-    The recorder leaves out steps, or lets the training wait, while as many as may lie there (`capture.apart`).
+    The recorder leaves out steps, or lets the training wait, while as many as may lie there
+    (`capture.recording.apart`).
 
     Parameters
     ----------

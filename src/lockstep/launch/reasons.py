@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from lockstep.capture.environment import Reached, Traces
+from lockstep.capture.command.environment import Reached, Traces
 from lockstep.core.manifest import NotSeen, Options
+from lockstep.plugins import frameworks
 from lockstep.store.reader import Recording
+
+_NOT_IMPORTED = (
+    "no Python process of the command imported torch, nor another framework that is recorded"
+)
 
 
 def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -> str:
@@ -23,7 +28,9 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
         Reached.NOTHING: "the command started no Python that loads Lockstep's start-up hook"
         " (python -S does not, nor one without the variables that begin with LOCKSTEP; one with another PYTHONPATH, or"
         " started by -E or -I, does where lockstep-numerics is installed)",
-        Reached.HOOK: "no Python process of the command imported torch, nor another framework that is recorded",
+        Reached.HOOK: _NOT_IMPORTED,
+        Reached.NOT_INSTALLED: f"{_NOT_IMPORTED}; one asked for {detail}, which is not installed in its Python:"
+        f" pip install '{_requirement(detail)}'",
         Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
         Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
         " had its parameters updated by hand",
@@ -34,6 +41,12 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
         f" ({options.steps}) began",
         Reached.OTHER_RANK: f"no process had a chosen rank ({options.ranks})",
     }[reached]
+
+
+def _requirement(module: str) -> str:
+    """What installs a framework by its root module."""
+    known = {one.module: one.requirement for one in frameworks()}
+    return known.get(module) or module
 
 
 def unseen_processes(traces: Traces) -> list[NotSeen]:

@@ -13,6 +13,7 @@ from lockstep.core.finding import (
     Pair,
     SetupDifference,
 )
+from lockstep.core.not_compared import NotCompared
 from lockstep.core.site import CallKind
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes.between_modules import operators_unseen
@@ -53,6 +54,7 @@ class Gathered:
     dtypes: DtypeChanges = field(default_factory=DtypeChanges)
     coverage: Coverage = field(default_factory=Coverage)
     steps: set[int] = field(default_factory=set)
+    halted: NotCompared | None = None
     aligned: int = 0
     has_calls: bool = False
     one_sided: list[Pair] = field(default_factory=list)

@@ -31,6 +31,8 @@ def not_compared_in(
     pairing = gathered.pairing
     if not stopped:
         yield from pairing.not_compared(steps)
+    if gathered.halted is not None:
+        yield gathered.halted
     # Two checkpoints hold none, and are compared by their parameters.
     calls = gathered.has_calls or not pairing.is_of_another_tool or not findings
     if not stopped and gathered.aligned == 0 and calls:

@@ -317,7 +317,7 @@ def test_a_draw_is_no_failure(
     model = Draws()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if state == "lost":
-        monkeypatch.setattr("lockstep.capture.session.random_state", lambda _: None)
+        monkeypatch.setattr("lockstep.capture.rows.session.random_state", lambda _: None)
     with lockstep.record(tmp_path / "run", model=model, steps="0:1", save="tensors"):
         model(torch.randn(6, 8)).backward()
         optimizer.step()

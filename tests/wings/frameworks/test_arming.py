@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from lockstep.capture.environment import environment_for
+from lockstep.capture.command.environment import Reached, environment_for, take_traces
 from lockstep.core.manifest import Options
+from lockstep.hookspecs import Framework
+from lockstep.launch import reasons
 from lockstep.plugins import frameworks
 from lockstep.wings.frameworks.recording import not_possible
 
@@ -40,9 +43,33 @@ def test_a_process_that_imports_none_loads_nothing_for_it(tmp_path: Path) -> Non
     assert ran(tmp_path, code) == ["False"]
 
 
+def test_a_framework_that_is_not_installed_is_said_to_be_missing_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library may only look whether it is there, and go on."""
+    look = "from importlib.util import find_spec; print(find_spec('not_there'), find_spec('not_there'))"
+    environment = environment_for(tmp_path, Options(), {"not_there": "made_up_arming"})
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("None None\n", "")
+    traces = take_traces(tmp_path)
+    assert (traces.reached, traces.detail) == (Reached.NOT_INSTALLED, "not_there")
+    # then the extra of a framework that Lockstep records is named
+    known = Framework("Made Up", "not_there", "made_up_arming", "lockstep-numerics[made-up]")
+    monkeypatch.setattr(reasons, "frameworks", lambda: [known])
+    nothing = SimpleNamespace(ranks={}, missing=())
+    said = reasons.reason_for_nothing(nothing, traces, Options())  # type: ignore[arg-type]
+    assert "asked for not_there, which is not installed" in said
+    assert said.endswith("pip install 'lockstep-numerics[made-up]'")
+
+
 def test_frameworks_are_known_by_their_root_modules() -> None:
-    known = {one.name: one.module for one in frameworks()}
-    assert known == {"TensorFlow": "tensorflow", "MindSpore": "mindspore"}
+    known = {one.name: (one.module, one.requirement) for one in frameworks()}
+    assert known == {
+        "TensorFlow": ("tensorflow", "lockstep-numerics[tensorflow]"),
+        "MindSpore": ("mindspore", "lockstep-numerics[mindspore]"),
+    }
 
 
 def test_options_that_take_pytorch_are_refused_rather_than_passed_over() -> None:

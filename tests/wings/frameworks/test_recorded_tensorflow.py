@@ -1,7 +1,7 @@
 """Comparing recordings of TensorFlow that were made once; TensorFlow itself is not needed.
 
 `tests/fixtures/tensorflow` holds one step of a small network, recorded in eager code and as a function, and twice with
-one thing wrong; `tests/wings/frameworks_tensorflow` records such trainings anew.
+one thing wrong, of `tests/wings/frameworks_tensorflow/tensorflow_fixture.py` under the name `small.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_a_wrong_slope_is_named_with_its_line() -> None:
     assert found.verdict is Verdict.DIVERGED
     (origin,) = found.origins
     assert (origin.step, origin.module, origin.op) == (0, "sequential.act", "tf.LeakyRelu")
-    assert origin.source == "small.py:21"
+    assert origin.source == "small.py:33"
     assert ("negative_slope", "0.1", "0.3") in [
         (one.name.split(" ")[0], one.reference, one.candidate) for one in found.setup
     ]

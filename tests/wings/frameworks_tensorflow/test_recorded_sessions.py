@@ -10,6 +10,7 @@ from conftest import Bare, Trained, command_of, compared, ran
 import lockstep
 from lockstep.core.finding import Verdict
 from lockstep.core.site import Phase, Role
+from lockstep.report.comparison.verdict_words import headline
 
 FAULTS = [
     ("slope", "conv1", "tf.LeakyRelu"),
@@ -24,6 +25,7 @@ FAULTS = [
 def test_the_fault_is_named(trained: Trained, fault: str, module: str, op: str) -> None:
     found = compared(trained("session", "plain"), trained("session", "plain", fault))
     assert found.verdict is Verdict.DIVERGED
+    print(headline(found))
     origin = found.origins[0]
     assert origin.step == 0
     assert (origin.module.startswith(module), origin.op.startswith(op)) == (True, True), origin
@@ -36,6 +38,7 @@ def test_the_fault_is_named_where_a_logarithm_makes_an_infinity_fused_or_not(
 ) -> None:
     recording = str(trained(model, "plain", "log").path)
     found = ran("-m", "lockstep", "shell", recording, "-c", "ac").stdout
+    print(found)
     assert "out of log / tf.Log #0, forward" in found
     sound = ran("-m", "lockstep", "shell", str(trained(model, "plain").path), "-c", "ac").stdout
     assert sound.startswith("0 results of ")

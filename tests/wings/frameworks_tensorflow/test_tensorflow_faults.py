@@ -6,6 +6,7 @@ import pytest
 from conftest import Trained, compared
 
 from lockstep.core.finding import Verdict
+from lockstep.report.comparison.verdict_words import headline
 
 FAULTS = {
     "slope of a leaky ReLU": ("convolutional", "slope", "sequential.act", "tf.LeakyRelu"),
@@ -33,6 +34,7 @@ stands in `test_recorded_sessions`, the faulty replica below."""
 def test_the_fault_is_named(trained: Trained, model: str, fault: str, module: str, op: str) -> None:
     found = compared(trained(model, "function"), trained(model, "function", fault))
     assert found.verdict is Verdict.DIVERGED
+    print(headline(found))
     origin = found.origins[0]
     assert origin.step == 0
     assert (origin.module.startswith(module), origin.op.startswith(op)) == (True, True), origin
@@ -66,5 +68,6 @@ def test_the_iteration_of_a_loop_is_told(trained: Trained) -> None:
 
 def test_the_replica_that_computes_something_else_is_named_alone(trained: Trained) -> None:
     found = compared(trained("replicas", "fit"), trained("replicas", "fit", "slope"))
+    print(headline(found))
     (origin,) = found.origins
     assert (origin.rank, origin.module, origin.op) == ("rank1", "sequential.act", "tf.LeakyRelu")

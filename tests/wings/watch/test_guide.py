@@ -66,7 +66,10 @@ def test_checks_come_in_the_order_of_the_method(symptom: Symptom) -> None:
         (["loss spike"], "the loss runs away, or is NaN: check"),
         (["diverges", "after", "1000", "steps"], "the loss runs away, or is NaN: check"),
         (["all gradients are zero"], "gradients vanish: check"),
-        (["loss differs upgrade"], "the loss differs after an upgrade or a port: check"),
+        (
+            ["loss differs upgrade"],
+            "the loss is worse on a new device, or after an upgrade or a port: check",
+        ),
         (["worse in bf16"], "the loss is worse in bfloat16 or float16: check"),
     ],
 )

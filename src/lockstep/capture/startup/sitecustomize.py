@@ -31,6 +31,7 @@ class _AfterImport:
         self.name = name
         self.act = act
         self.before = before
+        self.is_missing = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -41,6 +42,9 @@ class _AfterImport:
                 if spec is not None:
                     self._watch(spec.loader)
                     return spec
+        if not self.is_missing:  # a library may only look whether it is there, again and again
+            self.is_missing = True
+            _trace("NOT_INSTALLED %s" % name)
         return None
 
     def _watch(self, loader: Any) -> None:
@@ -64,7 +68,7 @@ _NEEDED_BYTES = 1500000000
 """Address space that recording took beside a training, measured: libraries, and what threads set apart."""
 
 
-def _arm(name: str = "lockstep.capture.bootstrap") -> None:
+def _arm(name: str = "lockstep.capture.command.bootstrap") -> None:
     left = _address_space_left()
     if left is not None and left < _NEEDED_BYTES:
         _trace("UNLOADABLE")

@@ -6,20 +6,27 @@ of compiled code, the innermost module around that both runs call stands for the
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Pair
+from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
+from lockstep.judge.tolerances import LINEAR_REGIME, NO_ROUNDING
+from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.operations import Operations
 from lockstep.locate.flow.origins import Place
 from lockstep.locate.flow.places import Places
-from lockstep.measure.measured_pair import Measured
+from lockstep.measure.measured_pair import Measured, pooled
+
+_MADE_APART = "only calls without partner send it, and what goes into them agrees"
 
 Event = tuple[int, int, Aligned, Pair]
 """Sequence number, number of the call, the call, and the pair that is judged then."""
@@ -28,8 +35,16 @@ Event = tuple[int, int, Aligned, Pair]
 class Accumulations:
     """The parts that the parameters' gradients of one step are added up from."""
 
-    def __init__(self, step: AlignedStep, operations: Operations, places: Places, judge: Judge):
-        self._step, self._operations, self._places, self._judge = step, operations, places, judge
+    def __init__(
+        self,
+        step: AlignedStep,
+        ledger: Ledger,
+        operations: Operations,
+        places: Places,
+        judge: Judge,
+    ) -> None:
+        self._step, self._ledger, self._judge = step, ledger, judge
+        self._operations, self._places = operations, places
         self._sent: dict[str, list[Measured]] = defaultdict(list)
         self._gathered: set[str] = set()
         self._last: dict[str, Measured] = {}
@@ -54,7 +69,39 @@ class Accumulations:
                 judgement = altered_by_one(sent, measured, NOTHING_BETWEEN) or judgement
             return sent, judgement
         operation = self._operations.of_owner(item.reference.site.module)
-        return list(operation.entering), self._judge.operator(operation, measured)
+        judgement = self._judge.operator(operation, measured)
+        if judgement.open and not operation.entering and self._is_far_off(measured):
+            judgement = replace(judgement, open=False, unexplained=True, words=_MADE_APART)
+        return list(operation.entering), judgement
+
+    def _is_far_off(self, measured: Measured) -> bool:
+        """Whether a gradient that only calls without partner send is off by more than any order of sums explains.
+
+        Nothing bounds what these calls do to a difference that enters them: where one began before, or a choice came
+        out otherwise, nothing is said. A gradient may be zero except for rounding, so all of the step are its measure.
+        """
+        if not (self._ledger.any_tainted or self._ledger.any_flipped) and self._is_added_alike(
+            measured
+        ):
+            together = pooled(self._operations.gradients_below(""))
+            limit = max(LINEAR_REGIME, NO_ROUNDING * math.sqrt(measured.unit))
+            return together is not None and measured.distance > limit * together.norm
+        return False
+
+    def _is_added_alike(self, measured: Measured) -> bool:
+        """Whether both runs add to a gradient as often."""
+        name = measured.pair.present.name
+        return not any(
+            record.name == name
+            for pair in self._step.lone
+            if pair.present.kind is CallKind.GRADIENT
+            for record in pair.present.with_role(Role.PARAM_GRAD)
+        )
+
+    def used(self, name: str) -> Pair | None:
+        """A parameter as operators of both runs take it."""
+        left, right = _taken(self._step.reference, name), _taken(self._step.candidate, name)
+        return Pair(left, right) if left and right else None
 
     def alike(self, measured: Measured) -> list[Measured]:
         """Gradients of this step with a tensor's extents: what ranks exchange comes back without a producer."""
@@ -153,3 +200,10 @@ class Accumulations:
             pairs, key=lambda pair: (pair.present.role is not Role.PARAM, pair.present.sequence)
         )
         return {pair.present.name: number for number, pair in enumerate(initial)}
+
+
+def _taken(flow: Flow, name: str) -> TensorRecord | None:
+    """The first input of an operator that is a parameter of that name."""
+    operators = (call for call in flow.calls.values() if call.kind is CallKind.OPERATOR)
+    records = (record for call in operators for record in call.with_role(Role.INPUT))
+    return next((record for record in records if record.name == name), None)

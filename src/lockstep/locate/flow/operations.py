@@ -91,7 +91,7 @@ class Operations:
             operations[0],
             inputs=tuple(item for one in operations for item in one.inputs),
             gradients=tuple(item for one in operations for item in one.gradients),
-            beside=() if where == path else self._gradients_below(where),
+            beside=() if where == path else self.gradients_below(where),
         )
 
     def gradients_around(self, path: str, before: int) -> list[Measured]:
@@ -128,7 +128,7 @@ class Operations:
             path = path.rpartition(".")[0]
         return self.modules_at(path)
 
-    def _gradients_below(self, path: str) -> tuple[Measured, ...]:
+    def gradients_below(self, path: str) -> tuple[Measured, ...]:
         """The gradients of all parameters of a module."""
         return tuple(
             self._ledger.measure(pair)

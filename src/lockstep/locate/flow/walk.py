@@ -106,7 +106,7 @@ class StepWalk:
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._outweighing = Outweighing(step, ledger, self._operations, judge)
         self._rejoining = Rejoining(step, ledger, self._outweighing)
-        self._accumulations = Accumulations(step, self._operations, self._places, judge)
+        self._accumulations = Accumulations(step, ledger, self._operations, self._places, judge)
         self._constants: set[Key] = set()
         self._settling = Settling(ledger, origins, self._extents, self._scopes)
         updated = updated or partial(last_updates, [ledger])
@@ -407,6 +407,11 @@ class StepWalk:
         if self._settling.is_clear(item, measured):
             return
         entering, judgement = self._accumulations.judged(item, measured)
+        if judgement.open and not entering:
+            entering, judgement = self._through_lone_calls(item, pair, measured) or (
+                entering,
+                judgement,
+            )
         around: list[Measured] = []
         if not self._sees_every_call and judgement.beyond_floor:
             owner, moment = item.reference.site.module, pair.present.sequence
@@ -418,6 +423,20 @@ class StepWalk:
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, place, background=around, cause=cause)
         )
+
+    def _through_lone_calls(
+        self, item: Aligned, pair: Pair, measured: Measured
+    ) -> tuple[list[Measured], Judgement] | None:
+        """Judge the gradient of a parameter that goes into calls without partner by what is sent back to these.
+
+        What their order of sums does to one that nearly cancels is not known: one that is further off stays open.
+        """
+        used = self._accumulations.used(pair.present.name) if self._sees_every_call else None
+        boundary = self._tracer.backward(used, item, pair, inside=False) if used else Boundary()
+        if not boundary.sources:
+            return None
+        judgement = self._judge.passage(boundary.entering, measured, region=boundary.region)
+        return boundary.entering, as_open(judgement)
 
     def _judge_boundary(
         self, item: Aligned, measured: Measured, boundary: Boundary, *, backward: bool

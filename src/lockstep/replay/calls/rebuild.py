@@ -163,7 +163,7 @@ def _grown(node: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """A plain argument as `lockstep.capture.leaves.plain` wrote it, back as a Python value."""
+    """A plain argument as `lockstep.capture.calls.leaves.plain` wrote it, back as a Python value."""
     if isinstance(value, list):
         return [_value(item) for item in value]
     if isinstance(value, dict):

@@ -286,7 +286,7 @@ def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:
 
     spread = Spread.BATCH if form.spread is Spread.BATCH else Spread.COPIES
     empty = [np.empty(shape, "b") for shape in seen.shapes]
-    shape = together(empty, replace(form, spread=spread), "int8").shape
+    shape = together(empty, replace(form, spread=spread, pointing=None), "int8").shape
     note = ""
     if form.spread in (Spread.SUM, Spread.MEAN) and is_floating(dtype):
         ways = divided_by * (len(records) if form.spread is Spread.MEAN else 1)

@@ -28,7 +28,7 @@ from lockstep.store.shards.batch_forms import (
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.put_together import Key
 from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
-from lockstep.store.shards.sorted_rows import SortedRows, module_around, sorted_in
+from lockstep.store.shards.sorted_rows import Sorted, SortedRows, module_around, sorted_in
 
 _Tensor = tuple[str, int, bool, int]
 """A tensor of a call: its rank, the call's id, whether it is an output, and its number."""
@@ -53,7 +53,7 @@ class DataForms:
         self._order = Order()
         self._rows: Mapping[int, int] = {}
         self._forms: dict[_Tensor, tuple[Form, int]] = {}
-        self._sorted: Mapping[str, SortedRows | None] = {}
+        self._sorted: Sorted = {}
 
     @property
     def sums_losses(self) -> bool:
@@ -241,7 +241,7 @@ def is_dealt(seen: Seen) -> bool:
     return order_of(flat_rows(np.concatenate(seen.parts)), flat_rows(whole)) is not None
 
 
-def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
+def _sorted_or_not(seen: Seen, form: Form, rows: Sequence[SortedRows]) -> Form:
     """The form of a tensor within a module that sorts rows: the one in which it is nearest to that of one rank.
 
     Raises
@@ -255,7 +255,7 @@ def _sorted_or_not(seen: Seen, form: Form, rows: SortedRows) -> Form:
         raise UnlikeDimsError(
             "one rank does not have it, and nothing says in which order its rows are"
         )
-    forms = list(rows.forms(form, seen.shapes, whole_numbers=exact))
+    forms = [one for each in rows for one in each.forms(form, seen.shapes, whole_numbers=exact)]
     parts, dtype, fitting = seen.parts, seen.first.dtype, []
     for one in forms:
         try:

@@ -14,6 +14,7 @@ from lockstep.store.shards.micro_batches import as_whole_batches, takes_parts, w
 from lockstep.store.shards.one_rank import as_one_rank, has_axes, is_placed
 from lockstep.store.shards.stages import as_whole_model, stages_of
 from lockstep.store.shards.token_calls import as_same_tokens
+from lockstep.store.shards.token_rows import as_same_rows
 
 
 def side_by_side(
@@ -46,7 +47,7 @@ def side_by_side(
         )
     alike = len({(len(one.ranks), _world_size(one)) for one in sides}) == 1
     if not dims and (alike or not any(map(_of_a_group, sides))):
-        return as_same_tokens(sides) or as_whole_batches(sides) or sides
+        return as_same_tokens(sides) or as_same_rows(sides) or as_whole_batches(sides) or sides
     given = [[read_dims(path)] for path in ((dims[0], dims[-1]) if dims else ())] or [[], []]
     own = [_own(one) for one in sides]
     if not dims and not any(own) and (whole := _beside_one(sides)):

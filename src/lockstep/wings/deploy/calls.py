@@ -16,8 +16,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from lockstep.capture.exported_modules import module_of
-from lockstep.capture.leaves import argument_tensors, plain_arguments
+from lockstep.capture.calls.leaves import argument_tensors, plain_arguments
+from lockstep.capture.taps.exported_modules import module_of
 from lockstep.core.manifest import Options
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role

@@ -15,7 +15,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
-from lockstep.capture.exported_modules import module_of
+from lockstep.capture.taps.exported_modules import module_of
 from lockstep.core.text import listed
 from lockstep.wings.deploy.calls import (
     arguments_of,

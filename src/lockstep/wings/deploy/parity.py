@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from lockstep.capture.exported_modules import module_of
+from lockstep.capture.taps.exported_modules import module_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep.core.version import DISTRIBUTION
 from lockstep.hookspecs import Framework, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
 @hookimpl
 def lockstep_frameworks() -> list[Framework]:
     """TensorFlow 2, with Keras 3, and MindSpore."""
+    modules = {"TensorFlow": "tensorflow", "MindSpore": "mindspore"}
     return [
-        Framework("TensorFlow", "tensorflow", "lockstep.wings.frameworks.tensorflow.arming"),
-        Framework("MindSpore", "mindspore", "lockstep.wings.frameworks.mindspore.arming"),
+        Framework(name, module, f"{__package__}.{module}.arming", f"{DISTRIBUTION}[{module}]")
+        for name, module in modules.items()
     ]
 
 

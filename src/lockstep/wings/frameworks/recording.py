@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
+import re
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from lockstep.capture.environment import (
+import numpy as np
+
+from lockstep.capture.command.environment import (
     TRAINS,
     UNWRITTEN,
     VARIABLE,
@@ -21,7 +27,7 @@ from lockstep.capture.environment import (
     leave_trace,
     request_from,
 )
-from lockstep.capture.process_ends import Endings, uncaught
+from lockstep.capture.command.process_ends import Endings, uncaught
 from lockstep.capture.sink import Sink
 from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn
@@ -43,6 +49,14 @@ def not_possible(options: Options) -> list[str]:
         "losses alone": options.until_losses_part, "before backward": options.before_backward,
     }  # fmt: skip
     return [name for name, given in asked.items() if given]
+
+
+@dataclass(slots=True)
+class _Run:
+    """The calls of one site in the open step, and how often each of its tensors was seen: a loop runs it again."""
+
+    calls: list[SinkCall]
+    seen: dict[tuple[Role, int | None], int]
 
 
 class FrameworkRecording:
@@ -70,8 +84,7 @@ class FrameworkRecording:
         self._packages = packages
         self._ranks = parse_ranks(options.ranks)
         self._sinks: dict[int, Sink] = {}
-        self._calls: dict[int, dict[CodeSite, list[SinkCall]]] = {}
-        self._seen: dict[int, Counter[tuple[CodeSite, Role, int]]] = {}
+        self._runs: dict[int, dict[CodeSite, _Run]] = {}
         self._first: dict[int, dict[str, Any]] = {}
         self._classes: dict[str, str] = {}
         self._gaps: list[tuple[str, str]] = []
@@ -150,17 +163,19 @@ class FrameworkRecording:
 
     def _call(self, site: CodeSite, role: Role, index: int | None) -> SinkCall | None:
         """The call that a site is at now, which in a loop runs again; None for the backward of one that never ran."""
-        calls = self._calls[site.rank].setdefault(site, [])
-        seen = self._seen[site.rank]
-        key = (site, role, -1 if index is None else index)
-        count, seen[key] = seen[key], seen[key] + 1
+        run = self._runs[site.rank].get(site)
+        if run is None:
+            run = self._runs[site.rank][site] = _Run([], {})
+        calls, key = run.calls, (role, index)
+        count = run.seen.get(key, 0)
+        run.seen[key] = count + 1
         if role in _BACKWARD or (role is Role.PARAM_GRAD and site.phase is Phase.FORWARD):
             return calls[min(count, len(calls) - 1)] if calls else None
         if count >= len(calls):
             parent = None
             if site.parent is not None:
-                above = self._calls[site.rank].get(site.parent)
-                parent = above[-1] if above else None
+                above = self._runs[site.rank].get(site.parent)
+                parent = above.calls[-1] if above is not None and above.calls else None
             calls.append(
                 self._sink(site.rank).open_call(
                     site.module, site.op, phase=site.phase, kind=site.kind,
@@ -182,7 +197,7 @@ class FrameworkRecording:
         return self._sinks[rank]
 
     def _forget(self, rank: int) -> None:
-        self._calls[rank], self._seen[rank], self._first[rank] = {}, Counter(), {}
+        self._runs[rank], self._first[rank] = {}, {}
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -298,6 +313,37 @@ def asked() -> tuple[Path, Options] | None:
     return request_from(text) if text else None
 
 
+def packages_of(framework: ModuleType, *others: str) -> dict[str, str]:
+    """Names and versions of the packages that compute, the framework first, then those of `others` that are there."""
+    found = {framework.__name__: str(framework.__version__)}
+    for name in (*others, "numpy", "ml_dtypes"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def why_too_old(framework: ModuleType, oldest: tuple[int, int]) -> str:
+    """Why trainings of an installed framework cannot be recorded, with what to do; "" where they can.
+
+    Parameters
+    ----------
+    framework
+        Its module, with a `__version__`.
+    oldest
+        Major and minor number of the first release that can be recorded.
+    """
+    numbers = tuple(map(int, re.findall(r"\d+", str(framework.__version__))[:2]))
+    if numbers >= oldest:
+        return ""
+    least = ".".join(map(str, oldest))
+    return (
+        f"it is {framework.__version__}, and {least} is the oldest release that can be; install"
+        f" {framework.__name__}>={least}, or 'lockstep-numerics[{framework.__name__}]'"
+    )
+
+
 def arm(
     name: str, packages: Mapping[str, str], why: str, seed: Callable[[int], None]
 ) -> FrameworkRecording | None:
@@ -310,7 +356,7 @@ def arm(
     why
         Why trainings of this release cannot be recorded, or "".
     seed
-        Fixes all random numbers.
+        Fixes the framework's random numbers; Python's and NumPy's are fixed before.
     """
     if (request := asked()) is None:
         return None
@@ -318,12 +364,15 @@ def arm(
     if impossible := not_possible(options):
         why = f"{listed(impossible, 3)} cannot be kept to in a {name} training; leave it out"
     if why:
-        leave_note(directory, UNWRITTEN, why)
-        warn(f"{name} is not recorded: {why}")
+        why = f"{name} is not recorded: {why}"
+        leave_trace(directory, Reached.FRAMEWORK, why)
+        warn(why)
         return None
     words = f"{name} was imported, and the process did not end by itself"
     leave_trace(directory, Reached.FRAMEWORK, words)
     if options.seed is not None:
+        random.seed(options.seed)
+        np.random.seed(options.seed)
         seed(options.seed)
     recording = FrameworkRecording(directory, options, packages, name)
     recording.listen_for_the_end()

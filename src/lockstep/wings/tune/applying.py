@@ -25,10 +25,10 @@ from torch.optim import Optimizer
 from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
-from lockstep.capture.live_modules import living
-from lockstep.capture.module_paths import without_wrappers
+from lockstep.capture.modules.live_modules import living
+from lockstep.capture.modules.module_paths import without_wrappers
 from lockstep.capture.recorder import Recorder
-from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.cli.sentences import say
 from lockstep.wings.tune import half_precision
 from lockstep.wings.tune.half_precision import LossScale, use_autocast, use_low_weights

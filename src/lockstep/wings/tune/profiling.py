@@ -23,11 +23,11 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function, supported_activities
 
-from lockstep.capture.live_modules import living
-from lockstep.capture.module_paths import clean_tree, without_wrappers
+from lockstep.capture.modules.live_modules import living
+from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
 from lockstep.capture.recorder import Recorder
-from lockstep.capture.setup import rank_and_world_size
-from lockstep.capture.user_code import is_of_the_user
+from lockstep.capture.rows.user_code import is_of_the_user
+from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE, VARIABLE
 
 _Fast = torch._C._profiler._RecordFunctionFast

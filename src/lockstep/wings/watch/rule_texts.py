@@ -14,11 +14,15 @@ from lockstep.wings.watch.rules import Rule, name_of, settings_of
 PARTS = ("Formula", "Usual cause", "Cure", "Source")
 """What the docstring of a rule has, in this order; a rule of a user's own may lack any."""
 
-_HEAD = """# Rules
+_FOR_ALL = """A rule with the setting `steps` fires when its formula holds in that many watched steps in a row, unless
+it says otherwise. Norms are Euclidean; a limit that no source is given for is Lockstep's. A note is printed once and
+does not change the exit code."""
 
-`lockstep watch` checks each step of your training by these rules. `make docs` makes this page from the rules' own
-docstrings; `lockstep watch --list-rules` prints them. You change a setting by `--set RULE.SETTING=VALUE`; one that
-is not set is off.
+_HEAD = f"""# Rules
+
+`lockstep watch` checks each step of your training by these rules; `lockstep watch --list-rules` prints them. You
+change a setting by `--set RULE.SETTING=VALUE`. {_FOR_ALL}
+`make docs` makes this page from the rules' docstrings.
 """
 
 _PART = re.compile(rf"({'|'.join(PARTS)}): (.*)", re.DOTALL)
@@ -68,7 +72,8 @@ def rule_values(rule: Rule) -> dict[str, Any]:
 
 def listing(rules: Sequence[Rule], *, width: int) -> str:
     """All rules for a terminal: what each fires on, its settings, formula, cause, cure and source."""
-    return "\n\n".join("\n".join(_lines(text_of(rule), width)) for rule in rules)
+    told = ["\n".join(_lines(text_of(rule), width)) for rule in rules]
+    return "\n\n".join([textwrap.fill(_FOR_ALL, width), *told])
 
 
 def _lines(text: RuleText, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.rank_places import PLACES
+from lockstep.capture.command.rank_places import PLACES
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import Options
 from lockstep.core.posix import check_linux

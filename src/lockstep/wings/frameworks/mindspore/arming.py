@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from lockstep.wings.frameworks.mindspore.environment import packages, seed, why_unsupported
-from lockstep.wings.frameworks.mindspore.tap import Tap
-from lockstep.wings.frameworks.recording import arm
+from lockstep.wings.frameworks.recording import FrameworkRecording, arm
 
-_armed: list[Tap] = []
+_armed: list[FrameworkRecording] = []
 
 
 def arm_from_environment() -> None:
@@ -15,7 +14,9 @@ def arm_from_environment() -> None:
         return
     recording = arm("MindSpore", packages(), why_unsupported(), seed)
     if recording is not None:
+        from lockstep.wings.frameworks.mindspore.tap import Tap  # an old release has not all of it
+
         tap = Tap(recording)
-        _armed.append(tap)
+        _armed.append(recording)
         recording.ended, recording.step_done = tap.remove, tap.step_ended
         tap.install()

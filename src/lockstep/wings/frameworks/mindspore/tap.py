@@ -23,8 +23,8 @@ from mindspore.graph import api
 from mindspore.ops.composite import base
 from mindspore.utils.ms_dispatch import MsDispatchMode
 
-from lockstep.capture.code_frames import frames_here
-from lockstep.capture.patches import Patch
+from lockstep.capture.rows.code_frames import frames_here
+from lockstep.capture.taps.patches import Patch
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.mindspore.cells import class_name, paths_of, settings_of, states_of
@@ -189,9 +189,8 @@ class Tap:
                 continue
             name = "result" if len(outputs) == 1 else f"result.{index}"
             self._see(site, Role.OUTPUT, name, tensor, index)
-            is_hooked = primitive is not None and site.phase is Phase.FORWARD
-            if is_hooked and tensor.dtype.is_floating_point:
-                tensor.register_hook(self._gradient_hook(site, name, index))
+            if primitive is not None and site.phase is Phase.FORWARD:
+                self._await_gradient(site, name, tensor, index)
 
     def _site(self, op: str, given: Sequence[Any], primitive: Any) -> CodeSite:
         settings = self.settings(op, given)
@@ -226,7 +225,9 @@ class Tap:
                 data = CodeSite(0, "", "batch", CallKind.DATA, Phase.DATA, {})
                 self._see(data, Role.OUTPUT, f"args.{index}", tensor, 0)
 
-    def _gradient_hook(self, site: CodeSite, name: str, index: int) -> Callable[[Any], None]:
+    def _await_gradient(self, site: CodeSite, name: str, tensor: Any, index: int) -> None:
+        """Record the gradient that enters a call by a result of it, once it is there."""
+
         def arrived(gradient: Any) -> None:
             if gradient is not None:
                 self._silenced(
@@ -235,7 +236,8 @@ class Tap:
                     )
                 )
 
-        return arrived
+        if tensor.dtype.is_floating_point:
+            tensor.register_hook(arrived)
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -371,6 +373,7 @@ class Tap:
         for index, tensor in enumerate(outputs):
             name = "result" if len(outputs) == 1 else f"result.{index}"
             self._see(site, Role.OUTPUT, name, tensor, index)
+            self._await_gradient(site, name, tensor, index)
 
     # --- optimizers -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import custom_gradient
 
-from lockstep.capture.patches import Patch
+from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import INNER_BACKWARD
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
@@ -128,6 +128,8 @@ class Gradients:
         for index, tensor in enumerate(entering or ()):
             name = "result" if len(entering) == 1 else f"result.{index}"
             tap.see(site, Role.GRAD_OUTPUT, name, tensor, index, phase=Phase.BACKWARD)
+            for layer, label, place in tap.layers_that_return(site, index):
+                tap.see(layer, Role.GRAD_OUTPUT, label, tensor, place, phase=Phase.BACKWARD)
         given = leaving if isinstance(leaving, (list, tuple)) else [leaving]
         for index, tensor in enumerate(given):
             if tensor is None or index >= len(inputs):

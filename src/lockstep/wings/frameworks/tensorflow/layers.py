@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lockstep.capture.patches import Patch
+from lockstep.capture.taps.patches import Patch
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.tensorflow.attributes import plain_settings
@@ -113,6 +113,7 @@ class Layers:
         for index, tensor in enumerate(outputs):
             name = "result" if len(outputs) == 1 else f"result.{index}"
             tap.see(site, Role.OUTPUT, name, tensor, index)
+            tap.left.setdefault(id(tensor), ([], tensor))[0].append((site, name, index))
 
     def _settings_of(self, layer: Any) -> dict[str, Any]:
         known = self._settings.get(id(layer))

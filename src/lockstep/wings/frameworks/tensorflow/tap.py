@@ -20,9 +20,9 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import op_callbacks, ops
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep.capture.code_frames import frames_here
-from lockstep.capture.patches import Patch
+from lockstep.capture.rows.code_frames import frames_here
 from lockstep.capture.sink_call import Shared
+from lockstep.capture.taps.patches import Patch
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
@@ -82,6 +82,9 @@ class Tap:
         self.named: dict[int, tuple[str, Any]] = {}
         self.constants: dict[int, tuple[Any, Any]] = {}
         self.inputs: dict[CodeSite, list[int]] = {}
+        self.outputs: dict[CodeSite, list[int]] = {}
+        self.left: dict[int, tuple[list[tuple[CodeSite, str, int]], Any]] = {}
+        """By the identity of a tensor the layers that return it, by which name and in which place."""
         self._shared: dict[int, tuple[Shared, Any]] = {}
         """Values of eager tensors, which never change, so that each is measured once."""
         self._names: dict[int, str] = {}
@@ -125,6 +128,8 @@ class Tap:
             self.named,
             self.constants,
             self.inputs,
+            self.outputs,
+            self.left,
             self._arrived,
             self._shared,
         ):
@@ -132,7 +137,7 @@ class Tap:
 
     def step_ended(self) -> None:
         """Let go of eager tensors; those of graphs stay, as a graph may still be built."""
-        for kept in (self.made, self.named, self.constants):
+        for kept in (self.made, self.named, self.constants, self.left):
             for key in [key for key, one in kept.items() if isinstance(one[1], ops.EagerTensor)]:
                 del kept[key]
         self._arrived.clear()
@@ -244,6 +249,11 @@ class Tap:
             if id(source) in kept:
                 kept[id(tensor)] = (kept[id(source)][0], tensor)  # type: ignore[assignment]
 
+    def layers_that_return(self, site: CodeSite, index: int) -> Sequence[tuple[CodeSite, str, int]]:
+        """Calls of layers that return a result of a call, each with its name and place there."""
+        results = self.outputs.get(site, ())
+        return self.left.get(results[index], ((), None))[0] if index < len(results) else ()
+
     # --- variables ------------------------------------------------------------------------------
 
     def note_variable(self, variable: Any, name: str) -> None:
@@ -326,6 +336,7 @@ class Tap:
             return
         site = self._site(op, inputs, attrs, outputs, graph)
         self._see_inputs(site, inputs)
+        self.outputs[site] = [id(tensor) for tensor in outputs]
         for index, tensor in enumerate(outputs):
             self.made[id(tensor)] = (site, tensor)
             name = "result" if len(outputs) == 1 else f"result.{index}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.capture.user_notes import warn
 from lockstep.core.errors import UsageError
 from lockstep.store.reader import RankRecording

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.capture.api import Recording
-from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.capture.user_notes import warn
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection

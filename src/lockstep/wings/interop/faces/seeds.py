@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from lockstep.capture.setup import seed_everything, seed_generators
+from lockstep.capture.settings.setup import seed_everything, seed_generators
 from lockstep.core.arguments import truth_of
 from lockstep.wings.interop.faces.told import told
 

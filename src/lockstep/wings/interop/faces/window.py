@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.capture.api import record
-from lockstep.capture.setup import rank_and_world_size
+from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.store.reader import RankRecording
 from lockstep.wings.interop.faces.told import told

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from lockstep.capture.exported_modules import module_of
-from lockstep.capture.leaves import argument_tensors, plain_arguments
+from lockstep.capture.calls.leaves import argument_tensors, plain_arguments
+from lockstep.capture.taps.exported_modules import module_of
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.wings.serve.servable import Array, Arrays

@@ -12,9 +12,8 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def batch_constant(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The model's input holds the same number everywhere.
 
-    Formula: minimum = maximum of the first tensor that each outermost module gets from outside, of two elements or
-    more, in `steps` watched steps in a row, while nothing else from outside differs except targets of a loss. So masks
-    and a first state of zeros may be constant.
+    Formula: `minimum = maximum` of the first tensor that each outermost module gets from outside, of two elements
+    or more, while nothing else from outside differs except targets of a loss.
 
     Usual cause: a reader that gives zeros for files that it cannot read, pixels that are scaled twice and rounded, a
     buffer that is never filled.

@@ -11,8 +11,8 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def batch_not_finite(step: ObservedStep) -> Iterator[Hit]:
     """A tensor that enters the step from outside holds NaN, and it gets into the loss, a gradient or an update.
 
-    Formula: as `not-finite`, where it was there before anything was computed. NaN for a missing value, left out by a
-    mask, does no harm; `not-finite` reports an inf, at the operator that makes NaN of it.
+    Formula: as `not-finite`, where it was there before anything was computed. NaN for a missing value that a mask
+    leaves out does no harm; `not-finite` reports an inf, at the operator that makes NaN of it.
 
     Usual cause: missing values in the data, a division by a spread of zero while it is normalised, a broken file.
 

@@ -20,17 +20,17 @@ def batch_repeated(
     """The same batch comes several times in a row, where batches differed before.
 
     Formula: all tensors of two elements or more that enter the step are to the last bit those of the watched step
-    before, in `steps` steps, after `others` changes of the batch and more than twice as long as any batch stayed
-    before. Training on all data at once, or several passes over a batch (PPO), does not count. It is a note if one
-    batch alone came in the first `from_start` watched steps although every loader has more samples: you may mean to
-    learn one batch by heart.
+    before, after `others` changes of the batch and more than twice as long as any batch stayed before. Not counted:
+    training on all data at once, several passes over a batch (PPO). It is a note if one batch alone came in the
+    first `from_start` watched steps although every loader has more samples: you may mean to learn one batch by
+    heart.
 
     Usual cause: a loader whose iterator is made anew and read once, a cache that is not moved on, a worker that hangs
     and hands out its last batch.
 
     Cure: make the iterator once in each epoch; look at your sampler and its seed.
 
-    Source: MindInsight's method for accuracy problems ("look at the input data"); the numbers are Lockstep's.
+    Source: MindInsight's method for accuracy problems ("look at the input data").
     """
     loaders = step.memory.facts.setdefault(_LOADERS, {})
     for one in step.manifest.loaders:  # each is told where it is met first

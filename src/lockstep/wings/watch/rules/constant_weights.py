@@ -12,16 +12,15 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def constant_weights(step: ObservedStep) -> Iterator[Hit]:
     """All elements of a weight start with the same number, so that all its units learn the same.
 
-    Formula: minimum = maximum != 0 before the first step, of a trained parameter with two axes of two or more that an
-    operator multiplies with in sums (linear, convolution, matmul). Scales that start at 1 and weights that start at
-    zero (LoRA's B) do not count.
+    Formula: `minimum = maximum != 0` before the first step, of a trained parameter with two axes of two or more
+    that an operator multiplies with in sums (linear, convolution, matmul).
 
     Usual cause: `constant_` or `ones_` on a weight, an initialisation that was replaced by a placeholder, a checkpoint
     that was not loaded.
 
     Cure: draw it at random (Glorot, He), load your checkpoint before you make the optimizer.
 
-    Source: MindInsight's debugger, watchpoint "initial weight" (too large, too small, all zero, constant).
+    Source: MindInsight's debugger, watchpoint "initial weight".
     """
     started = [one for call in step.calls_of(CallKind.INIT) for one in call.with_role(Role.PARAM)]
     summed = {

@@ -10,11 +10,11 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def dead_relu(step: ObservedStep, *, share: float = 0.999, steps: int = 3) -> Iterator[Hit]:
     """Next to all results of a ReLU are zero, so that no gradient comes through.
 
-    Formula: zeros / elements >= share in `steps` watched steps in a row.
+    Formula: `zeros / elements >= share`.
 
-    Usual cause: a learning rate that has thrown biases far below zero, inputs that are not normalised, a wrong sign.
+    Usual cause: a learning rate that has moved biases far below zero, inputs that are not normalised, a wrong sign.
 
-    Cure: use a smaller learning rate, LeakyReLU or GELU, and normalise your inputs.
+    Cure: a smaller learning rate, LeakyReLU or GELU, and normalise your inputs.
 
     Source: MindInsight's debugger, watchpoint "activation range" for ReLU.
     """

@@ -12,17 +12,16 @@ from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 def exploding_gradient(step: ObservedStep, *, limit: float = 1e4) -> Iterator[Hit]:
     """A weight's gradient is larger than the weight and its loss account for, by orders of magnitude.
 
-    Formula: |g| / (|w| max(1, sqrt|L|)) > limit in Euclidean norms, for parameters of two axes or more that are not
-    zero; L is the step's loss, both without a scaler's factor. The ratio depends neither on the size of the model nor,
-    for a mean of squares, on the unit of the targets.
+    Formula: `|g| / (|w| max(1, sqrt|L|)) > limit`, for parameters of two axes or more that are not zero; L is the
+    step's loss, both without a scaler's factor.
 
-    Usual cause: a recurrent net over long sequences, weights that start too large, a learning rate that has thrown
-    the weights off, a loss that is summed rather than averaged.
+    Usual cause: a recurrent net over long sequences, weights that start too large, too large a learning rate, a
+    loss that is summed rather than averaged.
 
-    Cure: clip your gradients by norm, use a smaller learning rate, a warm-up or a different initialisation.
+    Cure: clip your gradients by norm, a smaller learning rate, a warm-up or a different initialisation.
 
-    Source: MindInsight's debugger, watchpoint "gradient exploding"; the limit is Lockstep's: sound trainings of its
-    tests stay below 100.
+    Source: MindInsight's debugger, watchpoint "gradient exploding"; sound trainings of Lockstep's tests stay below
+    100.
     """
     unit = (
         math.sqrt(max(1.0, abs(step.loss)))

@@ -19,15 +19,15 @@ def flushed_to_zero(
 ) -> Iterator[Hit]:
     """A visible conversion to float16, bfloat16 or float8 turns most of a tensor into zero, forward or backward.
 
-    Formula: (zeros after - zeros before) / non-zeros before >= share, and the lost part counts: sqrt(lost) * half of
-    the smallest positive number >= weight * norm before. The tail of a softmax does not count. The backward of a
-    conversion to a wider dtype is one to a narrower. Conversions by autocast inside of operators are not seen.
+    Formula: `(zeros after - zeros before) / non-zeros before >= share`, and the lost part counts: `sqrt(lost) *
+    half of the smallest positive number >= weight * norm before`. Not counted: the tail of a softmax. Conversions
+    by autocast inside of operators are not seen.
 
     Usual cause: gradients in float16 without a loss scale, or with one that has fallen; float8 without a scale.
 
     Cure: a `GradScaler`, a larger scale, bfloat16, or that operator in float32.
 
-    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2; the limits are Lockstep's.
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
     """
     for call in step.operators:
         if canonical_name(call.site.op) not in _CONVERSIONS:

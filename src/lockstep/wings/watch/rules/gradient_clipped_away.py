@@ -14,15 +14,14 @@ def gradient_clipped_away(
 ) -> Iterator[Hit]:
     """The gradients that an optimizer takes are next to nothing of those that backward left.
 
-    Formula: the median over parameters of |g taken| / |g left| < limit in `steps` watched steps in a row, without a
-    scaler's factor, or one that the script takes out itself.
+    Formula: the median over parameters of `|g taken| / |g left| < limit`, without a scaler's factor.
 
     Usual cause: a clipping norm that is wrong by orders of magnitude, gradients that are divided twice, or explode.
 
     Cure: compare the norm that you clip to with the gradient norm that `lockstep watch` prints.
 
-    Source: Pascanu et al., On the difficulty of training recurrent neural networks (ICML 2013), section 3.2: the norm
-    to clip to is of the size of an average one, half to ten times; the limit is Lockstep's.
+    Source: Pascanu et al., On the difficulty of training recurrent neural networks (ICML 2013), section 3.2: the
+    norm to clip to is half to ten times an average one.
     """
     ratios = []
     for update in step.updates:

@@ -16,15 +16,15 @@ def gradient_norm_spike(
 ) -> Iterator[Hit]:
     """The norm of all gradients is far above that of the steps before.
 
-    Formula: n > factor * m, n > 2 * maximum and log(n / m) > ratio * s', where m is the median of the last `window`
-    watched steps and s' the spread of their logarithms (as for `loss-spike`); and n is above the largest of the first
-    ones. It is taken before clipping and without a scaler's factor.
+    Formula: `n > factor * m`, `n > 2 * maximum` and `log(n / m) > ratio * s'`, where m is the median of the last
+    `window` watched steps and s' the spread of their logarithms (as for `loss-spike`); and n is above the largest
+    of the first ones. It is taken before clipping and without a scaler's factor.
 
-    Usual cause: a bad batch (an outlier, wrong labels), a learning rate that is too large, a recurrent net.
+    Usual cause: a bad batch (an outlier, wrong labels), too large a learning rate, a recurrent net.
 
     Cure: look at that step's batch; clip your gradients by norm.
 
-    Source: the factor is Lockstep's: within sound trainings of its tests a norm stays below 6 times that median.
+    Source: Lockstep's: within sound trainings of its tests a norm stays below 6 times that median.
     """
     norm = step.gradient_norm
     if norm is None or step.is_skipped:

@@ -18,10 +18,10 @@ _AT_LEAST = 2
 def gradient_not_zeroed(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The gradient of a step is added to that of the step before, which an optimizer has taken already.
 
-    Formula: m(g) = m(g') + m(s) within a thousandth of |m(g')| (in few bits, four unit roundoffs), where m is the mean
-    over all elements, s the gradient that backward sent, g the one it left and g' the one that the optimizer took in
-    the step before; of two to eight parameters, in `steps` watched steps in a row. Means below a thousandth of |g| / n
-    are rounding, and left out.
+    Formula: `m(g) = m(g') + m(s)` within a thousandth of `|m(g')|` (in few bits, four unit roundoffs), where m is
+    the mean over all elements, s the gradient that backward sent, g the one it left and g' the one that the
+    optimizer took in the step before; of two to eight parameters. Means below a thousandth of `|g| / n` are
+    rounding.
 
     Usual cause: `zero_grad()` is missing, or is called on another optimizer than the one that steps.
 

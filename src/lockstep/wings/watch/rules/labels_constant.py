@@ -21,19 +21,18 @@ _SEEN = 3000
 def labels_constant(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """The targets of a loss are the same in every step, while the batch is not.
 
-    Formula: all labels of a step hold one number, the same in `steps` watched steps in a row, and the scores come out
-    of weights of the model; or they are, to the last bit, those of the watched step before, while the model gets a
-    different batch (its mean moves by more than 0.4 of the standard error of two independent batches). With two classes
-    it is a note until 3000 labels were seen. Not counted: 0, 1, 2 ... n - 1, and scores that are put together from
+    Formula: all labels of a step hold one number, the same in each, and the scores come out of weights of the
+    model; or they are, to the last bit, those of the watched step before, while the model gets a different batch
+    (its mean moves by more than 0.4 of the standard error of two independent batches). With two classes it is a
+    note until 3000 labels were seen. Not counted: `0, 1, 2 ... n - 1`, and scores that are put together from
     others, as in contrastive losses.
 
     Usual cause: a reader that gives one column for all, labels that are read once before the loop, a wrong index.
 
     Cure: look at a batch as your loader gives it; `lockstep report` shows it.
 
-    Source: MindInsight's method for accuracy problems ("look at the input data"); the number of steps is Lockstep's.
-    3000 labels: the rule of three, Hanley and Lippman-Hand, JAMA 249 (1983): a class is then rarer than one in a
-    thousand, with 95 % confidence.
+    Source: MindInsight's method for accuracy problems ("look at the input data"). 3000 labels: the rule of three,
+    Hanley and Lippman-Hand, JAMA 249 (1983).
     """
     labels = list(_labels(step))
     values = {_only_value(one) for _, one in labels}

@@ -10,8 +10,7 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def learning_rate_zero(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """The learning rate of every group is zero.
 
-    Formula: all learning rates 0 in `steps` watched steps in a row. The first step of a warm-up and the last of a
-    decay are single ones.
+    Formula: all learning rates are 0.
 
     Usual cause: a scheduler that is stepped before its optimizer or by the wrong count, a training that goes on after
     the end of its schedule, a division of whole numbers.

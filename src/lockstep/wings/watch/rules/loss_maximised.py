@@ -18,17 +18,16 @@ _NEWEST = 5
 def loss_maximised(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """The training makes its cross entropy larger, and it is worse than guessing by now.
 
-    Formula: in `steps` watched steps in a row the gradient that comes back to every cross entropy is negative, or
-    positive where the optimizer maximises; and the median of its last five means is above that of its first five and
-    above ln C, the cost of a guess among C classes. A term that is maximised beside others or in turns, as of an
-    adversary, does not count.
+    Formula: the gradient that comes back to every cross entropy is negative (positive where the optimizer
+    maximises), and the median of its last five means is above that of its first five and above `ln C`, the cost of
+    a guess among C classes. Not counted: a term that is maximised beside others or in turns, as of an adversary.
 
     Usual cause: a minus in front of the loss, or a log-likelihood's minus twice, `maximize=True`.
 
     Cure: `loss.backward()` of the cross entropy itself, with an optimizer that minimises.
 
-    Source: PyTorch's documentation of torch.optim (`maximize`) and of `CrossEntropyLoss`; ln C is the entropy of C
-    classes (Cover and Thomas, Elements of Information Theory, theorem 2.6.4).
+    Source: PyTorch's documentation of torch.optim (`maximize`) and `CrossEntropyLoss`; Cover and Thomas, Elements
+    of Information Theory, theorem 2.6.4.
     """
     losses = list(_losses(step))
     signs = {sign for _, sign, _ in losses}

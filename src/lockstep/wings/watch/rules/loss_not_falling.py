@@ -15,15 +15,15 @@ def loss_not_falling(step: ObservedStep, *, window: int = 500, share: float = 0.
     """After many steps the loss is not below that of the first ones.
 
     Formula: median of the newest losses >= median of the first ones, each over `share * window` watched steps, once
-    there are `window` of them. A training that goes on from a checkpoint, or that plays against another net, may stay
-    where it is: `--skip-rule loss-not-falling`.
+    there are `window` of them. If your training goes on from a checkpoint, or plays against another net:
+    `--skip-rule loss-not-falling`.
 
-    Usual cause: a learning rate that is far too small or too large, a layer that gets no gradient, labels that do not
-    belong to their samples, a loss that is computed from the wrong tensors.
+    Usual cause: a learning rate that is far too small or too large, a layer without a gradient, wrong labels, a
+    loss of the wrong tensors.
 
     Cure: `lockstep guide converges-slowly`; let your model learn a single batch by heart first.
 
-    Source: MindInsight's method for accuracy problems ("loss does not converge"); the window is Lockstep's.
+    Source: MindInsight's method for accuracy problems ("loss does not converge").
     """
     loss, few = step.loss, max(1, round(share * window))
     if loss is None or not math.isfinite(loss):

@@ -13,16 +13,16 @@ def loss_scale_falling(
 ) -> Iterator[Hit]:
     """A gradient scaler's factor falls again and again, or to 1.
 
-    Formula: it has fallen in `falls` of the last `window` watched steps, counted from the first step that was not
-    skipped; or it is at most `least` and was above. The first fall below every factor that has worked is a note. Each
-    hit names the first operator that made an inf or a NaN in the skipped step.
+    Formula: it has fallen in `falls` of the last `window` watched steps, from the first step that was not skipped;
+    or it is at most `least` and was above. The first fall below every factor that has worked is a note. Each hit
+    names the first operator that made an inf or a NaN.
 
-    Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, a learning rate
-    that has thrown the weights off.
+    Usual cause: activations or gradients that overflow float16 whatever the factor, NaN in the batch, too large a
+    learning rate.
 
     Cure: compute the named operator in float32, clip your gradients, or use bfloat16.
 
-    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2; the limits are Lockstep's.
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), section 3.2.
     """
     scale, memory, facts = step.loss_scale, step.memory, step.memory.facts
     if scale is None:

@@ -22,17 +22,16 @@ def loss_spike(
 ) -> Iterator[Hit]:
     """The loss is far above that of the steps before.
 
-    Formula: l - m > factor * s, l - m > share * |m|, log(l / m) > ratio * s', l > l0 / 2 and l - m > 2 * (l' - m),
-    where m is the median of the last `window` watched steps, s their spread and s' that of their logarithms (medians of
-    deviations, times 1.4826), l' their largest and l0 the largest of the first ten. s', l0 and l' allow for small
-    losses late in training, which jump from batch to batch.
+    Formula: `l - m > factor * s`, `l - m > share * |m|`, `log(l / m) > ratio * s'`, `l > l0 / 2` and `l - m > 2 *
+    (l' - m)`, where m is the median of the last `window` watched steps, s their spread and s' that of their
+    logarithms (medians of deviations, times 1.4826), l' their largest and l0 the largest of the first ten.
 
-    Usual cause: a bad batch (an outlier, wrong labels, padding), a learning rate that is too large, state that was
-    lost at a restart.
+    Usual cause: a bad batch (an outlier, wrong labels, padding), too large a learning rate, state that was lost at
+    a restart.
 
     Cure: look at that step's batch (`--save-on loss-spike`), clip your gradients, warm up longer.
 
-    Source: Rousseeuw and Croux, JASA 1993, for the spread; the factors are Lockstep's.
+    Source: Rousseeuw and Croux, JASA 1993, for the spread.
     """
     loss = step.loss
     if loss is None or not math.isfinite(loss):

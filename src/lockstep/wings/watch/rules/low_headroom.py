@@ -21,17 +21,15 @@ def low_headroom(
 ) -> Iterator[Hit]:
     """A result of forward in float16 comes within a factor of two of overflowing.
 
-    Formula: log2(largest finite number / max |y|) < binades, where no input and no number among the arguments is as
-    large. A mask does not count, nor the loss times a gradient scaler's factor. Float8 is compared with
-    `float8_binades`, if that is set.
+    Formula: `log2(largest finite number / max |y|) < binades`, where no input and no argument is as large. Not
+    counted: a mask, the loss times a scaler's factor. Float8 is compared with `float8_binades`.
 
-    Usual cause: attention scores that are not divided by the root of their width, residuals that add up, activations
-    that grow with a learning rate that is too large.
+    Usual cause: attention scores that are not divided by the root of their width, residuals that add up, too large
+    a learning rate.
 
     Cure: compute that operator in float32 or bfloat16, divide before the product, not after it.
 
-    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018), for the range that activations need; the limit is
-    Lockstep's.
+    Source: Micikevicius et al., Mixed Precision Training (ICLR 2018).
     """
     losses = {one.content.id for one in step.losses}
     for call in step.operators:

@@ -11,14 +11,14 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def not_finite(step: ObservedStep) -> Iterator[Hit]:
     """A NaN or an inf comes out of an operator that none went into, and gets into the loss, a gradient or an update.
 
-    Formula: an output holds NaN or inf, all inputs are finite; an inf written on purpose (a mask) does not count, nor
-    does a step that a gradient scaler skips. For a batch that brings it there is `batch-not-finite`.
+    Formula: an output holds NaN or inf and all inputs are finite. Not counted: an inf written on purpose (a mask),
+    and a step that a gradient scaler skips.
 
-    Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole, a
-    learning rate that is too large.
+    Usual cause: fp16 overflow, division by zero, log or sqrt of zero, a softmax over a row that is masked whole,
+    too large a learning rate.
 
-    Cure: compute that operator in float32, add an epsilon inside of the root, the logarithm or the quotient, or clip
-    your gradients. `lockstep overflow` says more of each.
+    Cure: compute that operator in float32, add an epsilon inside of the root, the logarithm or the quotient, or
+    clip your gradients. `lockstep overflow` says more.
 
     Source: MindInsight's debugger, watchpoint "tensor overflow".
     """

@@ -13,11 +13,10 @@ _LEARNED = ("parameter-frozen", "had a gradient")
 def parameter_frozen(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A parameter is frozen by `requires_grad_(False)`: from the start, or since a step of this training.
 
-    Formula: `requires_grad` is off in `steps` watched steps in a row. Both are notes, as it may be meant; each is told
-    once.
+    Formula: `requires_grad` is off. Both are notes, as it may be meant; each is told once.
 
-    Usual cause: fine-tuning, where it is meant; a loop over the wrong module's parameters, or `requires_grad_(False)`
-    on a model whose head is not set back.
+    Usual cause: fine-tuning, where it is meant; a loop over the wrong module's parameters, a model whose head is
+    not set back.
 
     Cure: check whether you meant these parameters; `lockstep check ref cand` lists the frozen ones of a run that
     works.

@@ -11,8 +11,7 @@ from lockstep.wings.watch.observed import Hit, ObservedStep, Update
 def parameter_updated_twice(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A parameter is updated twice in a step, both times from the same gradient.
 
-    Formula: two updates of one parameter in a step took a gradient that is not zero and the same to the last bit, in
-    `steps` watched steps in a row. Where backward comes between two updates the gradients differ.
+    Formula: two updates of one parameter in a step took a gradient that is not zero and the same to the last bit.
 
     Usual cause: a layer that is in two optimizers, a tied weight under two names, `optimizer.step()` written twice.
 

@@ -11,17 +11,16 @@ from lockstep.wings.watch.observed import Hit, ObservedStep
 def parameter_without_gradient(step: ObservedStep, *, steps: int = 10) -> Iterator[Hit]:
     """An optimizer holds a parameter that wants a gradient and gets none.
 
-    Formula: held by an optimizer that steps, `requires_grad` is set, and there is no gradient in `steps` watched steps
-    in a row. A parameter that you freeze by `requires_grad_(False)` does not count. It is a note for one of several
-    with names that differ in a number alone, if some got a gradient (a router may pass it by), and for parameters
-    without a known name.
+    Formula: an optimizer that steps holds it, `requires_grad` is set, and there is no gradient. It is a note for
+    one of several with names that differ in a number alone, if some got a gradient (a router may pass it by), and
+    for parameters without a known name.
 
     Usual cause: a `detach()`, `no_grad` or `.data` in the way, a layer that is made and not called, a module that was
     replaced after the optimizer was made.
 
     Cure: take the detour out, leave the layer out of the optimizer, or freeze it by `requires_grad_(False)`.
 
-    Source: MindInsight's method for accuracy problems ("weights wrongly frozen"); the number of steps is Lockstep's.
+    Source: MindInsight's method for accuracy problems ("weights wrongly frozen").
     """
     taken = {one.name for one in step.updates if one.gradient is not None}
     reached = taken | set(step.gradients)

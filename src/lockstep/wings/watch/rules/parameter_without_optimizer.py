@@ -14,10 +14,9 @@ _MOST = 0.5
 def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A parameter gets a gradient and belongs to no optimizer, so that it stays as it starts.
 
-    Formula: backward leaves a gradient that is not zero, and no optimizer holds or has updated the parameter, in
-    `steps` watched steps in a row. It is a note where it may be meant: a head that is trained alone (more than half of
-    all elements with a gradient are not held), or a network that a loss looks through (nothing of the outermost module
-    is held).
+    Formula: backward leaves a gradient that is not zero, and no optimizer holds or has updated the parameter. It is
+    a note where it may be meant: a head that is trained alone (more than half of all elements with a gradient are
+    not held), or a network that a loss looks through (nothing of the outermost module is held).
 
     Usual cause: a layer that was made or replaced after the optimizer, a list of modules that is no `ModuleList`, a
     group of parameters that was left out.
@@ -25,7 +24,7 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
     Cure: make the optimizer after your model is complete; freeze parameters that must not learn by
     `requires_grad_(False)`.
 
-    Source: PyTorch's documentation of torch.optim ("Constructing it"); the number of steps is Lockstep's.
+    Source: PyTorch's documentation of torch.optim ("Constructing it").
     """
     held: set[str] = step.memory.facts.setdefault(_HELD, set())
     held |= step.held_parameters | {one.name for one in step.updates}

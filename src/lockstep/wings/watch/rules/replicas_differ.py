@@ -25,12 +25,12 @@ class _State:
 def replicas_differ(step: ObservedStep) -> Iterator[Hit]:
     """A parameter that was the same on all ranks is not any more.
 
-    Formula: the digests of a parameter after its update differ between ranks of one step, where in an earlier watched
-    step the parameter, its gradient and their result were the same on all. So parts of a parameter (FSDP, tensor
+    Formula: the digests of a parameter after its update differ between ranks, where in an earlier watched step the
+    parameter, its gradient and their result were the same on all. So parts of a parameter (FSDP, tensor
     parallelism) never fire.
 
-    Usual cause: a gradient that is not reduced in some steps (`no_sync`, a parameter that is made late), an update or a
-    clipping that depends on the rank, a scaler that skips on one rank only, a broken device.
+    Usual cause: a gradient that is not reduced in some steps (`no_sync`, a parameter that is made late), an update
+    or a clipping that depends on the rank, a scaler that skips on one rank only, a broken device.
 
     Cure: look at the update of that parameter on both ranks; if your models may drift between averages (local SGD),
     `--skip-rule replicas-differ`.

@@ -18,15 +18,15 @@ from lockstep.wings.watch.observed import (
 def saturated_dtype(step: ObservedStep) -> Iterator[Hit]:
     """An operator gives the largest finite number of its dtype, which none of its inputs had.
 
-    Formula: max |y| = largest finite number of y's dtype, inputs and y are finite, and neither an input nor a number
-    among the arguments rounds to it. A mask of `finfo.min` does not count, nor a tensor scaled to fill float8.
+    Formula: `max |y|` is the largest finite number of y's dtype, inputs and y are finite, and neither an input nor
+    an argument rounds to it. Not counted: a mask of `finfo.min`, a tensor scaled to fill float8.
 
-    Usual cause: hardware that saturates where others overflow to inf, a conversion to float8 without a scale, a value
-    that is clamped where NaN or inf should have been looked for.
+    Usual cause: hardware that saturates where others overflow, a conversion to float8 without a scale, a value that
+    is clamped where NaN or inf should have been looked for.
 
     Cure: compute that operator in float32, scale before the conversion, turn the device's saturation mode off.
 
-    Source: IEEE 754-2019, section 7.4, and OCP OFP8 1.0, section 5.2, for the conversions that saturate.
+    Source: IEEE 754-2019, section 7.4, and OCP OFP8 1.0, section 5.2.
     """
     for call in step.operators:
         inputs, outputs = call.with_role(Role.INPUT), call.with_role(Role.OUTPUT)

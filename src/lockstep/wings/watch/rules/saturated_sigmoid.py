@@ -11,16 +11,16 @@ from lockstep.wings.watch.rules.saturation import activations, mean_and_mean_squ
 def saturated_sigmoid(step: ObservedStep, *, slope: float = 0.005, steps: int = 3) -> Iterator[Hit]:
     """Next to all results of a sigmoid are 0 or 1, so that next to no gradient comes through.
 
-    Formula: mean slope = mean(y) - |y|^2 / n < slope, of at most 0.25, in `steps` watched steps in a row, where a
-    gradient comes back. It is exact: the slope at x is y - y^2. A sigmoid that goes into a logarithm or a binary cross
-    entropy may be certain: there the slope is undone.
+    Formula: `mean slope = mean(y) - |y|^2 / n < slope`, of at most 0.25, where a gradient comes back. It is exact:
+    the slope at x is `y - y^2`. Not counted: a sigmoid that goes into a logarithm or a binary cross entropy, which
+    undo the slope.
 
-    Usual cause: inputs that are not normalised, weights that start too large, a learning rate that has thrown them off.
+    Usual cause: inputs that are not normalised, weights that start too large, too large a learning rate.
 
     Cure: normalise your inputs, start with smaller weights, a smaller learning rate; ReLU or GELU inside of a net.
 
-    Source: MindInsight's debugger, watchpoint "activation range" for sigmoid, |x| > 16.2: there the slope is 9e-8. A
-    mean slope of 0.005 is a fiftieth of the largest, as for `saturated-tanh`.
+    Source: MindInsight's debugger, watchpoint "activation range" for sigmoid, `|x| > 16.2`. A mean slope of 0.005
+    is a fiftieth of the largest, as for `saturated-tanh`.
     """
     for call, record in activations(step, "sigmoid"):
         both = mean_and_mean_square(record)

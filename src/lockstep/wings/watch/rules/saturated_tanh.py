@@ -11,16 +11,15 @@ from lockstep.wings.watch.rules.saturation import activations, mean_and_mean_squ
 def saturated_tanh(step: ObservedStep, *, slope: float = 0.02, steps: int = 3) -> Iterator[Hit]:
     """Next to all results of a tanh are -1 or 1, so that next to no gradient comes through.
 
-    Formula: mean slope = 1 - |y|^2 / n < slope, of at most 1, in `steps` watched steps in a row, where a gradient
-    comes back. It is exact: the slope at x is 1 - tanh(x)^2.
+    Formula: `mean slope = 1 - |y|^2 / n < slope`, of at most 1, where a gradient comes back. It is exact: the slope
+    at x is `1 - tanh(x)^2`.
 
-    Usual cause: inputs that are not normalised, weights that start too large, a learning rate that has thrown them off.
+    Usual cause: inputs that are not normalised, weights that start too large, too large a learning rate.
 
     Cure: normalise your inputs, start with smaller weights (Glorot), a smaller learning rate.
 
-    Source: MindInsight's debugger, watchpoint "activation range" for tanh, |x| > 8.8: there the slope is 9e-8, half the
-    spacing of float32 at 1. A mean slope of 0.02 is reached where 98 of 100 elements are that far out; a sound tanh is
-    above 0.2.
+    Source: MindInsight's debugger, watchpoint "activation range" for tanh, `|x| > 8.8`. A mean slope of 0.02 is
+    reached where 98 of 100 elements are that far out; a sound tanh is above 0.2.
     """
     for call, record in activations(step, "tanh"):
         both = mean_and_mean_square(record)

@@ -19,16 +19,14 @@ _SQUASHED_BY = {
 def squashed_twice(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A loss takes scores, or their logarithms, and is given probabilities.
 
-    Formula: the input of a cross entropy or a negative log-likelihood is the result of a softmax (in any shape or
-    dtype), or that of a binary cross entropy with logits the result of a sigmoid, in `steps` watched steps in a row,
-    where a gradient comes back.
+    Formula: the input of a cross entropy or a negative log-likelihood is the result of a softmax, or that of a
+    binary cross entropy with logits the result of a sigmoid, where a gradient comes back.
 
     Usual cause: a softmax or sigmoid at the end of a network whose loss has one inside.
 
     Cure: leave it out where the loss is taken; for `NLLLoss` take `log_softmax`.
 
-    Source: PyTorch's documentation of `CrossEntropyLoss` ("unnormalized logits"), `NLLLoss` ("log-probabilities") and
-    `BCEWithLogitsLoss` ("combines a Sigmoid layer and the BCELoss").
+    Source: PyTorch's documentation of `CrossEntropyLoss`, `NLLLoss` and `BCEWithLogitsLoss`.
     """
     made = {
         record.content.id: call

@@ -18,7 +18,8 @@ def tensor_too_large(
 ) -> Iterator[Hit]:
     """A result of forward has a maximum, minimum, mean or root mean square above a limit that you set.
 
-    Formula: number > limit, for each that is given a limit, as by `--set tensor-too-large.rms=1e3`; silent without.
+    Formula: `number > limit`, for each that is given a limit, as by `--set tensor-too-large.rms=1e3`; silent
+    without.
 
     Usual cause: activations that grow from layer to layer, missing normalisation, an outlier in the batch.
 

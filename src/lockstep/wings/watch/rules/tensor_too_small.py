@@ -18,7 +18,8 @@ def tensor_too_small(
 ) -> Iterator[Hit]:
     """A result of forward has a maximum, minimum, mean or root mean square below a limit that you set.
 
-    Formula: number < limit, for each that is given a limit, as by `--set tensor-too-small.rms=1e-6`; silent without.
+    Formula: `number < limit`, for each that is given a limit, as by `--set tensor-too-small.rms=1e-6`; silent
+    without.
 
     Usual cause: weights that start too small, activations that shrink from layer to layer.
 

@@ -11,14 +11,13 @@ from lockstep.wings.watch.rules.update_ratio import has_fallen, ratio_of
 def update_too_large(step: ObservedStep, *, limit: float = 0.1, steps: int = 10) -> Iterator[Hit]:
     """A weight is changed by a tenth of itself, step after step, and the loss has not fallen.
 
-    Formula: |w' - w| / (|w| + 1e-9 sqrt(n)) > limit in Euclidean norms, in `steps` watched steps in a row, for
-    parameters of two axes or more, while the median loss of the last five watched steps is not below the first loss and
-    the median of the first five.
+    Formula: `|w' - w| / (|w| + 1e-9 sqrt(n)) > limit`, for parameters of two axes or more, while the median loss of
+    the last five watched steps is not below the first loss and the median of the first five.
 
-    Usual cause: a learning rate that is too large for this weight, a warm-up that is missing, a scaler's factor that
-    was not taken out of the gradients.
+    Usual cause: too large a learning rate for this weight, a warm-up that is missing, a scaler's factor that was
+    not taken out of the gradients.
 
-    Cure: use a smaller learning rate, for this group at least; a warm-up; look at how the weight starts.
+    Cure: a smaller learning rate, for this group at least; a warm-up; look at how the weight starts.
 
     Source: MindInsight's debugger, watchpoint "weight change too large" (0.1).
     """

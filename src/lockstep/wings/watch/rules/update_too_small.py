@@ -14,9 +14,9 @@ _LARGEST = ("update-too-small", "largest ratio")
 def update_too_small(step: ObservedStep, *, limit: float = 1e-4, steps: int = 20) -> Iterator[Hit]:
     """From the start, weights change by next to nothing, at the full learning rate, and the loss does not fall.
 
-    Formula: median over weights (two axes or more, with a gradient) of |w' - w| / (|w| + 1e-9 sqrt(n)) < limit in
-    Euclidean norms, in `steps` watched steps in a row, at the largest learning rate so far. A training whose updates
-    were once larger, or whose loss falls (as for `update-too-large`), does not count.
+    Formula: median over weights (two axes or more, with a gradient) of `|w' - w| / (|w| + 1e-9 sqrt(n)) < limit`,
+    at the largest learning rate so far. Not counted: a training whose updates were once larger, or whose loss falls
+    (as for `update-too-large`).
 
     Usual cause: a learning rate that is too small by orders of magnitude, gradients that are clipped to nothing or
     divided twice, weights that start too large.

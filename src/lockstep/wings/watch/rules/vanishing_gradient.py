@@ -10,9 +10,8 @@ from lockstep.wings.watch.observed import Hit, ObservedStep, rms_of
 def vanishing_gradient(step: ObservedStep, *, limit: float = 1e-9, steps: int = 3) -> Iterator[Hit]:
     """A weight's gradient is next to nothing, and not zero.
 
-    Formula: 0 < rms(g) < limit in `steps` watched steps in a row, for parameters of two axes or more, without a
-    scaler's factor, while the loss is above a thousandth of its first value. The root mean square is never below the
-    mean magnitude, which the source has.
+    Formula: `0 < rms(g) < limit`, for parameters of two axes or more, without a scaler's factor, while the loss is
+    above a thousandth of its first value.
 
     Usual cause: saturated activations, a deep net without normalisation or residual paths, weights that start too
     small, a loss that is divided too often.

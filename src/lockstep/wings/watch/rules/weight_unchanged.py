@@ -21,11 +21,11 @@ def weight_unchanged(
 ) -> Iterator[Hit]:
     """A parameter is held by an optimizer, gets a gradient, and stays the same.
 
-    Formula: w' = w to the last bit in `steps` watched steps in a row, or |w' - w| <= absolute * sqrt(n) + relative *
-    |w| in Euclidean norms in `steps_if_any`, with a gradient that is not zero. Not counted: steps that a scaler skips,
-    learning rates of zero, gradients below a thousandth of their earlier size or below 1e-5 of the step's largest (root
-    mean squares). Small changes count for two axes or more and at the full learning rate only. Scales and biases in
-    half precision do not count: a scale of 1 stands still in bfloat16 under most learning rates.
+    Formula: `w' = w` to the last bit, or `|w' - w| <= absolute * sqrt(n) + relative * |w|` in `steps_if_any`
+    watched steps in a row, with a gradient that is not zero. Not counted: steps that a scaler skips, learning rates
+    of zero, gradients below a thousandth of their earlier size or below 1e-5 of the step's largest (root mean
+    squares), scales and biases in half precision. Small changes count for two axes or more and at the full learning
+    rate only.
 
     Usual cause: a learning rate that the dtype swallows (bf16 weights), one that is zero for this group, an optimizer
     that holds a copy of the parameter.

@@ -21,8 +21,8 @@ def weights_replaced(step: ObservedStep, *, steps: int = 5, returns: int = 3) ->
     `steps` watched steps in which none did; or all weights are, to the last bit, those of an earlier step, and have
     come back to it `returns` times. It is a note: you may mean to restore a checkpoint.
 
-    Usual cause: averaged weights (EMA, SWA) that were swapped in for an evaluation and not swapped back, a checkpoint
-    that was loaded, again and again where what the training learned was never saved, weights that a hook clips.
+    Usual cause: averaged weights (EMA, SWA) that were not swapped back after an evaluation, a checkpoint that was
+    loaded again and again, weights that a hook clips.
 
     Cure: look at the code that you run between the two steps.
 

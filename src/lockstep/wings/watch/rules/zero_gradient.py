@@ -16,10 +16,9 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 def zero_gradient(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """Every element of a parameter's gradient is zero.
 
-    Formula: all elements 0 in `steps` watched steps in a row, while the loss is above a thousandth of its first value.
-    Not counted: a bias at whose result gradients cancel (the last one of a critic), a parameter without elements, and
-    one of several branches with names that differ in a number alone, of which others get a gradient (experts that a
-    router passes by).
+    Formula: all elements are 0, while the loss is above a thousandth of its first value. Not counted: a bias at
+    whose result gradients cancel (the last one of a critic), and one of several branches with names that differ in
+    a number alone, of which others get a gradient (experts).
 
     Usual cause: dead ReLUs after it, a product with zero, an argmax or a rounding in the way, fp16 gradients that are
     flushed to zero.

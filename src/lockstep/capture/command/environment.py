@@ -1,0 +1,181 @@
+"""How `lockstep record` and the processes of its command speak to each other. No torch here.
+
+Downwards by environment variables; upwards by one hidden file in the recording, in which every
+process notes how far it came, so that an empty recording can be explained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import itemgetter
+from pathlib import Path
+
+from lockstep.core.manifest import Options, manifest_from_json
+from lockstep.core.unmatched import UnmatchedNote
+from lockstep.store.permissions import open_private
+
+VARIABLE = "LOCKSTEP_RECORD"
+SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
+TRACE_VARIABLE = "LOCKSTEP_TRACE"
+SEED_VARIABLE = "LOCKSTEP_SEED"
+FRAMEWORKS_VARIABLE = "LOCKSTEP_FRAMEWORKS"
+STARTUP = Path(__file__).parents[1] / "startup"
+_TRACE = ".trace"
+
+
+class Reached(IntEnum):
+    """How far a process came towards a recorded step."""
+
+    NOTHING = 0
+    HOOK = 1
+    NOT_INSTALLED = 2
+    UNLOADABLE = 3
+    TORCH = 4
+    FRAMEWORK = 5
+    OPTIMIZER = 6
+    STEPS = 7
+    OTHER_RANK = 8
+
+
+def environment_for(
+    directory: Path, options: Options, arming: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Environment of a command to be recorded into `directory`.
+
+    `arming` names, by the root modules of other frameworks than PyTorch, the modules that arm a process which imports
+    them.
+    """
+    environment = dict(os.environ)
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
+    environment[VARIABLE] = json.dumps(
+        {"directory": str(directory), "options": dataclasses.asdict(options)}
+    )
+    environment[SOURCE_VARIABLE] = str(Path(__file__).parents[3])
+    environment[TRACE_VARIABLE] = str(trace_of(directory))
+    environment[FRAMEWORKS_VARIABLE] = ",".join(
+        f"{root}={module}" for root, module in (arming or {}).items()
+    )
+    environment.pop(SEED_VARIABLE, None)
+    if options.seed is not None:
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        environment["PYTHONHASHSEED"] = environment[SEED_VARIABLE] = str(options.seed)
+    return environment
+
+
+def trace_of(directory: Path) -> Path:
+    """The file in which the processes of a command note how far they came."""
+    return directory / _TRACE
+
+
+def request_from(text: str) -> tuple[Path, Options]:
+    """Read back what `environment_for` wrote."""
+    value = json.loads(text)
+    return Path(value["directory"]), manifest_from_json(Options, value["options"], VARIABLE)
+
+
+ARMED = "ARMED"
+"""Stands before the number of a process that imports torch behind the start-up hook."""
+
+UNMATCHED = "UNMATCHED"
+"""Stands before an `UnmatchedNote` of the first recorded step of a process."""
+
+TRAINS = "TRAINS"
+"""Stands before the directory of a process that has made an optimizer or run backward."""
+
+UNRECORDED_CHILD = "UNRECORDED_CHILD"
+"""Stands for a process that trained on behind a fork from one that was recorded."""
+
+LEFT_OUT = "LEFT_OUT"
+"""Stands before how many chosen steps a process did not record, as the one before was still there."""
+
+STOPPED = "STOPPED"
+"""Stands for a process that waits before its first backward to be ended with the others."""
+
+UNWRITTEN = "UNWRITTEN"
+"""Stands before why what a process was to record could not be written."""
+
+TRAINED = "TRAINED"
+"""Stands before how many steps a process trained, of which each was recorded apart."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The notes of a command's processes.
+
+    `reached` is how far the one came that came furthest, with its `detail`; `training` are directories of processes
+    that train, `unrecorded_children` counts those that trained and could not be recorded, `left_out` chosen steps
+    that were not recorded, as the one before was still there, `trained` all steps of the process that had most, and
+    `unwritten` why something could not be written, or "".
+    """
+
+    reached: Reached = Reached.NOTHING
+    detail: str = ""
+    training: frozenset[str] = frozenset()
+    unrecorded_children: int = 0
+    left_out: int = 0
+    trained: int = 0
+    unwritten: str = ""
+
+
+def leave_trace(directory: Path, reached: Reached, detail: str = "") -> None:
+    """Note how far this process came; nothing is noted where that cannot be written."""
+    leave_note(directory, reached.name, detail)
+
+
+def leave_note(directory: Path, name: str, detail: str = "") -> None:
+    """Note something of this process, as `leave_trace` does."""
+    with suppress(OSError), open_private(trace_of(directory), "a") as file:
+        file.write(f"{name} {detail}\n")
+
+
+def unmatched_notes(directory: Path) -> list[UnmatchedNote]:
+    """Return the processes' notes about patterns that matched nothing."""
+    return [
+        UnmatchedNote.from_text(detail)
+        for name, detail in _notes_of(directory)
+        if name == UNMATCHED
+    ]
+
+
+def count_of(directory: Path, name: str) -> int:
+    """How many notes of one name there are so far."""
+    return sum(noted == name for noted, _ in _notes_of(directory))
+
+
+def armed_processes(directory: Path) -> set[int]:
+    """Return the processes that have imported torch after the start-up hook, by their own numbers."""
+    return set(_numbers_behind(_notes_of(directory), ARMED))
+
+
+def take_traces(directory: Path) -> Traces:
+    """Return the notes of the processes, and remove them."""
+    notes = _notes_of(directory)
+    trace_of(directory).unlink(missing_ok=True)
+    reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
+    return Traces(
+        *max(reversed(reached), key=itemgetter(0), default=(Reached.NOTHING, "")),
+        frozenset(detail for name, detail in notes if name == TRAINS),
+        sum(name == UNRECORDED_CHILD for name, _ in notes),
+        sum(_numbers_behind(notes, LEFT_OUT)),
+        max(_numbers_behind(notes, TRAINED), default=0),
+        next((detail for name, detail in notes if name == UNWRITTEN), ""),
+    )
+
+
+def _notes_of(directory: Path) -> list[tuple[str, str]]:
+    lines: list[str] = []
+    with suppress(OSError):
+        # What is being written ends without a line break.
+        lines = trace_of(directory).read_text().split("\n")[:-1]
+    return [(name, detail) for name, _, detail in (line.partition(" ") for line in lines)]
+
+
+def _numbers_behind(notes: list[tuple[str, str]], wanted: str) -> list[int]:
+    return [int(detail) for name, detail in notes if name == wanted and detail.isdigit()]

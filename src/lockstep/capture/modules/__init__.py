@@ -1,0 +1,1 @@
+"""The modules of a process and their names."""

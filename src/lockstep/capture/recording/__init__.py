@@ -1,0 +1,1 @@
+"""The directory of a rank and what goes into it."""

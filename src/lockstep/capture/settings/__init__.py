@@ -1,0 +1,1 @@
+"""How a training is set up: its arguments, loaders, wrappers and random numbers."""

@@ -1,0 +1,603 @@
+"""Distinct tensor contents: known by identity first, by digest second, measured once.
+
+Identity is (storage, address, extents, strides, dtype, version). A storage's address is reused after
+it is freed, so every storage met in a step is pinned by a weak reference, which keeps the address
+from being given out again; and a change through an alias that does not share the version counter
+(`x.data.mul_()`) is counted per storage. Identity is worth as much as versions are (`memory`): what
+came from outside of the step, and what others than torch may write to, is digested at each meeting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from xxhash import xxh3_128_hexdigest
+
+from lockstep.capture.tensors.memory import (
+    FoundMemory,
+    Pins,
+    Sight,
+    extent,
+    is_expanded,
+    is_lent,
+    is_plain,
+    is_there,
+    plain_keys,
+    sight_of,
+)
+from lockstep.capture.tensors.shards import local_part, placement_of
+from lockstep.core.content_notes import NoteKind
+from lockstep.core.formulas import Formula, Stored, View
+from lockstep.core.records import Statistics
+from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.devices.methods import (
+    as_strided,
+    contiguous,
+    cpu,
+    data_ptr,
+    detach,
+    element_size,
+    is_conj,
+    is_contiguous,
+    is_inference,
+    is_neg,
+    numel,
+    resolve_conj,
+    resolve_neg,
+    storage_offset,
+    stride,
+    untyped_storage,
+    view,
+)
+from lockstep.devices.tensor_numbers import (
+    digest_of,
+    dtype_name,
+    finite_norm,
+    measured,
+    numbers_of,
+    raw_bytes,
+)
+from lockstep.kernels.jit import available
+from lockstep.store.content_rows import content_row
+from lockstep.store.encoding import Row
+from lockstep.store.small_tensors import SmallContent, can_wait
+from lockstep.store.tensors import RawTensor, can_store
+
+UNRECORDED = -1
+"""Content number of a tensor that is known to come from inside the step but was not measured."""
+
+_SAMPLE = 1024
+_LARGEST_EXPANDED_BYTES = 1 << 26
+"""Up to which size a tensor whose elements share their memory is written out to take its numbers."""
+
+_LARGE_BYTES = 1 << 18
+"""From which size on a look at some elements costs nothing beside the rest."""
+
+
+_Identity = tuple[Any, ...]
+"""Storage, address, dtype (and placement), version, epoch of changes without one, extents, strides, laziness."""
+
+
+_UNMET = (UNRECORDED, None)
+
+_dispatch_keys = torch._C._dispatch_keys  # asked for every tensor
+
+
+class ContentSink(Protocol):
+    """Where contents go; `RankWriter` is the real one."""
+
+    def add_content(self, row: Row) -> None: ...
+
+    def add_small_content(self, content: SmallContent) -> int: ...
+
+    def add_tensor(self, tensor: RawTensor) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Numbers about one run of contiguous bytes, whatever shape is laid over it."""
+
+    digest: str | None
+    statistics: Statistics | None
+    sketch: bytes | None
+    place: Stored | None
+
+
+_NOT_MEASURED = _Measured(None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What small tensors of one dtype and shape have in common, and the contents of them that are known, by digest."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    element_bytes: int
+    memory: type[ctypes.Array[ctypes.c_char]]
+    waits: bool
+    known: dict[str, int]
+
+
+class Contents:
+    """Gives every distinct tensor content of one rank a number, and measures it the first time.
+
+    Parameters
+    ----------
+    sink
+        Takes the rows and tensors.
+    save
+        "stats", "sketch" or "tensors".
+    trust_versions
+        Whether all operators are seen, so that a tensor known by identity has not changed. If not,
+        bytes may have been written behind autograd's back: every tensor is digested anew.
+    sketch_parameters
+        With "stats": whether parameters have sketches all the same.
+    trust_results
+        Whether a version and a glance are enough for what is neither a parameter nor `exact`: for rules, which ask
+        for a result's numbers and not whether two runs agree in it.
+    finite_alone
+        Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
+
+    Attributes
+    ----------
+    keeps_tensors
+        Whether tensors are saved whole.
+    """
+
+    def __init__(
+        self,
+        sink: ContentSink,
+        save: str,
+        *,
+        trust_versions: bool = True,
+        sketch_parameters: bool = False,
+        trust_results: bool = False,
+        finite_alone: bool = False,
+    ) -> None:
+        self._sink = sink
+        self._save = save
+        self.keeps_tensors = save == "tensors"
+        self._sketched: type | tuple[()] = torch.nn.Parameter if sketch_parameters else ()
+        self._trust_versions, self._trust_results = trust_versions, trust_results
+        self._finite_alone = finite_alone
+        self._small_wait = available()
+        self._next = 0
+        self._lock = threading.RLock()
+        self._by_identity: dict[_Identity, tuple[int, Sight | None]] = {}
+        self._flat_by_identity: dict[Hashable, _Measured] = {}
+        self._plain_keys = plain_keys()
+        self._pins = Pins()
+        self._epochs: dict[int, int] = {}
+        self._arrived: set[int] = set()
+        self._found: dict[int, FoundMemory] = {}
+        self._looks = itertools.count(-1, -1)
+        self._by_digest: dict[tuple[str, tuple[int, ...], str], dict[str, int]] = {}
+        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind | None] = {}
+        self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
+        self._samples: set[tuple[int, torch.dtype, str]] = set()
+        self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
+        self._places: dict[int, Stored] = {}
+
+    def stored(self, number: int) -> Stored | None:
+        """Where a content is saved whole, None where it is not."""
+        return self._places.get(number)
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor, or one on its storage that came from inside, was met in this step."""
+        storage, (here, note) = _storage_of(tensor), _here(tensor)
+        if storage is None:
+            return True
+        address = storage._cdata
+        if address not in self._pins:
+            return False
+        if address not in self._arrived:
+            return True
+        before = self._by_identity.get(self._identity(here, storage, note))
+        return before is not None and self.of(tensor) == before[0]
+
+    def arrived(self, tensor: torch.Tensor) -> int:
+        """Number of the content of a tensor that comes from outside of the step."""
+        storage = _storage_of(tensor)
+        if storage is not None:
+            self._arrived.add(storage._cdata)
+        return self.of(tensor)
+
+    def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
+        """Number of the tensor's content as it is now; `formula` is what may give its elements."""
+        with self._lock:
+            if _dispatch_keys(tensor).raw_repr() != self._plain_keys:
+                return self._of_any(tensor, formula)
+            storage = untyped_storage(tensor)
+            try:
+                kind = self._kinds[tensor.dtype, tensor.shape]
+            except KeyError:
+                kind = self._kind_of(tensor)
+            address = storage._cdata
+            if address not in self._pins:
+                self._pins.add(address, storage)
+            if kind is not None and address not in self._found:
+                small = self._of_small(tensor, storage, kind)
+                if small is not None:
+                    return small
+            key = self._identity(tensor, storage, plain=True)
+            number, sight = self._by_identity.get(key, _UNMET)
+            if sight is not None:
+                if sight.holds(storage) and key[0] not in self._arrived:
+                    return number
+                key = self._changed_identity(key)
+            return self._met(tensor, storage, key, formula)
+
+    def _of_any(self, tensor: torch.Tensor, formula: Formula | None) -> int:
+        """As `of`, for what is not a dense tensor on the host; of what ranks share, this rank's part."""
+        tensor, note = _here(tensor)
+        why_not = unreadable(tensor)
+        if why_not:
+            return self._add(tensor, None, why_not)
+        storage = untyped_storage(tensor)
+        key = self._identity(tensor, storage, note)
+        number, sight = self._by_identity.get(key, _UNMET)
+        if number != UNRECORDED and self._trusts(tensor, storage) and is_there(tensor, storage):
+            if sight is None or sight.holds(storage):
+                return number
+            key = self._changed_identity(key)
+        return self._met(tensor, storage, key, formula, note)
+
+    def _trusts(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+        """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
+        is_result = self._trust_results and not (tensor.requires_grad and tensor.is_leaf)
+        if not (self._trust_versions or is_result):
+            return False
+        return storage._cdata not in self._arrived and not is_lent(storage)
+
+    def _met(
+        self,
+        tensor: torch.Tensor,
+        storage: torch.UntypedStorage,
+        key: _Identity,
+        formula: Formula | None,
+        note: str = "",
+    ) -> int:
+        """Number of the content of a tensor that is met for the first time, or that may have changed."""
+        if not is_there(tensor, storage):
+            return self._add(tensor, None, "its memory was freed")
+        if self._is_as_found(storage):
+            number = self._by_identity.get(key, _UNMET)[0]
+            if number != UNRECORDED:
+                return number
+            number = self._add(tensor, None, NoteKind.UNWRITTEN.value)
+            self._by_identity[key] = number, None
+            return number
+        trusted = self._trusts(tensor, storage)
+        sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
+        # All contiguous views of the same elements share what is measured.
+        shared = trusted and is_contiguous(tensor) and not key[-1]
+        seen = None if sight is None else sight.seen
+        flat_key = (*key[:5], numel(tensor), seen) if shared else None
+        number = self._content(tensor, key, flat_key, formula, note)
+        self._by_identity[key] = number, sight
+        return number
+
+    def _changed_identity(self, key: _Identity) -> _Identity:
+        """The identity of a tensor that was written to without a version, as its whole storage may have been."""
+        epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
+        return (*key[:4], epoch, *key[5:])
+
+    def _of_small(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, kind: _Kind
+    ) -> int | None:
+        """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
+
+        The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
+        general way has to be gone.
+        """
+        if is_contiguous(tensor):
+            read = tensor
+            end_bytes = kind.size_bytes + int(storage_offset(tensor)) * kind.element_bytes
+            if end_bytes > storage.nbytes() and kind.size_bytes:
+                return None
+        elif is_there(tensor, storage, contiguous=False):
+            read = contiguous(tensor)  # lives until its bytes are read
+        else:
+            return None
+        data = bytes(kind.memory.from_address(data_ptr(read)))
+        digest = xxh3_128_hexdigest(data)
+        number = kind.known.get(digest)
+        if number is None:
+            if not kind.waits:
+                return None
+            number = self._add_small(tensor, kind, digest, data)
+        if self._arrived and storage._cdata in self._arrived:
+            self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
+        return number
+
+    def _add_small(self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes) -> int:
+        number = kind.known[digest] = self._next
+        self._next += 1
+        is_kept = self.keeps_tensors
+        dtype, shape = kind.dtype, kind.shape
+        content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
+        shard = self._sink.add_small_content(content)
+        if is_kept:
+            self._places[number] = Stored(shard, number)
+        return number
+
+    def _kind_of(self, tensor: torch.Tensor) -> _Kind | None:
+        """What small tensors of a dtype and shape have in common; None where these are not small."""
+        kind = None
+        if self._small_wait and numel(tensor) <= SKETCH_SIZE:
+            dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
+            size = tensor.nbytes
+            kind = _Kind(
+                dtype,
+                shape,
+                size,
+                element_size(tensor),
+                ctypes.c_char * size,
+                can_wait(dtype),
+                self._known_as(dtype, shape),
+            )
+        self._kinds[tensor.dtype, tensor.shape] = kind
+        return kind
+
+    def _known_as(self, dtype: str, shape: tuple[int, ...], device: str = "cpu") -> dict[str, int]:
+        """Numbers of the contents of some dtype and shape, by digest."""
+        return self._by_digest.setdefault((dtype, shape, device), {})
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Remember that the tensor comes from inside the step, without measuring it."""
+        with self._lock:
+            here, note = _here(tensor)
+            if not unreadable(here):
+                key = self._identity(here, untyped_storage(here), note)
+                self._by_identity.setdefault(key, _UNMET)
+
+    def exactly(self, tensor: torch.Tensor) -> int:
+        """As `of`, and read anew: no version and no glance is trusted."""
+        if self._trust_results:
+            self.changed(tensor)
+        return self.of(tensor)
+
+    def changed(self, tensor: torch.Tensor) -> None:
+        """Tell that the tensor's bytes were written to."""
+        storage = _storage_of(tensor)
+        if storage is not None:
+            address = storage._cdata
+            with self._lock:
+                self._epochs[address] = self._epochs.get(address, 0) + 1
+                if address in self._found:
+                    self._found[address].look_at(storage)
+
+    def found(self, tensor: torch.Tensor) -> None:
+        """Tell that the tensor is memory as it was found (`torch.empty`), without a meaning."""
+        storage, (here, _) = _storage_of(tensor), _here(tensor)
+        if storage is not None and numel(here):
+            with self._lock:
+                self._identity(here, storage)
+                self._found[storage._cdata] = FoundMemory(storage, element_size(here))
+
+    def was_found(self, tensor: torch.Tensor) -> bool:
+        """Whether not all of the tensor's memory was written to since `found`."""
+        storage = _storage_of(tensor) if self._found else None
+        return storage is not None and storage._cdata in self._found
+
+    def written(self, tensor: torch.Tensor, part: Any = ...) -> None:
+        """Tell that such memory was written to; once all of it was, its numbers count.
+
+        `part` is an index into the tensor where not all of it was written.
+        """
+        storage = _storage_of(tensor)
+        found = None if storage is None else self._found.get(storage._cdata)
+        if storage is not None and found is not None:
+            with self._lock:
+                found.written(_here(tensor)[0], storage, part)
+                if found.is_full:
+                    del self._found[storage._cdata]
+
+    def _is_as_found(self, storage: torch.UntypedStorage) -> bool:
+        """Whether memory of a tensor holds what was there before, as far as recorded writes and a glance tell."""
+        found = self._found.get(storage._cdata)
+        if found is None:
+            return False
+        if found.was_filled(storage):
+            del self._found[storage._cdata]
+            return False
+        return True
+
+    def forget_identities(self) -> None:
+        """Drop everything known by identity, at the end of a step; digests stay known."""
+        with self._lock:
+            self._by_identity.clear()
+            self._flat_by_identity.clear()
+            self._spans.clear()
+            self._epochs.clear()
+            self._arrived.clear()
+            self._found.clear()
+            self._pins.clear()
+
+    def _identity(
+        self,
+        tensor: torch.Tensor,
+        storage: torch.UntypedStorage,
+        note: str = "",
+        *,
+        plain: bool = False,
+    ) -> _Identity:
+        address = storage._cdata
+        if address not in self._pins:
+            self._pins.add(address, storage)
+        if plain:
+            version, lazy = tensor._version, False
+        else:
+            version = next(self._looks) if is_inference(tensor) else tensor._version
+            lazy = is_conj(tensor) or is_neg(tensor)
+        epoch = self._epochs.get(address, 0)
+        start, shape, strides = data_ptr(tensor), tensor.shape, stride(tensor)
+        dtype = (tensor.dtype, note) if note else tensor.dtype
+        return address, start, dtype, version, epoch, shape, strides, lazy
+
+    def _content(
+        self,
+        tensor: torch.Tensor,
+        key: _Identity,
+        flat_key: Hashable | None,
+        formula: Formula | None,
+        note: str,
+    ) -> int:
+        with_sketch, tensor = self._sketches(tensor), detach(tensor)
+        if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
+            return self._expanded(tensor)
+        measured = self._flat_by_identity.get(flat_key) if flat_key else None
+        if measured is None:
+            flat = view(contiguous(resolve_neg(resolve_conj(tensor))), -1)
+            if stride(flat, 0) != 1:  # one element, of any stride: its bytes could not be viewed
+                flat = as_strided(flat, (numel(flat),), (1,))
+            try:
+                formula = formula or self._view(tensor, key)
+                measured = self._measure(flat, formula, with_sketch=with_sketch)
+            except (RuntimeError, TypeError) as error:
+                reason = str(error).partition("\n")[0]
+                return self._add(tensor, None, f"its numbers cannot be taken: {reason}")
+            if flat_key:
+                self._flat_by_identity[flat_key] = measured
+                if measured.place is not None:
+                    span = (int(storage_offset(tensor)), numel(tensor), measured.place)
+                    self._spans.setdefault((key[0], *key[2:5]), []).append(span)
+        return self._add(tensor, measured, note)
+
+    def _expanded(self, tensor: torch.Tensor) -> int:
+        """What many elements of a tensor share is digested, with its shape and strides; nothing is written out."""
+        count = extent(tensor)
+        shared = digest_of(cpu(as_strided(tensor, (count,), (1,))))
+        laid = f"{shared} {tuple(tensor.shape)} {stride(tensor)}"
+        measured = _Measured(xxh3_128_hexdigest(laid.encode()), None, None, None)
+        return self._add(
+            tensor,
+            measured,
+            f"expanded from {count} elements: it would take {tensor.nbytes >> 20} MB to read as a whole",
+        )
+
+    def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
+        """The tensor as a view of one that was saved and has its elements in the same storage."""
+        spans = self._spans.get((key[0], *key[2:5]), ())
+        if key[-1] is True or not (spans and numel(tensor)):
+            return None
+        first = int(storage_offset(tensor))
+        extents, strides = tuple(map(int, tensor.shape)), tuple(map(int, stride(tensor)))
+        steps = zip(extents, strides, strict=True)
+        last = first + sum((extent - 1) * stride for extent, stride in steps)
+        for start, count, place in spans:
+            if start <= first and last < start + count:
+                return View(place, first - start, extents, strides)
+        return None
+
+    def _sketches(self, tensor: torch.Tensor) -> bool:
+        return self._save != "stats" or isinstance(tensor, self._sketched)
+
+    def _measure(
+        self, flat: torch.Tensor, formula: Formula | None, *, with_sketch: bool
+    ) -> _Measured:
+        # The digest needs the bytes here, and numbers that are taken with it cost little more.
+        flat = cpu(flat)
+        dtype = dtype_name(flat.dtype)
+        norm = finite_norm(flat) if self._finite_alone else None
+        if norm is not None:
+            unknown = math.nan
+            return _Measured(None, Statistics(unknown, unknown, unknown, norm, 0, 0, 0), None, None)
+        if self._resembles_one_before(flat):
+            digest = digest_of(flat)
+            if (digest, dtype) in self._flat_by_digest:
+                return self._flat_by_digest[(digest, dtype)]
+            statistics, sketch = numbers_of(flat, with_sketch=with_sketch)
+        else:
+            digest, statistics, sketch = measured(flat, with_sketch=with_sketch)
+            if (digest, dtype) in self._flat_by_digest:
+                return self._flat_by_digest[(digest, dtype)]
+        place = None
+        if self.keeps_tensors and can_store(dtype):
+            formula = None if statistics.nan_count else formula
+            zeros, shape = statistics.zero_count, (numel(flat),)
+            raw = RawTensor(self._next, dtype, shape, raw_bytes(flat), formula, zeros)
+            place = Stored(self._sink.add_tensor(raw), self._next)
+        packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
+        found = self._flat_by_digest[(digest, dtype)] = _Measured(digest, statistics, packed, place)
+        return found
+
+    def _resembles_one_before(self, flat: torch.Tensor) -> bool:
+        """Whether a large tensor may well be known by its digest, so that its numbers need not be taken with it."""
+        if flat.nbytes < _LARGE_BYTES:
+            return False
+        # From all over: rows of an embedding that no token used are zero in many tensors.
+        sample = contiguous(_every(flat, numel(flat) // _SAMPLE))
+        known = (flat.nbytes, flat.dtype, digest_of(sample))
+        if known in self._samples:
+            return True
+        self._samples.add(known)
+        return False
+
+    def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
+        dtype, device = dtype_name(tensor.dtype), str(tensor.device)
+        shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
+        if measured is not None and measured.digest is not None:
+            known = self._known_as(dtype, shape, device + note)
+            found = known.get(measured.digest)
+            if found is not None:
+                if measured.place is not None and measured.place.number == self._next:
+                    self._next += 1  # its elements were just saved under this number
+                return found
+            known[measured.digest] = self._next
+        number = self._next
+        self._next += 1
+        if measured is not None and measured.place is not None:
+            self._places[number] = measured.place
+        kept = measured or _NOT_MEASURED
+        numbers = kept.digest, kept.statistics, kept.sketch, kept.place
+        self._sink.add_content(content_row(number, dtype, shape, device, *numbers, note))
+        return number
+
+
+def unreadable(tensor: torch.Tensor) -> str:
+    """Why a tensor's numbers cannot be read here, or ""."""
+    if tensor.is_nested:
+        return "nested tensor"
+    if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+        if tensor.layout is not torch.strided:
+            return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    elif getattr(type(tensor), "__torch_dispatch__", None) not in (
+        None,
+        torch._C._disabled_torch_dispatch_impl,
+    ):
+        return f"tensor subclass {type(tensor).__name__}"
+    elif tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    if tensor.device.type == "meta":
+        return "meta tensor, it has no data"
+    if tensor.is_quantized:
+        return "quantized tensor"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    return ""
+
+
+def _every(flat: torch.Tensor, step: int) -> torch.Tensor:
+    """Each so many elements of a contiguous tensor."""
+    return as_strided(flat, ((numel(flat) + step - 1) // step,), (step,))
+
+
+def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """A tensor, or this rank's part of one and how it was placed."""
+    part = local_part(tensor)
+    return (tensor, "") if part is None else (part, placement_of(tensor))
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    here, _ = _here(tensor)
+    return None if unreadable(here) else untyped_storage(here)

@@ -1,0 +1,1 @@
+"""Optimizers, updates written by hand, and who trains."""
