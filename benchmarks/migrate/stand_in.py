@@ -209,6 +209,7 @@ def install(device: str) -> OnCpu:
         _put_names(device, "torch_npu")
         torch.utils.rename_privateuse1_backend(device)
         torch.utils.generate_methods_for_privateuse1_backend()
+        torch.npu._is_in_bad_fork = _gives(False)  # torch asks for it before it seeds the device
     if device == "cuda":
         for kind in ("Float", "Double", "Half", "Long", "Int", "Byte", "Bool"):
             setattr(torch.cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))

@@ -22,6 +22,9 @@ from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
+OPTIONAL = "apex is optional here: the script goes on without it as its except says"
+"""Why a use of apex is left alone."""
+
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 _FROM = re.compile(r"from(\s+)([\w.]+)")
 
@@ -178,8 +181,7 @@ def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> 
     in_try = isinstance(scopes.parents.get(binding.node), ast.Try)
     if not in_try or not may_be_missing(scopes, binding.node):
         return entry
-    reason = "apex is optional here: the script goes on without it as its except says"
-    return replace(entry, action=Action.LIST, reason=reason)
+    return replace(entry, action=Action.LIST, reason=OPTIONAL)
 
 
 def _binds_root(binding: Binding) -> bool:
@@ -231,7 +233,10 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
-        if entry.action is Action.KEEP:
+        if "called" in entry.arguments:
+            reason = "what is called of it is decided at each call"
+            self._unit.keep(alias, entry.rule, reason, span=span)
+        elif entry.action is Action.KEEP:
             self._unit.keep(alias, entry.rule, entry.reason, span=span)
         elif entry.action in (Action.LIST, Action.SIMILAR):
             replacement = self._unit.settings.readable(entry.becomes)

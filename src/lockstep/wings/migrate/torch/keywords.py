@@ -32,6 +32,9 @@ _PARALLEL = frozenset(
 )
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
+_IN_MEMORY = re.compile(
+    r"\A(?:io\.)?BytesIO\b|\A(?:buffer|buf|bio|bytes_?io|in_memory\w*)\Z", re.IGNORECASE
+)
 _DATA = re.compile(
     r"(?!.*(?:check|ckpt|model|net|weight|state|\.pth|best|last|save|resume|train))"
     r".*(?:data|processed|lexicon|vocab)",
@@ -73,6 +76,9 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
 def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
     if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
+        return
+    if call.args and _IN_MEMORY.search(unit.text(call.args[0])):
+        unit.keep(call, "keywords/load", "comes from memory, where this very run has put it")
         return
     if call.args and _DATA.match(unit.text(call.args[0])):
         unit.keep(call, "keywords/load", "is data by its name, and data is saved from the CPU")

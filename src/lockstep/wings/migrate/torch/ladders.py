@@ -69,12 +69,13 @@ def _others(unit: Unit, node: ast.AST, asked: dict[ast.AST, str]) -> Iterator[st
             for inner in ast.walk(rung):
                 if inner in asked:
                     yield asked[inner]
-                elif isinstance(inner, ast.Name | ast.Attribute) and _last(inner) in names:
+                elif _last(inner) in names:
                     yield names[_last(inner)]
 
 
-def _last(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
+def _last(node: ast.AST) -> str:
+    """The last name of a chain; empty for anything else."""
+    return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
 def _holders(unit: Unit, asked: dict[ast.AST, str]) -> dict[str, str]:
@@ -101,7 +102,7 @@ def _places(unit: Unit, node: ast.AST) -> Iterator[ast.AST]:
     yield node
     names = _given_to(unit, node)
     for use in unit.scopes.of(ast.Name, ast.Attribute) if names else ():
-        if _last(use) in names and isinstance(use.ctx, ast.Load):
+        if _last(use) in names and isinstance(getattr(use, "ctx", None), ast.Load):
             yield use
 
 

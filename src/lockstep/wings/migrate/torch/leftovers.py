@@ -48,6 +48,7 @@ _KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
 _HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
 _IMPORTING = frozenset({"__import__", "find_spec", "import_module"})
+_OTHER_DEVICE = re.compile(r"torch\.(?:cpu|xpu|mps|npu|hpu|mtia|xla)\.")
 _COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
 """What functions are called that show their text to a person."""
@@ -113,7 +114,9 @@ def _is_decided(unit: Unit, node: ast.AST, span: Span) -> bool:
 
 
 def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
-    if isinstance(node, ast.Name | ast.Attribute) and _starts_in_torch(unit, node):
+    if isinstance(node, ast.Attribute) and _OTHER_DEVICE.match(unit.scopes.name(node)):
+        unit.keep(node, "leftovers/own-name", "a name of another device", span=span)
+    elif isinstance(node, ast.Name | ast.Attribute) and _starts_in_torch(unit, node):
         unit.list(
             node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
         )

@@ -13,9 +13,9 @@ from lockstep.wings.migrate.engine.arguments import (
     insertion,
     is_shown,
 )
-from lockstep.wings.migrate.engine.scopes import Meaning, ModuleScopes
+from lockstep.wings.migrate.engine.scopes import Bound, Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.torch.imports import Imports, as_optional
+from lockstep.wings.migrate.torch.imports import OPTIONAL, Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
 from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
@@ -23,6 +23,7 @@ from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_COLLECTING = ast.Tuple | ast.List | ast.Set | ast.Dict | ast.Subscript
 _TYPE_TESTS = frozenset({"isinstance", "issubclass"})
 
 
@@ -198,13 +199,29 @@ class _Rewriting:
         node = self._use.node
         if entry.action is not Action.LIST:
             return False
-        if entry.name.startswith("torch.nn.") and self._names_a_type(self._scopes.parents[node]):
+        parent = self._scopes.parents[node]
+        elsewhere = not entry.name.startswith("torch.") or entry.name.startswith("torch.nn.")
+        if elsewhere and self._names_a_type(parent):
             self._unit.keep(node, entry.rule, "only asks for the type")
+        elif "called" in entry.arguments and isinstance(parent, _COLLECTING):
+            self._unit.keep(node, entry.rule, "is one of several names, and is not called here")
+        elif self._goes_with_import(entry):
+            self._unit.keep(node, entry.rule, "goes with its import, which is listed")
         elif "used" in entry.arguments and is_shown(self._scopes, self._call or node):
             self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
         else:
             return False
         return True
+
+    def _goes_with_import(self, entry: Entry) -> bool:
+        """Whether a library is listed where it is imported, and nothing stands for this very name of it."""
+        binding = self._use.meaning.binding
+        if binding is None or binding.kind is not Bound.IMPORT or entry.table != "common":
+            return False
+        row = self._unit.settings.table.lookup(binding.qualified)
+        listed = row is not None and row.action is Action.LIST and row is not entry
+        foreign = not entry.becomes and not self._use.name.startswith("torch")
+        return entry.reason == OPTIONAL or (foreign and listed)
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry

@@ -42,8 +42,17 @@ def _claim_anywhere(unit: Unit, node: ast.Attribute) -> None:
 
 
 def find_method_rows(unit: Unit) -> None:
-    """Claim the methods that rows speak of, whatever has them."""
+    """Claim the methods that rows speak of, whatever has them, and keywords with such a value: `dtype=float`."""
     table = unit.settings.table
+    for item in unit.scopes.of(ast.keyword) if table.methods else ():
+        name = f"{item.arg}={getattr(item.value, 'id', '')}"
+        entry = table.lookup(f".{name}") if name in table.methods else None
+        of_torch = unit.scopes.name(getattr(unit.scopes.parents[item], "func", item)).startswith(
+            "torch."
+        )
+        if entry is not None and of_torch and not stays_away(unit, item.value):
+            instead = unit.settings.readable(entry.becomes)
+            unit.list(item, entry.rule, entry.reason, replacement=instead)
     for node in unit.scopes.of(ast.Attribute) if table.methods else ():
         called = unit.scopes.call_of(node)
         name = f"{node.attr}()" if called is not None else ""
@@ -111,6 +120,7 @@ def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> No
 
 _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"]double['\"])\)"
+    r"|\.step\("  # the rewards of an environment
     r"|(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|full|random\.(?:rand|randn|uniform|normal))\((?!.*dtype)"
 )
 _MOVING = frozenset({"to", "cuda"})
@@ -127,7 +137,8 @@ def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
     texts = [unit.text(given)]
     if isinstance(given, ast.Name):
         bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
-        texts += [unit.text(binding.value) for binding in bindings if binding.value is not None]
+        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
+        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
     whole: ast.AST = call
     moved = keyword(call, "device") is not None
     while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):

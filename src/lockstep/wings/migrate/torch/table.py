@@ -16,6 +16,7 @@ becomes
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
     Of a `list` row: `used`, it holds only where the value is used for more than being shown;
+    `called`, only where it may be called: an import, a type to ask for and one of several names need nothing;
     `placed`, it holds only where the value may reach the device; `numpy`, where it is made of NumPy's
     numbers in double precision; `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
     for whatever has the field, in a module that calls the function.
