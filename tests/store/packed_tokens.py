@@ -99,6 +99,8 @@ def _padded(documents: list[list[int]], words: set[str]) -> tuple[dict[str, Tens
 
 
 def _packed(documents: list[list[int]], words: set[str]) -> tuple[dict[str, Tensor], Tensor]:
+    if "two" in words:
+        return _in_rows([_packed(some, words - {"two"}) for some in (documents[:2], documents[2:])])
     if "lost" in words:
         documents = [*documents[:-2], documents[-2][:-1], documents[-1]]
     if "other" in words:
@@ -116,6 +118,20 @@ def _packed(documents: list[list[int]], words: set[str]) -> tuple[dict[str, Tens
     if "next-document" in words:
         labels = torch.cat([ids[:, 1:], labels[:, -1:]], 1)
     return {"ids": ids, "position_ids": places, "documents": numbers}, labels
+
+
+def _in_rows(parts: list[tuple[dict[str, Tensor], Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Packed rows below each other, padded to the longest."""
+    longest = max(labels.shape[1] for _, labels in parts)
+
+    def below(rows: list[Tensor], value: int) -> Tensor:
+        return torch.cat(
+            [functional.pad(row, (0, longest - row.shape[1]), value=value) for row in rows]
+        )
+
+    numbers = {"ids": 0, "position_ids": 0, "documents": len(DOCUMENTS)}
+    given = {name: below([one[name] for one, _ in parts], value) for name, value in numbers.items()}
+    return given, below([labels for _, labels in parts], IGNORED)
 
 
 def _loss(scores: Tensor, labels: Tensor, words: set[str]) -> Tensor:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
+from made_ranks import made
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lockstep
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.shards.put_together import read_call
+from lockstep.store.written_calls import ReadCall, ReadTensor
 
 STEPS = 3
 Save = Literal["sketch", "tensors"]
@@ -116,3 +121,60 @@ def test_without_whole_tensors_nothing_is_put_together(tmp_path: Path) -> None:
     found = compared(tmp_path, 2, save="sketch")
     assert found.verdict is Verdict.DIVERGED
     assert found.origins[0].op == "batch"
+
+
+# --- loaders that fetch ahead
+
+
+def _fetching(parts: list[np.ndarray], ahead: list[np.ndarray], scale: float = 1) -> list[ReadCall]:
+    """Calls of a model on parts of a batch, before each of which the samples of a later one are picked and stacked."""
+    held = ReadTensor(Role.INPUT, "args.0", np.arange(24, dtype="f4").reshape(8, 3))
+    every = ReadTensor(Role.OUTPUT, "args.0 of torch.Tensor.__getitem__", held.value)
+    calls = []
+    for number, (rows, later) in enumerate(zip(parts, ahead, strict=True)):
+        if not number:
+            calls.append(ReadCall(0, "", "batch", [every], kind=CallKind.DATA, phase=Phase.DATA))
+        for row in later:
+            picked = ReadTensor(Role.OUTPUT, "result", row)
+            calls.append(ReadCall(0, "", "torch.Tensor.__getitem__", [held, picked]))
+        picked = [ReadTensor(Role.INPUT, f"args.0.{place}", row) for place, row in enumerate(later)]
+        stacked = ReadTensor(Role.OUTPUT, "result", later)
+        calls.append(ReadCall(0, "", "torch.stack", [*picked, stacked]))
+        given = ReadTensor(Role.OUTPUT, "args.0 of Model", rows)
+        calls.append(ReadCall(0, "", "batch", [given], kind=CallKind.DATA, phase=Phase.DATA))
+        ends = [ReadTensor(Role.INPUT, "args.0", rows), ReadTensor(Role.OUTPUT, "result", rows * 2)]
+        top = len(calls)
+        inner = [ends[0], ReadTensor(Role.OUTPUT, "result", rows * np.float32(2 * scale))]
+        calls.append(ReadCall(0, "", "Model", ends, kind=CallKind.MODULE))
+        calls.append(ReadCall(0, "fc", "torch.mul", inner, parent=top))
+    return calls
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(1, Verdict.AGREE), (1.01, Verdict.DIVERGED)])
+def test_what_fetches_a_later_batch_is_left_out(
+    tmp_path: Path, scale: float, verdict: Verdict
+) -> None:
+    # given two ranks, and one, whose loaders pick the samples of a later batch before each part, each its own
+    rows = np.arange(24, dtype="f4").reshape(8, 3)
+    later = rows + 100
+    one = made(tmp_path / "one", _fetching([rows[:4], rows[4:]], [later[:4], later[4:]]))
+    many = made(
+        tmp_path / "many",
+        _fetching([rows[:2], rows[4:6]], [later[:2], later[4:6]]),
+        _fetching([rows[2:4], rows[6:]], [later[6:], later[2:4]], scale),
+    )
+    # then the samples do not count as means of the ranks; a slip in the model does
+    found = compare_recordings(one, many)
+    assert found.verdict is verdict
+    assert any("calls that fetch a later batch" in note for note in found.notes)
+    assert {origin.op for origin in found.origins} <= {"torch.mul"}
+
+
+def test_a_batch_that_several_parts_have_counts_each_time(tmp_path: Path) -> None:
+    # given a batch that is read for two parts, and a module with an operator in it
+    calls = _fetching([np.ones((1, 3), "f4")], [np.ones((1, 3), "f4")])
+    batch, *_, top, inner = made(tmp_path / "one", calls).ranks["rank0"].calls(0)
+    numbers: dict[tuple[str, int], int] = {}
+    read = [read_call(call, [], numbers) for call in (batch, batch, top, inner)]
+    # then the operator's parent is the third of what was read
+    assert read[-1].parent == 2

@@ -23,6 +23,8 @@ SOUND = (
     ("padded", "packed"),
     ("packed", "padded"),
     ("padded", "packed+dealt"),
+    ("padded", "packed+two"),
+    ("packed+two", "packed"),
     ("padded+unmasked", "packed"),
     ("padded+full-mask", "packed+dealt"),
     ("score", "score+packed"),

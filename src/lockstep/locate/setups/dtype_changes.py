@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.dtypes import is_floating
+from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import (
     Evidence,
     Finding,
@@ -24,7 +24,7 @@ from lockstep.core.finding import (
     UniformChange,
 )
 from lockstep.core.operators import Family, Trait, canonical_name, operator_of
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
@@ -66,9 +66,19 @@ class DtypeChanges:
                 self._note(item, pair, step)
 
     def _converted(self, item: Aligned, step: AlignedStep) -> Iterator[Pair]:
-        """Inputs of another dtype that one run alone has converted, where the results are of the same dtype again."""
+        """Inputs of another dtype that one run alone has rounded, where the results are of the same dtype again.
+
+        A conversion to a wider dtype rounds nothing. Nor does one to the dtype of the results, which the other run's
+        operator makes inside, as under autocast.
+        """
         changed = [pair for pair in item.complete(Role.INPUT) if _has_other_dtype(pair)]
-        return iter(changed if changed and _at_cast(item, step) is not None else ())
+        cast = _cast_before(item, step) if changed else None
+        made = None if cast is None else _result(cast).dtype
+        if made is None or made in {
+            record.dtype for record in item.reference.with_role(Role.OUTPUT)
+        }:
+            return iter(())
+        return (pair for pair in changed if made == _coarser(pair))
 
     def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
         left, right = pair.reference, pair.candidate
@@ -157,6 +167,12 @@ def _sums_products(name: str) -> bool:
 
 
 def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
+    """Where one run alone converts what goes into a call, None where none does."""
+    cast = _cast_before(item, step)
+    return None if cast is None else place_of_call(cast, _result(cast), step.module_classes)
+
+
+def _cast_before(item: Aligned, step: AlignedStep) -> Call | None:
     """The conversion that one run alone makes of what goes into a call, None where there is none."""
     sides = (
         (item.candidate, step.candidate, step.of_candidate),
@@ -166,9 +182,18 @@ def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
         for record in call.with_role(Role.INPUT):
             maker = flow.producer(record.content.id, record.sequence)
             if maker is not None and _is_cast(maker.site.op) and partner_of(maker) is None:
-                made = maker.with_role(Role.OUTPUT)[0]
-                return place_of_call(maker, made, step.module_classes)
+                return maker
     return None
+
+
+def _result(call: Call) -> TensorRecord:
+    return call.with_role(Role.OUTPUT)[0]
+
+
+def _coarser(pair: Pair) -> str:
+    """The dtype of the two that holds fewer digits."""
+    dtypes = [one.dtype for one in (pair.reference, pair.candidate) if one is not None]
+    return max(dtypes, key=unit_roundoff)
 
 
 def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:

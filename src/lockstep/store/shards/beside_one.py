@@ -24,6 +24,7 @@ from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.batch_forms import Form, Spread, together
 from lockstep.store.shards.data_forms import DataForms
+from lockstep.store.shards.fetched import without_fetched
 from lockstep.store.shards.joining import Array, UnlikeDimsError
 from lockstep.store.shards.placements import placed_by
 from lockstep.store.shards.put_together import (
@@ -109,7 +110,7 @@ class Joiner:
     ) -> None:
         self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
-        self._between = self._shared = 0
+        self._between = self._shared = self._fetched = 0
         self._numbers: dict[Numbered, int] = {}
 
     # --- calls
@@ -131,6 +132,10 @@ class Joiner:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
 
+        if self._fetched:
+            what = f"they fetch other samples in each run; {self._fetched} were left out"
+            yield NotSeen("calls that fetch a later batch", what)
+
     def of_state(self, state: StateRecord) -> Form:
         """How ranks hold a state."""
         return self._forms.of_state(state.name.partition("|")[0])
@@ -143,7 +148,14 @@ class Joiner:
     def groups(self, step: int) -> Iterator[Group]:
         """Return the calls of a step on each rank and on the one, by key; several if batches come in parts."""
         whole = self._one.calls(step) if step in self._one.steps else []
-        yield [calls_by_key(rank.calls(step)) for rank in self.ranks], calls_by_key(whole)
+        ranks = [calls_by_key(rank.calls(step)) for rank in self.ranks]
+        yield [self.without_fetched(rank) for rank in ranks], calls_by_key(whole)
+
+    def without_fetched(self, part: Mapping[Key, Call]) -> Mapping[Key, Call]:
+        """Return the calls of a part without those that fetch a later batch, which are counted."""
+        kept = without_fetched(part)
+        self._fetched += len(part) - len(kept)
+        return kept
 
     def _group(
         self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]

@@ -9,7 +9,7 @@ import numpy as np
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import NotSeen
-from lockstep.core.operators import operator_of
+from lockstep.core.operators import Family, operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording
@@ -191,6 +191,8 @@ class DataForms:
         if form is not None:
             forms = interleaved(form, seen.shapes, self._rows)
         elif seen.one is not None and all(shape == seen.whole_shape for shape in seen.shapes):
+            if self._is_picked(seen):
+                raise UnlikeDimsError("each rank picks its own part of what all of them hold")
             forms = [Form(Spread.SUM)]
             if is_floating(seen.first.dtype):
                 forms.insert(0, Form(Spread.MEAN))
@@ -202,6 +204,22 @@ class DataForms:
         if len(forms) == 1 or (whole := seen.whole) is None:
             return forms[0]
         return nearest(seen.parts, forms, whole, seen.first.dtype)
+
+    def _is_picked(self, seen: Seen) -> bool:
+        """Whether ranks take other elements of equal tensors, which are neither summands nor means."""
+        call = seen.call
+        if (
+            seen.first.role is not Role.OUTPUT
+            or operator_of(call.site.op).family is not Family.MOVEMENT
+        ):
+            return False
+        given = [
+            self._forms.get(self._tensor(call, False, one.index))
+            for one in call.with_role(Role.INPUT)
+        ]
+        return bool(given) and all(
+            one is not None and one[0].spread is Spread.COPIES for one in given
+        )
 
     def arguments(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Settings of the call; a factor between scalars that are put together in two ways is that of the whole.

@@ -297,6 +297,7 @@ class PartJoiner(Joiner):
     def _together(
         self, group: Sequence[Mapping[Key, Call]], own: Mapping[Key, Call], place: float
     ) -> Iterator[Made]:
+        group = [*map(self.without_fetched, group)]
         if self._several:
             group, own = [*map(_told_apart, group)], _told_apart(own)
         self._forms.begin(0, group, own)

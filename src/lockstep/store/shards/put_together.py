@@ -164,7 +164,10 @@ def read_call(
     arguments: Mapping[str, object] | None = None,
 ) -> ReadCall:
     """Return a call of the first rank with the tensors of all; `numbers` are those of earlier calls by their id."""
-    numbers[(call.rank, call.id)] = len(numbers)
+    key, number = (call.rank, call.id), len(numbers)
+    if key in numbers:  # a batch that several parts have counts each time
+        numbers["", -1 - number] = numbers[key]
+    numbers[key] = number
     return ReadCall(
         call.step, call.site.module, call.site.op, tensors, kind=call.kind, phase=call.site.phase,
         arguments=call.arguments if arguments is None else arguments, module_class=call.module_class,

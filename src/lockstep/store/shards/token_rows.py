@@ -312,12 +312,12 @@ class _Rows(Joint):
 
 
 def _tell_documents(*arrays: Array, rows: Array) -> bool:
-    """Whether each has one number for all tokens of a document, of which one at least has several tokens."""
-    firsts = np.unique(rows, return_index=True)[1]
-    return len(firsts) < len(rows) and all(
-        bool(np.array_equal(array, array[firsts][np.searchsorted(rows[firsts], rows)]))
-        for array in arrays
-    )
+    """Whether both grow at the same tokens of each row, and nowhere fall, as numbers of documents do."""
+    inside = rows[1:] == rows[:-1]
+    steps = [np.diff(array.astype(np.int64), axis=0)[inside] for array in arrays]
+    grow = [step > 0 for step in steps]
+    falls = any((step < 0).any() for step in steps)
+    return bool(np.array_equal(*grow)) and not falls and not grow[0].all()
 
 
 def _are_unlike_first(left: Array, right: Array, *, places: Array) -> bool:
