@@ -65,7 +65,7 @@ NO_ROUNDING = 10.0
 bfloat16 gradients of GPT-2 differ by up to half a square root between kernels."""
 
 PROJECTED_ROUNDINGS = 64.0
-"""Unit roundoffs that a gradient may be off where a difference behind it is taken out. Chosen: some calls round."""
+"""Unit roundoffs that a gradient may be off where a difference after it is taken out. Chosen: some calls round."""
 
 PROJECTED_SHARE = 0.01
 """Share of that difference that it may be off. Chosen: rounding leaves less than a thousandth."""
