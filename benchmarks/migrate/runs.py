@@ -9,6 +9,8 @@ says the same words, and places as much on the device; where it is not, the plac
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import re
 import resource
@@ -22,11 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import corpus
-import numpy  # noqa: F401 (loaded once, before the runs fork)
-import pytest  # noqa: F401
 import report
 import stand_in
-import torch  # noqa: F401
 import yaml
 
 from lockstep.wings.migrate.delivery.output import write_tree
@@ -41,6 +40,9 @@ FORMS = (*((device, device) for device in DEVICES), ("neutral", "mps"))
 """What scripts are migrated to, and where the result runs: the neutral form where there are the fewest names."""
 
 LIMIT_S = 60
+_LOADED = ("numpy", "pytest", "torch._dynamo", "matplotlib.pyplot", "scipy.stats", "tqdm")
+_LOADED_IF_THERE = ("gymnasium", "pandas", "sklearn", "tensorboard", "torch.utils.tensorboard")
+"""What scripts import, loaded once before they fork."""
 _BEGIN, _END = "<!-- runs begin -->", "<!-- runs end -->"
 
 
@@ -117,7 +119,8 @@ def results(mirror: Path, scratch: Path, only: Sequence[str]) -> Iterator[Result
         wanted = corpus.Repository(name, entry["commit"], tuple(entry.get("paths", ())))
         root = scratch / wanted.folder
         corpus.gather([wanted], mirror, scratch, every_file=True)
-        before = {command: run(root, "cuda", command) for command in entry["commands"]}
+        bare = Path(shutil.copytree(root, root.with_name(f"{root.name}-original")))
+        before = {command: run(bare, "cuda", command) for command in entry["commands"]}
         for target, device in FORMS:
             plan, after = _migrated(root, target)
             for command, original in before.items():
@@ -131,6 +134,7 @@ def results(mirror: Path, scratch: Path, only: Sequence[str]) -> Iterator[Result
                 )
             shutil.rmtree(after)
         shutil.rmtree(root)
+        shutil.rmtree(bare)
 
 
 def _migrated(root: Path, target: str) -> tuple[Plan, Path]:
@@ -224,6 +228,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="a repository [all]")
     parser.add_argument("--docs", type=Path, help="put the table into this Markdown page")
     options = parser.parse_args()
+    for name in _LOADED:
+        importlib.import_module(name)
+    for name in _LOADED_IF_THERE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     started, found = time.perf_counter(), []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as name:
         for one in results(options.mirror, Path(name), options.only):

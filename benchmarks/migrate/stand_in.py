@@ -249,7 +249,7 @@ def main() -> None:
                 runpy.run_module(words[1], run_name="__main__", alter_sys=True)
             else:
                 sys.argv = words
-                sys.path[0] = str(Path(words[0]).resolve().parent)
+                sys.path.insert(0, str(Path(words[0]).resolve().parent))
                 runpy.run_path(words[0], run_name="__main__")
     finally:
         print(f"{PLACED} {mode.placed}", file=sys.stderr)

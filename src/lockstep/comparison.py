@@ -267,7 +267,7 @@ def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
 
 
 def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
-    """Read what is where in recordings; comparing does so itself, here `progress` hears of it.
+    """Read the indices of recordings ahead, with `progress`; comparing does so itself without it.
 
     Raises
     ------

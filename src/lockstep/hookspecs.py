@@ -88,7 +88,8 @@ class ReportWriter:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A form of recordings that another tool writes: opened wherever a recording is, on either side of `compare` too.
+    """A form of recordings that a different tool writes: opened wherever a recording is, on either side of
+    `compare` too.
 
     Parameters
     ----------
@@ -180,7 +181,7 @@ class PathWord:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A verb's command line that is to run on another machine (`--on NAME`).
+    """A verb's command line that is to run on a different machine (`--on NAME`).
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def lockstep_frameworks() -> list[Framework]:  # type: ignore[empty-body]
 
 @hookspec(firstresult=True)
 def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
-    """Run a verb on another machine, bring back what it writes, and return its exit code."""
+    """Run a verb on a different machine, bring back the files that it writes, and return its exit code."""
 
 
 @hookspec(firstresult=True)

@@ -57,7 +57,7 @@ def report_writers() -> dict[str, hookspecs.ReportWriter]:
 
 
 def readers() -> list[hookspecs.Reader]:
-    """Readers of what other tools wrote, the built-in ones first."""
+    """Return the readers of different tools' files, the built-in ones first."""
     return [reader for given in reversed(manager().hook.lockstep_readers()) for reader in given]
 
 

@@ -66,7 +66,7 @@ def test_names_and_patterns_are_read_reference_first(tmp_path: Path) -> None:
         ("modules: [a, b]", "not a list of `reference: candidate`"),
         ("modules: {0: b}", "put what YAML takes for a number in quotes"),
         ("modules: {'a.*': b}", "different numbers of *"),
-        ("layouts: {a: OI to IO}", "'OI to IO' is no layout"),
+        ("layouts: {a: OI to IO}", "'OI to IO' is not a layout"),
         ("activations: {a: b}", "write for example [NCHW -> NHWC]"),
         ("guesses: {module: {a: b}}", "unknown key 'module'"),
         ("modules: !!python/object/apply:os.getcwd []", "is not valid YAML"),

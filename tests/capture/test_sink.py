@@ -16,6 +16,7 @@ from lockstep.core.errors import OutputExistsError
 from lockstep.core.finding import Verdict
 from lockstep.core.manifest import Options
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.report.comparison.verdict_words import headline
 
 VERSIONS = {"numpy": np.__version__}
 
@@ -149,6 +150,16 @@ def test_a_dropped_step_and_one_that_an_exception_cuts_are_no_steps(tmp_path: Pa
     assert rank.steps == (0,)
     assert rank.manifest.ended_by == "the exception KeyError"
     assert rank.calls(0)[0].records[0].statistics.maximum == 1  # type: ignore[union-attr]
+
+
+def test_what_could_not_be_seen_stands_in_the_headline(tmp_path: Path) -> None:
+    for name in ("ref", "cand"):
+        with Sink(tmp_path / name, VERSIONS) as sink:
+            sink.step()
+            sink.note_gap("functions that are compiled", "they hand nothing over")
+            sink.loss(np.float32(1))
+    found = lockstep.compare_recordings(tmp_path / "ref", tmp_path / "cand")
+    assert headline(found).endswith("not recorded: functions that are compiled")
 
 
 def test_a_taken_directory_is_refused(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def test_the_devices_are_listed(workplace: Workplace) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--emulate", "npu-pf16"), "did you mean npu-fp16? Choose from npu-fp16, npu-bf16"),
-        (("--emulate", "wrong:gelu:big"), "'big' is no kind of fault"),
+        (("--emulate", "npu-pf16"), "did you mean npu-fp16? choose from npu-fp16, npu-bf16"),
+        (("--emulate", "wrong:gelu:big"), "'big' is not a kind of fault"),
         (("--emulate", "random-rounding", "--calibrate"), "a part is given twice"),
     ],
 )

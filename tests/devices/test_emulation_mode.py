@@ -151,14 +151,14 @@ def test_profiles_are_joined() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("npu-pf16", "there is no 'npu-pf16'; did you mean npu-fp16? Choose from npu-fp16"),
+        ("npu-pf16", "there is no 'npu-pf16'; did you mean npu-fp16? choose from npu-fp16"),
         ("", "there is no ''"),
         ("ftz+", "there is no ''"),
         ("wrong", "there is no 'wrong'"),
         ("tf32+hf32", "inputs of products can be rounded to one format only"),
         ("ftz+ftz", "a part is given twice"),
         ("random-rounding:x", "'x' is not a seed"),
-        ("wrong:gelu:big", "'big' is no kind of fault; choose one of scale, offset"),
+        ("wrong:gelu:big", "'big' is not a kind of fault; choose one of scale, offset"),
         ("wrong:gelu:scale:x", "'x' is not an amount"),
         ("wrong:gelu#x", "'x' is not the number of a call"),
         ("wrong:/gelu", "write wrong:[MODULE/]OPERATOR"),

@@ -121,7 +121,7 @@ def test_what_is_said_to_be_lacking_is_not_composed(tmp_path: Path) -> None:
         ("a.csv", "operator,dtypes\naten::mm,float32\naten::mm,flot32\n", "line 3, column 2 (dtypes): 'flot32'"),
         ("a.csv", "# version: 1\noperator\n\na b\n", "line 4, column 1 (operator): 'a b' names no operator"),
         ("a.csv", "operator,dtypes\naten::mm\n", "line 2, column 2: the row has 1 cells"),
-        ("a.csv", "op\naten::mm\n", "line 1, column 1: 'op' is no title of a list"),
+        ("a.csv", "op\naten::mm\n", "line 1, column 1: 'op' is not a title of a list"),
         ("a.csv", "operator,torch\naten::mm,new\n", "line 2, column 2 (torch): 'new' is no range"),
         ("a.csv", "operator,supported\naten::mm,perhaps\n", "line 2, column 2 (supported): 'perhaps'"),
         ("a.csv", "", "the list names no operator"),

@@ -214,7 +214,36 @@ def _quarters(m: Written) -> Tensor:
     return m.ids[:, :TIME].float() / 4
 
 
+def _units(x: Tensor) -> tuple[Tensor, Tensor]:
+    return functional.normalize(x, dim=-1), functional.normalize(x.detach().roll(1, 1), dim=-1)
+
+
+def _apart(x: Tensor, factor: float = 2.0) -> Tensor:
+    one, other = _units(x)
+    return (2 - factor * (one * other).sum(-1)).mean()
+
+
+def _entropy(x: Tensor, factor: float = 1.0) -> Tensor:
+    logs = x.log_softmax(-1)
+    return x.square().mean() + factor * (logs.exp() * logs).sum(-1).mean()
+
+
 REJOINED: dict[str, EqualForms] = {
+    "a distance of unit vectors": EqualForms(
+        lambda m, x: _apart(x),
+        lambda m, x: (_units(x)[0] - _units(x)[1]).square().sum(-1).mean(),
+        lambda m, x: _apart(x, 2.002),
+    ),
+    "a guard that no number reaches": EqualForms(
+        lambda m, x: x.exp(),
+        lambda m, x: torch.clamp(x, min=torch.finfo(x.dtype).min).exp(),
+        lambda m, x: torch.clamp(x, min=-0.5).exp(),
+    ),
+    "an entropy by the library": EqualForms(
+        lambda m, x: _entropy(x),
+        lambda m, x: x.square().mean() - torch.distributions.Categorical(logits=x).entropy().mean(),
+        lambda m, x: _entropy(x, 1.002),
+    ),
     "a divergence summed and divided": EqualForms(
         lambda m, x: functional.kl_div(*_shares(x), reduction="batchmean"),
         lambda m, x: functional.kl_div(*_shares(x), reduction="sum") / ROWS,

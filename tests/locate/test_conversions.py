@@ -128,3 +128,31 @@ def test_numbers_that_go_through_16_bits_alone_are_never_in_agreement(
     found = lockstep.compare_recordings(trained(tmp_path / "plain", sound), candidate)
     assert found.verdict is Verdict.DIVERGED
     assert "bfloat16" in f"{found.origins[0].op} {found.origins[0].reason}"
+
+
+def _in_autocast(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return functional.gelu(layer(x)).float()
+
+
+def _as_autocast_does(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    low = functional.linear(x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16())
+    return functional.gelu(low).float()
+
+
+def _with_one_more(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    low = functional.linear(x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16())
+    return functional.gelu(low * 1.0625).float()
+
+
+def test_conversions_that_autocast_makes_inside_are_no_difference(tmp_path: Path) -> None:
+    # Given a training under autocast, the same with its conversions written out, and that with a factor
+    recordings = {
+        change: trained(tmp_path / change.__name__, change)
+        for change in (_in_autocast, _as_autocast_does, _with_one_more)
+    }
+    # When each is compared with autocast, then the conversions agree and the factor is named
+    found = lockstep.compare_recordings(recordings[_in_autocast], recordings[_as_autocast_does])
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    wrong = lockstep.compare_recordings(recordings[_in_autocast], recordings[_with_one_more])
+    assert wrong.verdict is Verdict.DIVERGED

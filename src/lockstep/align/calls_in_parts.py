@@ -24,7 +24,7 @@ def calls_in_parts(
     partners: Mapping[int, int],
     kind: CallKind,
 ) -> set[int]:
-    """Numbers of the reference's calls whose partner has another part of the work.
+    """Return the numbers of the reference's calls whose partner does a different part of the work.
 
     Of one module or operator, the calls that have no partner of their own shapes are looked at: one run makes more of
     them than the other, and each of their tensors has one shape in all of them, or as many elements in all of one

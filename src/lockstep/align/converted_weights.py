@@ -1,4 +1,6 @@
-"""Weights of one framework as another keeps them, by a mapping file: names, axes, gates of an LSTM, sums of biases."""
+"""Convert weights of one framework for a different one by a mapping file: names, axes, gates of an LSTM, sums of
+biases.
+"""
 
 from __future__ import annotations
 

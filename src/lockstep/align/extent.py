@@ -127,7 +127,7 @@ def _flattened(calls: Iterable[Call]) -> list[Call]:
 
 
 class Extent:
-    """Aligns the steps of one rank as far as both recordings go, and says what was left out.
+    """Aligns the steps of one rank as far as both recordings go, and lists the calls that were left out.
 
     Parameters
     ----------
@@ -150,11 +150,11 @@ class Extent:
 
     @property
     def tells_order(self) -> bool:
-        """Whether one side at least tells what came first."""
+        """Return whether at least one side knows the order of its calls."""
         return any(map(tells_order, self._ranks))
 
     def step(self, number: int) -> AlignedStep:
-        """One step that both have, without what only one of them could have recorded."""
+        """Return one step of both runs, without calls that only one of them could have recorded."""
         left, right = (list(rank.calls(number)) for rank in self._ranks)
         flat = [_is_flat(rank) for rank in self._ranks]
         if flat[0] != flat[1]:
@@ -333,7 +333,7 @@ class _Partners:
         return max(moments, default=-1)
 
     def until(self, side: int, calls: Iterable[Call], horizon: int) -> list[Call]:
-        """Calls without what was written after a moment, unless it has a partner."""
+        """Return calls without those recorded after a moment, unless they have a partner."""
         kept = []
         for call in calls:
             ended = _ended(call)

@@ -1,4 +1,4 @@
-"""Aligning calls without partner by what they return: a fused operator with the last of its parts.
+"""Align calls without partner by their results: a fused operator with the last of its parts.
 
 Inside of each pair of aligned module calls, the calls that found no partner by name are matched by
 their outputs: mutual nearest neighbours among tensors of one shape, as near as noise, and clearly
@@ -274,8 +274,9 @@ def _takes_the_same(left: Call, right: Call, entering: float) -> bool:
 
 
 def takes_alike(left: Call, right: Call) -> bool:
-    """Whether what goes into two calls may be the same: as many tensors, of one shape, and no two further apart than a
-    difference that came up before."""
+    """Return whether two calls may have the same inputs: equally many tensors, of one shape, and no two further
+    apart than a difference before them.
+    """
     inputs = left.with_role(Role.INPUT), right.with_role(Role.INPUT)
     return len(inputs[0]) == len(inputs[1]) and all(
         one.shape == other.shape and not _distance(one, other) > _FARTHEST

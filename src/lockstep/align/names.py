@@ -19,7 +19,7 @@ BY_FILE = "mapping file"
 
 @dataclass(frozen=True)
 class NameMap:
-    """Names of the candidate in the reference's words; what is not named here is called alike.
+    """The candidate's names in the reference's words; a name that is not in it is the same in both.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class NameMap:
         return self.found_by.get(path, "")
 
     def notes(self) -> list[str]:
-        """Return notes about things with another name, without those that follow from a name above."""
+        """Return notes about renamed things, without those that follow from a name above."""
         names = [
             *(new for new, old in self.modules.items() if not self._follows(new, old)),
             *(new for new, old in self.tensors.items() if not self._follows(new, old)),

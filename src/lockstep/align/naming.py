@@ -17,7 +17,7 @@ from lockstep.store.reader import RankRecording
 def names_between(
     reference: RankRecording, candidate: RankRecording, mapping: NameMapping | None = None
 ) -> NameMap:
-    """Lay both module trees over each other; what a mapping file says comes first."""
+    """Match the names of both module trees; names of a mapping file come first."""
     trees = _tree(reference), _tree(candidate)
     given = NameMap()
     if mapping is not None:

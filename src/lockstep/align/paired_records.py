@@ -98,7 +98,7 @@ def _declared_layout(
 
 
 def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
-    """Order of axes of a pair that is the same tensor in another layout; see `other_layout`.
+    """Return the order of axes of a pair that is the same tensor in a different layout; see `other_layout`.
 
     Extents of 1 more or less are a layout in a parameter (a linear layer's weight and that of a 1x1
     convolution), other shapes are none: copies of ranks that were told to be one, or another model. An

@@ -39,7 +39,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A plain argument that has another value in the candidate, or that one call alone is given (`LeftOut`)."""
+    """A plain argument that has a different value in the candidate, or that only one call has (`LeftOut`)."""
 
     name: str
     reference: Any

@@ -151,12 +151,12 @@ class AlignedStep:
 
     @cached_property
     def sees_inputs(self) -> bool:
-        """Whether both sides tell what goes into calls, of any."""
+        """Return whether both sides recorded inputs of calls."""
         return self._tell(Role.INPUT)
 
     @cached_property
     def sees_gradients_sent(self) -> bool:
-        """Whether both sides tell which gradients calls send on, of any: the loss sends one wherever they are told."""
+        """Return whether both sides recorded the gradients that calls send on; every recorded loss sends one."""
         return self._tell(Role.GRAD_INPUT)
 
     def _tell(self, role: Role) -> bool:
@@ -176,7 +176,7 @@ class AlignedStep:
         return classes
 
     def hides_inside(self, path: str, flow: Flow) -> bool:
-        """Whether one run shows no call of what lies inside of a module, nor of one without modules inside itself."""
+        """Return whether one run shows no call inside of a module, nor of a module without modules inside."""
         inside = {one for one in self.module_classes if is_below(one, path)} or {path}
         return not any(
             self.path_of(call, is_candidate=flow is self.candidate) in inside
@@ -220,7 +220,7 @@ class AlignedStep:
 
 
 def is_below(path: str, module: str) -> bool:
-    """Whether a module lies inside of another one."""
+    """Return whether a module is inside of a second one."""
     return path != module and f"{path}.".startswith(f"{module}." if module else "")
 
 

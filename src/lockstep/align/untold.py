@@ -16,7 +16,7 @@ Calls = Sequence[Call]
 
 
 def tells_order(rank: RankRecording) -> bool:
-    """Whether what came first in a rank is known."""
+    """Return whether the order of a rank's calls is known."""
     return all(gap.what != ORDER for gap in rank.manifest.not_seen)
 
 

@@ -46,7 +46,9 @@ def copy(origin: Path, target: Path, force: bool) -> int:
                 _store(Path(between), Storage(urls[1]), told, force=force)
         elif urls[1]:
             if not origin.is_dir():
-                raise UsageError(f"{origin}: there is no such folder")
+                raise UsageError(
+                    f"{origin}: there is no such folder; give the directory of a recording"
+                )
             _store(origin, Storage(urls[1]), told, force=force)
         else:
             _fetch(Storage(urls[0]), target, told, force=force)

@@ -1,4 +1,4 @@
-"""`--on NAME`: any verb that runs a command can run on another machine, by one decorator."""
+"""`--on NAME`: a decorator that lets any verb with a command run on a different machine."""
 
 from __future__ import annotations
 

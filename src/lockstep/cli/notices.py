@@ -9,6 +9,6 @@ __all__ = ["say", "tell"]
 
 
 def tell(event: Event) -> None:
-    """Print what is for a user to read."""
+    """Print a notice for the user."""
     if isinstance(event, NotArmed | Notice):
         say(str(event))

@@ -317,7 +317,7 @@ forms = option(
 
 
 def memory(words: str = "") -> AddOption:
-    """Return `--memory` with the default that recording has; `words` say what happens beyond it."""
+    """Return `--memory` with the default that recording has; `words` describe the effect of the limit."""
     return option(
         "--memory", "memory_bytes", words=f"{words}  [default: 1GiB]", default=MEMORY_BYTES,
         show_default=False, old=["--memory-bytes"],

@@ -25,7 +25,7 @@ _PAUSE_S = 0.1
 
 @contextmanager
 def progress_bar(verb: str) -> Iterator[Progress]:
-    """Show how far work has come; yields what to call with what, done and total.
+    """Show the progress of work; yields a function to call with title, done and total.
 
     The bar appears by itself, also over work that tells nothing for a while.
 

@@ -168,14 +168,14 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A command that has ended, and what was recorded of it."""
+    """A command that has ended, and its recording."""
 
     ended: Ended
     recording: Recording
 
 
 def run_recorded(command: Sequence[str], directory: Path, options: Options, **how: Any) -> Recorded:
-    """As `lockstep.launch.launch`, which tells its notices to the user, and opens what was recorded."""
+    """Run as `lockstep.launch.launch`, print its notices, and open the recording."""
     ended = launch(command, directory, options, hear=tell, **how)
     return Recorded(ended, open_recording(directory))
 

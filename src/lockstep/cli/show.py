@@ -1,4 +1,4 @@
-"""Show what is in a recording."""
+"""Show the contents of a recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(
     ranks: str,
     form: str,
 ) -> int:
-    """Show what is in a recording: set-up, steps, ranks, sizes, and the things that it could not see.
+    """Show the contents of a recording: set-up, steps, ranks, sizes, and the things that it could not see.
 
     Without PATTERN, Lockstep prints the sites as a tree. With one, it prints the tensors of the
     matching sites with statistics, call stack and arguments. PATTERN is a module path, a path above

@@ -25,7 +25,7 @@ def lockstep_commands() -> list[Verb]:
             ("diff", "cmp", "comp", "versus", "vs"),
         ),
         Verb(
-            "show", "Show what is in a recording.", Task.LOOK, _loader("show"), 1,
+            "show", "Show the contents of a recording.", Task.LOOK, _loader("show"), 1,
             ("view", "list", "ls", "cat", "info", "inspect", "print", "summary", "tree"),
         ),
         Verb(

@@ -85,7 +85,7 @@ def record_again(
     word: str = "whole",
     exit_after: bool = True,
 ) -> RecordAgain:
-    """The command that records what a recording lacks, of the same training in the same way.
+    """Return the command that records the missing parts of a recording, of the same training in the same way.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ def record_again(
 
 
 def command_again(recording: Recording, *words: str) -> str:
-    """The line that runs a recording's training once more under another verb, in its folder and environment.
+    """Return the line that runs a recording's training once more under a different verb, in its folder and
+    environment.
 
     `words` are the verb and its options; a command that was not kept is called `COMMAND`.
     """
@@ -195,7 +196,7 @@ def new_place(path: Path) -> Path:
 
 
 def command_line(*words: object) -> str:
-    """A command of Lockstep as it is typed in this shell, on one line and quoted: a verb and what it takes."""
+    """Return a command of Lockstep as it is typed in this shell, on one line and quoted: a verb and its arguments."""
     program = ["lockstep"] if shutil.which("lockstep") else [sys.executable, "-m", "lockstep"]
     return shell_line([*program, *map(str, words)])
 

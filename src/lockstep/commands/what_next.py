@@ -63,7 +63,7 @@ def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> 
 def made_at(
     origin: Origin, reference: Recording, candidate: Recording
 ) -> tuple[Call | None, Call | None]:
-    """The operator or update of each run that gave what an origin is about; None where there is none."""
+    """Return the operator or update of each run that made an origin's tensor; None if there is none."""
     pair = origin.finding.pair
     return (
         _made(origin, reference, pair.reference),
@@ -201,7 +201,7 @@ class _Asked:
         return self._recorded("record one of them with whole tensors, and run it again", recorded)
 
     def after_parting(self, ends: Ends, compared: Sequence[int]) -> WhatNext:
-        """Where the recorded steps are equal and what follows is not: the steps in which the two part.
+        """Return the command that records the steps in which two runs part, if the recorded ones are equal.
 
         Where no loss tells these, they may part behind the last update, which is seen at their end alone.
         """
@@ -221,7 +221,7 @@ class _Asked:
         return self._recorded("see where the runs part", recorded, verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
-        """Where nothing was compared, what each recording holds; where some was, every pair and what is said of it."""
+        """Return the command that shows what each recording holds, if nothing was compared, else every pair."""
         if comparison.compared:
             line = command_line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)
@@ -232,7 +232,7 @@ class _Asked:
         return WhatNext("see what each recording holds", " && ".join(lines))
 
     def after_agreement(self, comparison: Comparison) -> WhatNext:
-        """Later steps, where there were some; else what a recording could not see."""
+        """Return the command that records later steps, or shows what a recording could not see."""
         trained = min((count for count in comparison.trained if count is not None), default=0)
         later = sorted({trained // 2, trained - 1} - set(comparison.steps))
         optimizers = all(  # updates by hand are seen from the first step on alone

@@ -1,4 +1,4 @@
-"""Notes of contents: what there is to know of a tensor beside its numbers. Here alone they become text and are read."""
+"""Notes about a content beside its statistics. Only this module writes them as text and reads them."""
 
 from __future__ import annotations
 

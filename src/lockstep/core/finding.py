@@ -172,7 +172,7 @@ class Finding:
 
     @property
     def is_by_checksum_alone(self) -> bool:
-        """Whether only checksums that another tool took differ, which is not judged."""
+        """Return whether only checksums of a different tool differ, which is not judged."""
         left, right = self.pair.reference, self.pair.candidate
         if (
             left is None
@@ -250,7 +250,7 @@ class CallPair:
 
 @dataclass(frozen=True, slots=True)
 class UniformChange:
-    """A class of sites that all compute in another precision in one of the runs.
+    """A class of sites that all compute in a different precision in one of the runs.
 
     `name` says it in words ("matmul inputs round to fp16"), `members` are its sites in order of time. `of` counts the
     sites that might show it where it is in part of these, as one run's set-up explains; else it is 0.
@@ -292,7 +292,7 @@ class UnalignedCalls:
 
 @dataclass(frozen=True, slots=True)
 class OtherClass:
-    """A module at one path that is of another class in the candidate."""
+    """A module path whose module has a different class in the candidate."""
 
     module: str
     reference: str
@@ -319,7 +319,7 @@ class SetupDifference:
 
     @property
     def words(self) -> str:
-        """The name, and what each run has there."""
+        """Return the setting's name and its value in each run."""
         return f"{self.name} {self.reference} / {self.candidate}"
 
     def __str__(self) -> str:
@@ -374,7 +374,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class WhatNext:
-    """The command that leads on from a verdict, on one line and quoted for a shell, and in `words` what it is for."""
+    """The command to run next, on one line and quoted for a shell, and its purpose in `words`."""
 
     words: str
     command: str
@@ -441,7 +441,9 @@ class Comparison:
 
     @property
     def other_precision_alone(self) -> bool:
-        """Whether all that differs is another precision throughout: all was judged, and no operator is at fault."""
+        """Return whether a different precision throughout is the only difference, with everything judged and no
+        operator at fault.
+        """
         part_later = self.ends is not None and self.ends.course is Course.APART
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
@@ -514,6 +516,6 @@ _drawn_by: Callable[[Comparison], str] = _verdict_alone
 
 
 def print_comparisons_as(text_of: Callable[[Comparison], str]) -> None:
-    """Have `print(comparison)` show what a floor above draws: this one knows no reports."""
+    """Register the function that `print(comparison)` uses; this package knows no reports."""
     global _drawn_by
     _drawn_by = text_of

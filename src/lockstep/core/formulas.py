@@ -1,4 +1,4 @@
-"""The words for what a tensor may be computed from: stored tensors, views of them, and operations on them.
+"""The parts of a formula for a tensor: stored tensors, views of them, and operations on them.
 
 Capture guesses in these words, the store keeps in them what it has shown to the last bit
 (`lockstep.store.derived.search`), and replay reads from them that two runs computed the same.
@@ -19,7 +19,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Elements of a stored tensor in another order: as `torch.Tensor.as_strided`, all counted in elements."""
+    """Elements of a stored tensor in a different order: as `torch.Tensor.as_strided`, all counted in elements."""
 
     base: Stored
     offset: int

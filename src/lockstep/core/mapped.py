@@ -1,4 +1,4 @@
-"""Arrays that lie in a file mapped into memory: letting go of what was read."""
+"""Arrays in a file mapped into memory, and how their pages are released after reading."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def release_pages(array: Array) -> None:
 
 
 def release_part(array: Array) -> None:
-    """As `release_pages`, but of these elements alone, which are contiguous, and what else lies on their pages.
+    """Release these contiguous elements, as `release_pages` does, and the rest of their pages.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Pages:
             self._start = _address(array) - _address(np.frombuffer(self._file, np.uint8, 1))
 
     def release(self, start: int, stop: int) -> None:
-        """Let go of elements from start to stop, and what else lies on their pages, before long; see `give_back`."""
+        """Collect the elements from start to stop for release, with the rest of their pages; see `give_back`."""
         found = self.span(start, stop)
         if found is not None:
             _later.add(*found)
@@ -68,7 +68,7 @@ class Pages:
 
 
 def give_back() -> None:
-    """Give back now what `Pages.release` was told of."""
+    """Release now the pages that `Pages.release` collected."""
     _later.give_back()
 
 

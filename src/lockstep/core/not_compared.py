@@ -51,7 +51,7 @@ class WhyNot(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The data of one sentence; what does not apply is "" or None.
+    """The data of one sentence; a field that does not apply is "" or None.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class NotCompared(str):
     facts: Facts
 
     def __new__(cls, why: WhyNot | str, **fields: object) -> NotCompared:
-        """Make the sentence of some facts; any other text is what a verb tells."""
+        """Make the sentence of some facts; a plain text is taken as it is."""
         if not isinstance(why, WhyNot):
             why, fields = WhyNot.TOLD, {"reason": str(why)}
         facts = Facts(why, **fields)  # type: ignore[arg-type]  # by name

@@ -313,7 +313,7 @@ class Operator:
 
     @property
     def has_matmuls_inside(self) -> bool:
-        """Whether matmuls are only some of what it computes."""
+        """Return whether the operator computes matmuls among other things."""
         return self.family is Family.ATTENTION or Trait.CHAINS_MATMULS in self.traits
 
 
@@ -427,7 +427,7 @@ def writes_in_place(op: str) -> bool:
 
 
 def agreed_name(reference: str, candidate: str) -> str:
-    """One name for what the two runs spell differently, whichever is the reference."""
+    """Return one name for an operator that two runs spell differently, whichever is the reference."""
     if reference == candidate or not candidate:
         return reference
     if not reference:

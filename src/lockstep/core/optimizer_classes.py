@@ -61,7 +61,7 @@ _OTHER = OptimizerClass()
 
 
 def optimizer_of(op: str) -> OptimizerClass:
-    """Return what is known of a class, by the operator of its calls; of one that is not known, nothing.
+    """Return the facts about an optimizer class, by the operator of its calls; None if it is not known.
 
     >>> optimizer_of("torch.optim.RMSprop").root
     'square_avg'

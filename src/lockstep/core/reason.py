@@ -1,4 +1,4 @@
-"""Why an origin is one: clauses that say what they are about and keep what they say it of, and together a sentence."""
+"""The reason for an origin: clauses with their data, which together make a sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Clause:
 
 
 class Reason(str):
-    """A reason as it is printed, made of `clauses` that code asks for what it says.
+    """A reason as it is printed; code reads its `clauses`.
 
     Examples
     --------

@@ -30,7 +30,7 @@ class Pieces(Protocol):
 
     @property
     def is_made(self) -> bool:
-        """Whether a part is made when it is read, rather than a view of what lies in memory or in a mapped file."""
+        """Return whether a part is computed when it is read, rather than a view of memory or of a mapped file."""
 
     def part(self, start: int, stop: int, out: Array | None = None) -> Array:
         """Elements from start to stop, contiguous, not to be written to; `start` is a multiple of `PIECE`.
@@ -217,7 +217,7 @@ class Content:
 
 
 def is_other_checksum_alone(left: Content | None, right: Content | None) -> bool:
-    """Whether two contents have the same numbers, and checksums that another tool took of them are not the same.
+    """Return whether two contents have the same numbers, but different checksums of a different tool.
 
     The numbers do not tell in which order elements stand, and the checksum may be one of a later moment: an operator
     that works in place may change the tensor before a thread of its own has come to it.

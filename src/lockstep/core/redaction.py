@@ -82,7 +82,7 @@ class Redaction:
 
 
 def is_withheld(text: str) -> bool:
-    """Whether something was masked or taken out of a text: then nobody knows what it was."""
+    """Return whether a part of a text was masked or removed, so that the text is not known."""
     return REDACTED in text or MASK in text
 
 

@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever meets half of it: aside first, then renamed."""
+"""Write a file so that no reader sees half of it: under a temporary name first, then renamed."""
 
 from __future__ import annotations
 

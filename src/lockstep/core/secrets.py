@@ -118,7 +118,7 @@ _SHORTEST = 5
 
 @lru_cache(1024)
 def masked(text: str) -> str:
-    """A text without what is a secret by its shape, or by the name that stands with it.
+    """Return a text with its secrets masked, found by their shape or by the name before them.
 
     >>> masked("postgresql://me:hunter2@host/db")
     'postgresql://me:***@host/db'

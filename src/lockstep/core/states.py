@@ -93,7 +93,7 @@ class HeldSetting:
 
 @dataclass(frozen=True, slots=True)
 class LaterLoss:
-    """A loss after the recorded steps: what backward began from.
+    """A loss after the recorded steps: the tensor that backward began from.
 
     `step` is the step that it was of, `value` its number in double precision, `dtype` what it was kept in.
     """

@@ -62,7 +62,7 @@ class Layout:
         """
         match = _WORDS.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
-            raise UsageError(f"{where}: {text!r} is no layout; write for example 'OIHW -> HWIO'")
+            raise UsageError(f"{where}: {text!r} is not a layout; write for example 'OIHW -> HWIO'")
         gates, others = ((match[name] or "").replace("g", "c") for name in ("gates", "others"))
         for one, other in ((match["left"], match["right"]), (gates, others)):
             if sorted(one) != sorted(other) or len(set(one)) != len(one):
@@ -93,7 +93,7 @@ class Layout:
         return self.gates == self.others and not self.forget
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Shape in the candidate of what has this one in the reference; None where it has other axes."""
+        """Return the candidate's shape for a shape of the reference; None if it has other axes."""
         return tuple(shape[axis] for axis in self.axes) if len(shape) == len(self.left) else None
 
     def without_ones(self, shape: tuple[int, ...]) -> Axes:

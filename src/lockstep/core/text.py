@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """A message of one line that can be read: what is too long is cut in its middle, for its end says what to do."""
+    """Return a message on one readable line; a long one is cut in its middle, because its end tells the cure."""
     line = printable(text)
     if len(line) <= _MOST_CHARACTERS:
         return line
@@ -65,7 +65,7 @@ _BYTE = "\\x{:02x}"
 
 
 def factor_figure(factor: float) -> str:
-    """Return how many times one number is another, with two significant digits: the one form on every screen.
+    """Return how many times one number is another, with two significant digits, as every screen shows it.
 
     >>> [factor_figure(one) for one in (1.26, 9.96, 26.4, 172_513.0, 2.13e8, math.nan)]
     ['1.3', '10', '26', '170,000', '2.1e8', '-']
@@ -86,7 +86,7 @@ _FEW, _MANY = 1e-3, 1e6
 
 
 def times(factor: float) -> str:
-    """Return `170,000 times`: what stands before the thing that something is so many times of."""
+    """Return `170,000 times`, for a sentence such as "170,000 times its noise floor"."""
     return f"{factor_figure(factor)} times"
 
 
@@ -119,7 +119,7 @@ def index_text(value: object) -> str | None:
 
 
 def told_apart(left: str, right: str, most: int = 40) -> tuple[str, str]:
-    """Return two different texts of at most so many characters each, with the part in which they differ.
+    """Return two different texts, each cut to a number of characters that includes their first difference.
 
     >>> told_apart("a" * 60 + "b", "a" * 60 + "c", most=9)
     ('...aaaaab', '...aaaaac')

@@ -46,6 +46,6 @@ def unmatched_by_all(notes: Iterable[UnmatchedNote]) -> Iterator[tuple[str, str]
 
 
 def unmatched_sentence(pattern: str, near: list[str], where: str) -> str:
-    """That a pattern matched nothing, with the nearest names."""
+    """Return the sentence for a pattern that matched nothing, with the nearest names."""
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return f"pattern {pattern!r} matches no module and no operator of {where}{hint}"

@@ -139,7 +139,7 @@ def finite_norm(flat: torch.Tensor) -> float | None:
 def numbers_of(
     flat: torch.Tensor, *, with_sketch: bool
 ) -> tuple[Statistics, npt.NDArray[np.float64] | None]:
-    """Statistics and, for what rounds, the sketch of a contiguous one-dimensional tensor.
+    """Return statistics and, for a floating tensor, the sketch of a contiguous one-dimensional tensor.
 
     Parameters
     ----------

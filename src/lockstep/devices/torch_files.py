@@ -11,7 +11,7 @@ from lockstep.core.replacement import replacing
 
 
 def save_tensor(path: Path, elements: Array, dtype: str, shape: tuple[int, ...]) -> None:
-    """Write what `torch.save` writes of one tensor.
+    """Write one tensor as `torch.save` does.
 
     Parameters
     ----------

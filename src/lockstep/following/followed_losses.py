@@ -21,7 +21,7 @@ _END = "end"
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLoss:
-    """A loss of the reference: what step `step` was to minimise, and by how much another may be off, in its unit."""
+    """A loss of the reference: the one of step `step`, and the distance that the candidate's may have, in its unit."""
 
     step: int
     value: float
@@ -86,7 +86,7 @@ def _floors(expected: ExpectedLoss, value: float) -> float:
 
 
 def write_expected(recording: Path, losses: Mapping[str, Sequence[ExpectedLoss]]) -> None:
-    """Say what the losses of each rank may be, before the training begins.
+    """Write the losses that each rank may have, before the training begins.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def expected_in(recording: Path, rank: str) -> list[ExpectedLoss]:
 
 
 def heard_path(recording: Path, rank: str, process: int) -> Path:
-    """Where a process says what its losses were, a line each: `heard_line`, `end_line`."""
+    """Return the file in which a process notes its losses, a line each: `heard_line`, `end_line`."""
     return recording / f"{_HEARD}{rank}-{process}"
 
 
@@ -128,7 +128,7 @@ def heard_line(step: int, value: float) -> str:
 
 
 def end_line(steps: int) -> str:
-    """The process has trained so many steps, and all of its losses stand before this."""
+    """Return the line for the end of a process: its number of steps, all of whose losses come before it."""
     return f"{_END} {steps}\n"
 
 

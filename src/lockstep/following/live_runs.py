@@ -93,7 +93,7 @@ def announced(recording: Path, command: Sequence[str]) -> Iterator[None]:
 
 
 def live_runs() -> list[LiveRun]:
-    """Those of this machine whose follower lives, the newest first; what a killed one left is taken away."""
+    """Return the followed trainings of this machine, the newest first; removes the files of killed followers."""
     found = []
     for path in _folder().glob(f"{platform.node()}-*.json"):
         run = _read(path)

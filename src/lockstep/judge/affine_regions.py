@@ -64,7 +64,7 @@ class Affine:
         return Affine(self.source, self.factor, self.constant + number, size, self.numbers + 1)
 
     def and_also(self, other: Affine) -> Affine | None:
-        """Its sum with another of the same source."""
+        """Return the sum of two forms of the same source."""
         if other.source != self.source:
             return None
         return Affine(
@@ -161,7 +161,7 @@ def _of_call(call: Call, found: dict[int, Affine]) -> Affine | None:
 
 
 def keeps_elements(operator: Operator) -> bool:
-    """Whether an operator hands the elements of its one tensor on, perhaps in another order or dtype."""
+    """Return whether an operator returns the elements of its one tensor, perhaps in a different order or dtype."""
     return not operator.traits.isdisjoint({Trait.VIEWS, Trait.CASTS}) or operator.name in _COPIES
 
 

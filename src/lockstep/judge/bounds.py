@@ -155,7 +155,7 @@ def same_dtype(items: Iterable[Measured]) -> bool:
 
 
 def bilinear_operands(operation: Operation) -> tuple[list[Measured], list[Measured]]:
-    """The two factors of a sum of products, and what is added to it (bias)."""
+    """Return the two factors of a sum of products, and the summand (bias)."""
     inputs, product = floats(operation.inputs), operation.known.product
     if len(inputs) != 3 or product is None or product.added is None:
         return inputs, []

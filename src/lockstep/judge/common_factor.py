@@ -58,7 +58,7 @@ _HANDS_ON_SCALE = frozenset(
 
 
 def with_common_factor(judgement: Judgement, operation: Operation, output: Measured) -> Judgement:
-    """A judgement of what a call made; not explained where one run's result is longer by a factor of its own.
+    """Return the judgement of a result; not explained if one run's result is longer by a factor of its own.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class ErrorModel:
 
     @property
     def looks_at_set_up(self) -> bool:
-        """Set-up changes what operators compute."""
+        """Return True: set-up changes the results of operators."""
         return True
 
     def notes(self) -> Sequence[str]:

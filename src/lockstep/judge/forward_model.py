@@ -37,7 +37,7 @@ from lockstep.measure.measured_pair import Measured
 
 
 def forward_bound(operation: Operation, output: Measured) -> Bound:
-    """Bound of what a call computes from its inputs."""
+    """Return the bound on a call's results, given its inputs."""
     rule = _RULES.get(operation.family, _unknown)
     return rule(operation, output)
 

@@ -102,7 +102,7 @@ NOTHING_BETWEEN = Region()
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """The lower precision that an operator computes in: what it rounds, and to what.
+    """The lower precision that an operator computes in: the rounded tensors, and their format.
 
     Several formats explain it where these cannot be told apart. Where an operator rounds inside, `part` names the
     operator that it is made of whose result it rounds.
@@ -177,7 +177,7 @@ class Judgement:
         kind: Kind | None = None,
         words: str = "",
     ) -> Judgement:
-        """Both operators are sound by themselves, and what is left comes with their inputs.
+        """Return the judgement that both operators are sound and the difference comes from their inputs.
 
         `floor` and `inherited` are distances in the tensor's own unit.
         """
@@ -196,7 +196,7 @@ class Judgement:
     def follows(
         cls, *, differs: bool = True, kind: Kind | None = None, words: str = ""
     ) -> Judgement:
-        """Both operators made exactly of their inputs what they should, which rounds nothing."""
+        """Return the judgement that both results are exact for their inputs, without rounding."""
         return cls(
             math.inf,
             0.0,
@@ -209,7 +209,7 @@ class Judgement:
 
     @classmethod
     def wrong(cls, kind: Kind, words: str) -> Judgement:
-        """One operator made of its own inputs what it should not, by whatever distance."""
+        """Return the judgement that one operator's result is wrong for its own inputs, at any distance."""
         return cls(
             0.0, 0.0, beyond_floor=True, unexplained=True, local=True, kind=kind, words=words
         )
@@ -233,7 +233,7 @@ def as_open(judgement: Judgement) -> Judgement:
 
 
 class Judge(Protocol):
-    """Tells whether what leaves a site is explained by what enters it."""
+    """Decides whether the inputs of a site explain its output."""
 
     @property
     def name(self) -> str:
@@ -241,7 +241,7 @@ class Judge(Protocol):
 
     @property
     def looks_at_set_up(self) -> bool:
-        """Whether a difference in how modules are set up is an origin too; else what tensors hold alone decides."""
+        """Return whether a difference in the set-up of modules is an origin too, or the tensors decide alone."""
 
     def notes(self) -> Sequence[str]:
         """Return notes about calls that could not be judged as they should have been, in sentences."""
@@ -260,14 +260,14 @@ class Judge(Protocol):
     def update(
         self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
     ) -> Judgement:
-        """Judge a parameter or a state after an optimizer step, given what entered it.
+        """Judge a parameter or a state after an optimizer step, given its inputs.
 
         `calls` are the two updates themselves with their settings.
         """
 
 
 def relative_judgement(output: Measured, *, floor: float, inherited: float) -> Judgement:
-    """Judge a distance against what is allowed, both in the tensor's unit."""
+    """Judge a distance by the allowed one, both in the tensor's unit."""
     if output.equal:
         return AGREES
     tolerance = floor + inherited
@@ -284,7 +284,7 @@ def relative_judgement(output: Measured, *, floor: float, inherited: float) -> J
 def bounded_judgement(
     output: Measured, *, floor: float, inherited: float, entering: Sequence[Measured]
 ) -> Judgement:
-    """As `relative_judgement`; where nothing bounds what is inherited, what usually passes is explained."""
+    """Judge as `relative_judgement`; if nothing bounds the inherited part, the usual amplification does."""
     if inherited < math.inf:
         return relative_judgement(output, floor=floor, inherited=inherited)
     far = sum(item.relative for item in entering if item.floating)

@@ -29,7 +29,7 @@ from lockstep.measure.measured_pair import Measured, alone
 
 
 def region_error(region: Region, target: Measured) -> float | None:
-    """Relative error of what leaves a region by the roundings inside, of both sides together.
+    """Return the relative error of a region's output by the roundings inside, of both sides together.
 
     A side that calls one thing there, of which nothing is seen inside, is taken to be as far off as the other. A tensor
     that one side holds in a lower precision is rounded to it. None where neither side's calls lead to the tensor.

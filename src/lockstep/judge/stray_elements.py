@@ -21,7 +21,7 @@ from lockstep.measure.measured_pair import Measured
 
 
 def with_stray_elements(judgement: Judgement, output: Measured) -> Judgement:
-    """A judgement of what was made from equal inputs; not explained where single elements are far off.
+    """Return the judgement of a result of equal inputs; not explained if single elements are far off.
 
     Parameters
     ----------

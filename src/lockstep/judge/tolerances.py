@@ -1,4 +1,4 @@
-"""Every number that decides between noise and fault: what it is, why it is so, and where it comes from.
+"""Every number that decides between noise and fault, with its meaning, its reason and its source.
 
 `docs/tolerances.md` is made from this file.
 """
@@ -63,6 +63,12 @@ LINEAR_REGIME = 0.05
 NO_ROUNDING = 10.0
 """Square roots of the unit roundoff, relative to all gradients of a step, that no rounding moves a gradient by. Chosen:
 bfloat16 gradients of GPT-2 differ by up to half a square root between kernels."""
+
+PROJECTED_ROUNDINGS = 64.0
+"""Unit roundoffs that a gradient may be off where a difference behind it is taken out. Chosen: some calls round."""
+
+PROJECTED_SHARE = 0.01
+"""Share of that difference that it may be off. Chosen: rounding leaves less than a thousandth."""
 
 UPDATE_ROUNDINGS = 16.0
 """Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""

@@ -53,7 +53,7 @@ def update_size(before: TensorRecord | None, after: TensorRecord | None) -> floa
 
 
 def update_sizes(reference: Update, candidate: Update) -> tuple[float, float]:
-    """Sizes of the updates of two runs, to be held against each other, as `update_size` has them.
+    """Return the sizes of the updates of two runs, for a comparison, as `update_size` has them.
 
     Both are from the same source: two sketches of one tensor are off alike, but not a sketch and the tensor itself,
     and a recording of an earlier build may have no sketch that can be used.
@@ -85,7 +85,7 @@ def update_sketch(
 
 
 def state_name(record: TensorRecord) -> str:
-    """Bare name of an optimizer state; "" for what is none."""
+    """Return the bare name of an optimizer state; "" for a name of something else."""
     return record.name.rpartition("|")[2] if "|" in record.name else ""
 
 

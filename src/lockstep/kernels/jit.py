@@ -151,7 +151,7 @@ def part(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """As `part`, and made one with what calls it: sums are taken in the same order whatever that is.
+    """Compile as `part`, inlined into its callers: sums are taken in the same order in each.
 
     Where the compiler chooses, that depends on what was compiled before.
     """
@@ -233,7 +233,7 @@ def _decorator(signature: str, options: dict[str, Any]) -> Callable[[Function], 
 
 
 def ready(function: Function) -> Function:
-    """A compiled function without what looks for it at each call, for those that take less time than that."""
+    """Return a compiled function without the lookup at each call, for calls that take less time than the lookup."""
     return cast(Function, function.__dict__["made"]())
 
 
@@ -248,7 +248,7 @@ def loops(module: ModuleType) -> list[str]:
 
 
 def compile_now(module: str, name: str) -> None:
-    """Compile a function of a module, or load what is kept of it."""
+    """Compile a function of a module, or load its cached code."""
     loop = getattr(import_module(module), name)
     _ = loop.address if isinstance(loop, Task) else loop.__dict__["made"]()
 

@@ -1,4 +1,4 @@
-"""All sums that comparing two arrays takes, in one compiled pass; what they are for stands at `lockstep.measure.sums`.
+"""All sums for the comparison of two arrays, in one compiled pass; `lockstep.measure.sums` explains their use.
 
 Blocks of both sides go by one after the other, each short enough for a processor's caches, and several plain loops run
 over a block, each of which the compiler turns into vector instructions. A maximum of positive numbers is that of their

@@ -1,4 +1,4 @@
-"""XXH3-128 of chunks of one size in compiled code, which needs no interpreter: its numbers, and what Numba makes.
+"""XXH3-128 of chunks of one size in compiled code without the interpreter: its constants and loops.
 
 It follows the specification, with the default secret and no seed:
 https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md

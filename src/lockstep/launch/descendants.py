@@ -48,7 +48,7 @@ def parent_of(number: int) -> int:
 
 
 def numbers_inside(number: int) -> set[int]:
-    """Return the numbers that a process has for itself: in a container it has another one."""
+    """Return the numbers that a process has for itself: in a container they differ."""
     for line in _read(number, "status").splitlines():
         if line.startswith(b"NSpid:"):
             return {int(word) for word in line.split()[1:]}

@@ -34,7 +34,7 @@ class StepWritten:
 
 @dataclass(frozen=True, slots=True)
 class StepsLeftOut:
-    """So many chosen steps of a rank, before the one that is told of next, were not recorded or are not looked at."""
+    """The number of chosen steps of a rank, before its next reported one, that were not recorded or not looked at."""
 
     rank: str
     count: int

@@ -1,4 +1,4 @@
-"""How a running command is followed: who looks at its steps, how many may wait, and the budget."""
+"""How a running command is followed: the function that looks at its steps, how many may wait, and the budget."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Follower:
         self._thread.start()
 
     def finish(self) -> None:
-        """The command has ended: look at what is left, and stop.
+        """Look at the remaining steps after the command has ended, and stop.
 
         Raises
         ------

@@ -46,13 +46,13 @@ class TimeShare:
             self._at_work_since_s = None
 
     def may_go_on(self, more_s: float = 0.0) -> bool:
-        """Whether work has not taken more than its share, and so many seconds more would not either."""
+        """Return whether work has stayed within its share, and would after some more seconds."""
         if self._share is None:
             return True
         return self._spent_s + more_s <= self._share * (time.monotonic() - self._began_s)
 
     def wait_for_room(self, more_s: float = 0.0) -> bool:
-        """Wait until there is room for so many seconds more; False once the command has ended before."""
+        """Wait until there is room for some more seconds; False if the command has ended before."""
         while not self.may_go_on(more_s):
             if self._ended.wait(_LOOKS_EVERY_S):
                 return False

@@ -93,7 +93,7 @@ def _is_armed(number: int, noted: set[int]) -> bool:
 
 
 def why_unarmed(command: list[str], environment: dict[str, str], program: str) -> tuple[str, str]:
-    """How a process got past the hook, and what to do.
+    """Return how a process got past the hook, and the cure.
 
     Parameters
     ----------

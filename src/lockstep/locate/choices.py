@@ -1,4 +1,4 @@
-"""Choices (an argmax, a routing) that came out differently though what led to them is off by noise only."""
+"""Choices (an argmax, a routing) that differ though their inputs differ by noise only."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Coverage:
         self._other_inside: dict[str, SetupDifference] = {}
 
     def note(self, step: AlignedStep) -> None:
-        """Take down what one step of one rank has on one side only."""
+        """Keep the parts of one step of one rank that only one side has."""
         paired: tuple[set[tuple[Quantity, str]], ...] = (set(), set())
         for item in step.aligned:
             if item.reference.kind in _KINDS:
@@ -56,7 +56,7 @@ class Coverage:
                     self._alone[key[0], side].setdefault(key[1], record.step)
 
     def note_inside(self, step: AlignedStep, modules: Mapping[str, OtherModule]) -> None:
-        """Take down modules of another class of which nothing is seen: what comes out may differ by what they are."""
+        """Keep modules of a different class whose inside was not recorded: their results may differ by design."""
         for around, inside in unseen_inside(step, modules).items():
             if any(
                 _differs(item)

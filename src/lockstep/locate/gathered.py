@@ -80,7 +80,7 @@ class Gathered:
         self.setup.extend(one for one in told if str(one) not in said)
 
     def count(self, rank: str, step: AlignedStep) -> None:
-        """Count what has no partner, and list it."""
+        """Count calls without partner, and list them."""
         setup = self.setups[rank]
         if setup.compiled:
             self.coverage.note_inside(step, setup.modules)

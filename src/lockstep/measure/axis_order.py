@@ -1,4 +1,4 @@
-"""The same elements in another order of axes: NCHW against NHWC, a weight that is kept transposed.
+"""The same elements in a different order of axes: NCHW and NHWC, or a weight that is kept transposed.
 
 A sketch depends on the order of elements, so two layouts of one tensor can be held against each
 other exactly only where both were saved whole. Elsewhere norm, mean, extremes and the number of

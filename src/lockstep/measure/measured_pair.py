@@ -1,5 +1,4 @@
-"""Two aligned tensors with what judging needs: how large they are and how far apart, in the
-tensors' own unit."""
+"""Two aligned tensors with the numbers for a judgement: their sizes and their distance, in the tensors' own unit."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ class Measured:
     floating: bool
 
     def at(self, pair: Pair) -> Measured:
-        """The same numbers for another pair of records with the same contents."""
+        """Return the same numbers for a second pair of records with the same contents."""
         return Measured(
             pair,
             self.metrics,
@@ -98,7 +97,7 @@ class Measured:
 
     @property
     def shape_differs(self) -> bool:
-        """Whether the two have different extents, and not just another layout."""
+        """Return whether the two have different extents, and not just a different layout."""
         left, right = self.pair.reference, self.pair.candidate
         if left is None or right is None or self.pair.layout is not None:
             return False
@@ -310,7 +309,7 @@ def _without_places(content: Content) -> Content:
 
 
 def is_placed_otherwise(left: Content, right: Content) -> bool:
-    """Whether two contents are of tensors of one shape, which one run alone spreads over ranks, or in another way.
+    """Return whether two contents of one shape are spread over ranks in one run alone, or in different ways.
 
     So are two of which one was put together of ranks' parts, and then has another shape: the words on its axes are
     wrong. That copies differ is no matter of words.

@@ -245,7 +245,7 @@ def measure_sketches(
 
 
 def measure_statistics(reference: Content, candidate: Content) -> Metrics:
-    """Bound the distance from below by what norms, means and extremes alone prove.
+    """Return the least distance that norms, means and extremes alone prove.
 
     `|d|_2` is at least `| |c|_2 - |r|_2 |` (triangle inequality), `sqrt(n) |mean(c) - mean(r)|`
     (Cauchy-Schwarz), `|max(c) - max(r)|` and `|min(c) - min(r)|`. A bound of 0 proves nothing: a
@@ -369,7 +369,7 @@ def _count_mismatch(left: Statistics, right: Statistics) -> tuple[int, int]:
 
 
 def are_placed_apart(left: Statistics, right: Statistics) -> bool:
-    """Whether what is not finite is known to stand at other places, or to have another sign."""
+    """Return whether elements that are not finite are known to be at different places, or of different sign."""
     places = left.not_finite, right.not_finite
     return None not in places and places[0] != places[1]
 

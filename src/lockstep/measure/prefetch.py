@@ -1,4 +1,4 @@
-"""Measuring pairs of whole tensors ahead of who asks for them, on all processors.
+"""Measure pairs of whole tensors ahead of their use, on all processors.
 
 Asked for one after the other, each pair would wait for the walk, and the walk for each pair. So threads measure them in
 the order in which they will be asked for, several stretches of a large one at a time. Who asks for a pair that is not

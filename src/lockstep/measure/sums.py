@@ -68,7 +68,7 @@ class Sums:
             self.max_ulp = max(self.max_ulp, _max_ulp(reference, candidate, self.dtype))
 
     def merge(self, elements: int, sums: Doubles, counts: npt.NDArray[np.int64]) -> None:
-        """Add what compiled passes gathered over so many elements further on.
+        """Add the sums of compiled passes over later elements.
 
         Parameters
         ----------

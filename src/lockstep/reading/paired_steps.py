@@ -60,12 +60,12 @@ class Pairing:
 
     @property
     def is_of_another_tool(self) -> bool:
-        """Whether another tool wrote one of them, or both."""
+        """Return whether a different tool wrote one of the recordings, or both."""
         return self.reference.is_of_another_tool or self.candidate.is_of_another_tool
 
     @property
     def is_of_another_framework(self) -> bool:
-        """Whether another framework than PyTorch trained one of them, or both."""
+        """Return whether a framework other than PyTorch trained one of the recordings, or both."""
         return bool(self.reference.other_framework or self.candidate.other_framework)
 
     def why_incomparable(self, steps: Collection[int] | None) -> NotCompared | None:
@@ -84,19 +84,21 @@ class Pairing:
             return {name: self.extents[name].step(number) for name in ranks}
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        """Close the files of whole tensors; each is opened again when one of its tensors is read."""
         self.reference.close_tensors()
         self.candidate.close_tensors()
 
     def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
-        """Ranks and steps that only one side has, and what only one side looked at, once the steps were aligned."""
+        """Return ranks, steps and calls that only one side has, after the steps were aligned."""
         found = list(self.ranks.alone)
         for extent in self.extents.values():
             found.extend(extent.not_compared(steps))
         return [*found, *looked_at_more(self.view, self.extents.values())]
 
     def notes(self) -> list[str]:
-        """How ranks and names were put together, where that was not plain, and what one side kept less of."""
+        """Return notes on how ranks and names were matched, if that was not plain, and on weights of recording that
+        differ.
+        """
         of_names = dict.fromkeys(note for names in self.names.values() for note in names.notes())
         return [*self.ranks.notes, *self.view.notes(), *of_names]
 
@@ -132,7 +134,7 @@ def _names(ranks: RankPairs, mapping: NameMapping | None) -> dict[str, NameMap]:
 
 
 def opened(name: str, recording: Given) -> Recording:
-    """A recording that was given opened or by its path; `name` is what a message calls it.
+    """Return a recording that was given opened or by its path; messages call it `name`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Records of a recording as a table, and one number of a site over steps; what is not asked for is not decoded."""
+"""Records of a recording as a table, and one number of a site over steps; only the chosen columns are decoded."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def settings_of(recording: Recording) -> dict[str, Value]:
 
 
 def options_of(command: Sequence[str]) -> dict[str, Value]:
-    """Options and overrides of a command line; what stands alone is true.
+    """Return options and overrides of a command line; an option without a value is true.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Drawing what was found; opens no tensor."""
+"""Draw findings as text, tables and pages; opens no tensor."""

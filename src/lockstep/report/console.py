@@ -1,4 +1,4 @@
-"""The console of what is laid out with rich."""
+"""The console for text that rich lays out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as CSV files, whatever they hold; no text in them is ever run as a formula."""
+"""Tables as CSV files; no text in them is run as a formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as strict JSON, of which tools say what they read: a `schema` first, no NaN and no infinity."""
+"""Values as strict JSON with a promise: a `schema` first, no NaN and no infinity."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MOST_SENTENCES = 5
 
 
 def recording_html(recording: Recording) -> str:
-    """A recording in a few lines of HTML: a row per rank, what was run, and what is missing.
+    """Return a recording in a few lines of HTML: a row per rank, the command, and the missing parts.
 
     Examples
     --------

@@ -17,7 +17,7 @@ _NARROWEST = 40
 
 
 class Page(Text):
-    """Text that is laid out for so many columns.
+    """Text that is laid out in a number of columns.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ def render_recording(
     step: int | StepSelection | None = None,
     rank: str | RankSelection | None = None,
 ) -> str:
-    """Text about the whole recording: set-up, steps, what was not seen, then the sites as a tree."""
+    """Return text about the whole recording: set-up, steps, gaps, then the sites as a tree."""
     lines = [*_setup_lines(recording)]
     for name, item in recording.ranks.items():
         if is_rank(rank, name):

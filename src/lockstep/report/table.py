@@ -1,4 +1,4 @@
-"""A table of text: columns as wide as they need to be, cut to the terminal, and a word on what is left out."""
+"""A table of text: columns as wide as they need to be, cut to the terminal, and the number of omitted rows."""
 
 from __future__ import annotations
 

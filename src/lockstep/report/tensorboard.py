@@ -71,7 +71,7 @@ class ScalarWriter:
         self._file.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
 
     def flush(self) -> None:
-        """Write what was added so far, for whoever watches."""
+        """Write everything added so far, for TensorBoard to read."""
         self._file.flush()
 
     def close(self) -> None:

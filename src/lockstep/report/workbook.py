@@ -1,4 +1,4 @@
-"""Tables as Excel workbooks, whatever they hold; no text in them is ever run as a formula."""
+"""Tables as Excel workbooks; no text in them is run as a formula."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _ALIGNED_BYTES = 64
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows in order of time, and what they tell of."""
+    """Rows in order of time, and the contents that they mention."""
 
     calls: list[Row] = field(default_factory=list)
     records: list[Row] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Chunk:
         return bool(self.records or self.calls)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes fit into its buffer."""
+        """Return whether a number of bytes fits into its buffer."""
         return self.buffer is not None and self.used_bytes + size_bytes <= self.buffer.nbytes
 
     def add(self, tensor: RawTensor, copy: Copy) -> None:

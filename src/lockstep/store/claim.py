@@ -69,7 +69,7 @@ class Claim:
 
 
 def is_recorded_into(path: Path) -> OutputExistsError:
-    """Return the message if another process is recording there."""
+    """Return whether a different process is recording there."""
     return OutputExistsError(
         f"{path}: another recording is being made there right now; wait until it has ended, or give another directory"
     )

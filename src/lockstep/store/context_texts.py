@@ -1,4 +1,4 @@
-"""Layouts of tensors, and what was set around calls, as the texts that stand in a recording's tables.
+"""Layouts of tensors, and the context of calls, as the texts of a recording's tables.
 
 A layout is `8,1` (strides in elements), or `8,1;16;0`: strides, offset and number of the memory that it shares with
 other inputs of its call; "" for row after row in memory of its own. Conditions are `grad` or `no_grad`, then what

@@ -112,13 +112,13 @@ class RunDirectory:
         return claim
 
     def started(self) -> None:
-        """The run goes on: what it replaces is not needed any more."""
+        """Remove the recording that this run replaces: the run goes on."""
         if self._replaced is not None:
             shutil.rmtree(self._replaced, ignore_errors=True)
             self._replaced = None
 
     def discard(self) -> None:
-        """The run never started: what it was to replace comes back."""
+        """Restore the recording that was to be replaced: the run never started."""
         if self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         elif self._written:

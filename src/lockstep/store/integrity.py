@@ -1,4 +1,4 @@
-"""Files of a recording by length and digest: what tells that one was changed after it was written.
+"""Lengths and digests of a recording's files, which show a change after writing.
 
 A rank's manifest lists every file beside it under "files" (`"records-00003.parquet": "5120 8f0c..."`), and every
 manifest ends with a digest of its own text. Digests are XXH3-128 (https://xxhash.com), taken while a file is written:
@@ -60,7 +60,7 @@ class DigestedFile:
 
     @property
     def mark(self) -> str:
-        """Length and digest of what was written, as a manifest lists them."""
+        """Return length and digest of the written bytes, as a manifest lists them."""
         return f"{self.size_bytes} {self._digest.hexdigest()}"
 
 

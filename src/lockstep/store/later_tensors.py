@@ -1,4 +1,4 @@
-"""Tensors that lie in another tool's files: known by what is noted of them, read there when somebody asks for one."""
+"""Tensors in a different tool's files: known by their noted numbers, and read there on demand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LaterTensor:
 
 @dataclass(frozen=True, slots=True)
 class ReadLater:
-    """Reads one tensor where another tool has left it."""
+    """Reads one tensor from a different tool's file."""
 
     tensor: LaterTensor
 

@@ -45,7 +45,7 @@ def drop_untrained(recording: Path, training: Collection[str]) -> None:
 
 
 def drop_empty(recording: Path) -> bool:
-    """Remove a recording whose command has ended and that holds nothing but its own manifest.
+    """Remove a recording whose command has ended and that holds only its own manifest.
 
     Returns
     -------

@@ -102,7 +102,7 @@ def read_manifest(path: Path) -> bytes:
 
 
 def check_table(path: Path) -> Claims:
-    """Hold what a table says of itself against the limits.
+    """Compare a table's own figures with the limits.
 
     Raises
     ------

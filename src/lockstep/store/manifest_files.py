@@ -1,4 +1,4 @@
-"""Reading the manifests of a recording and of its ranks; where there is none, what to give instead."""
+"""Read the manifests of a recording and of its ranks; a missing one gives an error with a cure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lockstep.store.tensors import can_store, write_named
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """One whole tensor to be written by a name, read when it is asked for.
+    """One whole tensor to be written by a name; it is read at that moment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Opening what another tool wrote: a plug-in reads its calls, and a recording of them is made aside."""
+"""Open the files of a different tool: a plug-in reads its calls, which are written as a temporary recording."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUT_TOGETHER = "how it was made"
 
 
 def recording_of(path: Path, form: str = "") -> Path | None:
-    """The directory of a recording of what another tool wrote there; None where no plug-in knows it.
+    """Return the directory of a recording made from a different tool's files; None if no plug-in knows them.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _read_by(reader: Reader) -> NotSeen:
 
 
 def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> bool:
-    """Write a recording of what another tool wrote, with its tensors in it; whether a plug-in knows that.
+    """Write a different tool's files as a recording, tensors included; return whether a plug-in knows them.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ _SHARE = 0.2
 
 
 class Pace:
-    """When the ends of steps are written: what a kill may cost is a fifth of what was recorded, and a quarter second.
+    """Decides when the ends of steps are written: a kill may cost a fifth of the recorded time, and a quarter second.
 
     A chunk for every short step would make the training wait for its files; of a short training all but the last
     steps are written nevertheless. The first step is written at once.

@@ -1,4 +1,4 @@
-"""A library that panics prints pages past Python before it raises: what it prints is kept from the terminal."""
+"""Keep the pages that a library prints when it panics, before it raises, from the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCK = RLock()
 
 @contextmanager
 def unprinted_panics() -> Iterator[None]:
-    """Hold back what is printed on standard error, and let it go on where no panic was raised.
+    """Hold back the output on standard error, and print it afterwards unless a panic was raised.
 
     What other threads print meanwhile comes a moment later; in a panic it goes down with the library's.
     """

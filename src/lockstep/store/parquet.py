@@ -106,7 +106,7 @@ def _count(value: Any) -> int:
     if value is None:
         return 0
     if type(value) is not int or value < 0:
-        raise DamagedError("a header holds what is no count")
+        raise DamagedError("a header holds something that is not a count")
     return value
 
 

@@ -10,7 +10,7 @@ from lockstep.store.integrity import with_digest
 
 
 def marked_as_part(data: bytes, reason: str) -> bytes:
-    """Return the manifest at the top of a recording with this note; what is none, as it is.
+    """Return the manifest at the top of a recording with this note; other content unchanged.
 
     Parameters
     ----------

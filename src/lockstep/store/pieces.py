@@ -1,4 +1,4 @@
-"""Stored tensors as they are read in pieces: elements of a mapped file, and what they are decoded to."""
+"""Stored tensors as they are read in pieces: elements of a mapped file, and their decoded form."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _LEAST = {
 
 
 def check_numbers(path: Path, frame: pl.DataFrame) -> None:
-    """Hold the numbers of a table against what they can be; a call is within one that began before it.
+    """Compare the numbers of a table with their possible ranges; a call is within one that began before it.
 
     Raises
     ------

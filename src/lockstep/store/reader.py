@@ -1,4 +1,4 @@
-"""Opening a recording: typed records, tables and tensors, nothing ever executed.
+"""Open a recording: typed records, tables and tensors. Nothing in it is executed.
 
 Everything is read lazily and checked on the way in: a damaged, foreign or hostile file ends in one `RecordingError`.
 """
@@ -21,11 +21,8 @@ from lockstep.core.errors import (
 )
 from lockstep.core.manifest import (
     BY_TOKENS,
-    COMPILED_BY_XLA,
-    INNER_BACKWARD,
     OTHER_TRAININGS,
     PART,
-    REWRITTEN,
 )
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Frame, TensorRecord
@@ -49,7 +46,7 @@ from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 def open_recording(
     path: str | os.PathLike[str], *, read_sketches: bool = True, form: str = ""
 ) -> Recording:
-    """Open a recording directory for reading, or what another tool wrote and a plug-in reads (`lockstep_readers`).
+    """Open a recording directory for reading, or a different tool's files that a plug-in reads (`lockstep_readers`).
 
     Parameters
     ----------
@@ -96,8 +93,10 @@ def open_recording(
         return recording
 
 
-_IN_HEADLINE = frozenset({OTHER_TRAININGS, COMPILED_BY_XLA, INNER_BACKWARD, REWRITTEN})
-"""What a rank could not see that a verdict has to say."""
+def _framework_of(rank: RankRecording) -> str:
+    """The framework other than PyTorch that trained in a process; "" for none."""
+    packages = rank.manifest.packages
+    return next(iter(packages)) if packages and "torch" not in packages else ""
 
 
 class Recording:
@@ -162,8 +161,12 @@ class Recording:
             by_tokens = any(gap.what == BY_TOKENS for gap in self.manifest.not_seen)
             return (*self.put_together_of.unrecorded, *([BY_TOKENS] if by_tokens else []))
         ranks = self.ranks.values()
-        gaps = [gap.what for rank in ranks for gap in rank.manifest.not_seen]
-        found = [what for what in gaps if what in _IN_HEADLINE]
+        found = [
+            gap.what
+            for rank in ranks
+            for gap in rank.manifest.not_seen
+            if gap.what == OTHER_TRAININGS or (_framework_of(rank) and not self.is_of_another_tool)
+        ]
         found.extend(gap.what for gap in self.manifest.not_seen)
         world_size = max((rank.manifest.world_size for rank in ranks), default=0)
         if not self.manifest.options.ranks and any(absent_ranks(self.ranks, world_size)):
@@ -173,8 +176,7 @@ class Recording:
     @property
     def other_framework(self) -> str:
         """The framework that trained where that is not PyTorch: no operator of it can be run again; "" else."""
-        packages = (rank.manifest.packages for rank in self.ranks.values())
-        return next((next(iter(one)) for one in packages if one and "torch" not in one), "")
+        return next(filter(None, map(_framework_of, self.ranks.values())), "")
 
     def check_can_run_again(self) -> None:
         """Check that operators of this recording can be run again.
@@ -191,7 +193,7 @@ class Recording:
             )
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        """Close the files of whole tensors; each is opened again when one of its tensors is read."""
         for rank in self.ranks.values():
             rank.close_tensors()
 
@@ -211,7 +213,7 @@ _shown_by: Callable[[Recording], str] = _name_alone
 
 
 def show_recordings_as(html_of: Callable[[Recording], str]) -> None:
-    """Have a notebook show what a floor above draws of a recording: this one knows no HTML."""
+    """Register the function that draws a recording in a notebook; this package knows no HTML."""
     global _shown_by
     _shown_by = html_of
 
@@ -252,7 +254,7 @@ class RankRecording:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Sentences about what this rank lacks."""
+        """Return sentences about the parts that this rank lacks."""
         sentences = []
         if self.manifest.stopped_because:
             sentences.append(
@@ -447,7 +449,7 @@ class RankRecording:
         self._contents.check_tensors()
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors; each is opened again when a tensor of it is asked for."""
+        """Close the files of whole tensors; each is opened again when one of its tensors is read."""
         self._contents.close_tensors()
 
     def _records_of(self, step: int, calls: pl.DataFrame) -> pl.DataFrame:

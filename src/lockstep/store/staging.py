@@ -16,7 +16,7 @@ Buffer = npt.NDArray[np.uint8]
 
 
 class Buffers:
-    """Hands out buffers below a cap; who asks for more waits until some come back.
+    """Hands out buffers below a cap; a caller that asks for more waits until some come back.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Buffers:
         self._came_back = threading.Condition()
 
     def take(self, size_bytes: int, before_waiting: Callable[[], None]) -> Buffer:
-        """A buffer of at least so many bytes, uint8; `before_waiting` is called where it has to be waited for."""
+        """Return a buffer of at least this many bytes, uint8; calls `before_waiting` if it has to wait."""
         size_bytes = max(size_bytes, self.size_bytes)
         with self._came_back:
             buffer = self._at_once(size_bytes)

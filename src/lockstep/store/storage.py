@@ -354,7 +354,7 @@ def remove_recording(storage: Storage, names: Mapping[str, int]) -> None:
 
 
 def key_of(storage: Storage, names: Mapping[str, int]) -> str:
-    """Return the digest of what a folder holds: names, sizes, and manifests, which list the digests of the rest."""
+    """Return the digest of a folder's content: names, sizes, and manifests, which list the digests of the rest."""
     found = hashlib.sha256()
     for name in sorted(names):
         found.update(f"{name} {names[name]}\n".encode())
@@ -364,7 +364,7 @@ def key_of(storage: Storage, names: Mapping[str, int]) -> str:
 
 
 def cached(url: str, told: Progress = unheard) -> Path:
-    """Return a folder here with the recording of a URL; it is fetched where the one in the cache is another.
+    """Return a local folder with the recording of a URL; fetches it if the cached one differs.
 
     Raises
     ------

@@ -156,7 +156,7 @@ class StoredContents:
         self._tensors.check(sorted(self._shards))
 
     def close_tensors(self) -> None:
-        """Let go of the files of whole tensors until one is asked for."""
+        """Close the files of whole tensors until one is read."""
         self._tensors.close()
 
 

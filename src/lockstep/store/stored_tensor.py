@@ -1,4 +1,4 @@
-"""A tensor that was saved whole, read from its shard when it is asked for."""
+"""A tensor that was saved whole, read from its shard on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the tables of one rank: every file checked on the way in, chunks found by what they hold.
+"""Read the tables of one rank: every file is checked first, and chunks are found by their content.
 
 A damaged, foreign or hostile file ends in one `CorruptError`. What a reader looks up again and again, the numbers of
 calls and contents, is read once for all chunks; the rest of a chunk when something in it is asked for.
@@ -143,7 +143,7 @@ class LatestChunks(Generic[Kept]):
             yield from self._some(some)
 
     def one(self, number: int) -> Kept:
-        """One chunk, as part of what was asked for last."""
+        """Return one chunk of the requested part."""
         self._asked[1].add(number)
         known = self._latest.get(number)
         return self._some([number])[0] if known is None else known[0]

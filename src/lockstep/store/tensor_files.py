@@ -49,7 +49,7 @@ class TensorFiles:
 
     @property
     def unchecked(self) -> dict[str, str]:
-        """Marks of the files that were not held against them yet."""
+        """Return the marks of the files that were not compared with them yet."""
         return {} if self._files is None else self._files.unchecked
 
     def load(self, shard: int, number: int | None) -> Array:
@@ -131,7 +131,7 @@ class TensorFiles:
         return self._shard(stored.shard).find(stored.number)
 
     def find_in_pieces(self, stored: Stored) -> tuple[str, Elements] | Derived:
-        """As `find`, but what is read does not count as memory of this process.
+        """Find as `find`, without counting the read bytes as memory of this process.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class Shard:
         return self._stored(name)[1]
 
     def find(self, number: int) -> tuple[str, Array] | Derived:
-        """One tensor undecoded: its dtype and elements, shape (count,), or what it is derived from.
+        """Return one tensor undecoded: its dtype and elements, shape (count,), or the formula it is derived from.
 
         Raises
         ------

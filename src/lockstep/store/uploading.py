@@ -19,7 +19,7 @@ _LOOKS_EVERY_S = 1.0
 
 @contextmanager
 def uploaded(url: str, *, force: bool) -> Iterator[Path]:
-    """Give a folder on this machine to record into; what is written there goes to the URL, the folder goes at the end.
+    """Give a folder on this machine to record into; its files go to the URL, and it is removed at the end.
 
     Until the end the manifest there says that the rest is still here.
 
@@ -61,7 +61,7 @@ class _Uploading:
         self._thread.start()
 
     def finish(self) -> None:
-        """Put the rest there, and take away what is no file of the recording any more.
+        """Upload the rest, and remove files that no longer belong to the recording.
 
         Raises
         ------

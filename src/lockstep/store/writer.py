@@ -238,13 +238,13 @@ class RankWriter:
             self._queue.put(partial(self._write_given, manifest))
 
     def save(self) -> None:
-        """Write what there is by now, and wait for it: the process is about to end. From any thread."""
+        """Write everything so far, and wait for it: the process is about to end. From any thread."""
         if self._thread.is_alive():
             self._write_late()
             self.drain()
 
     def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
-        """Write what is left, and then the last manifest, while the training goes on.
+        """Write the rest and then the last manifest, while the training goes on.
 
         Parameters
         ----------
@@ -307,7 +307,7 @@ class RankWriter:
         return (self.directory / schema.MANIFEST).read_bytes() == self._manifest_written
 
     def close(self) -> None:
-        """Write what is left and wait for the thread to end."""
+        """Write the rest and wait for the thread to end."""
         self.flush()
         self._queue.put(None)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Writing a recording of calls that were not recorded here: read from what another tool wrote, or made up."""
+"""Write a recording of calls from elsewhere: read from a different tool's files, or made up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ReadTensor:
-    """One tensor of a call that another tool saw.
+    """One tensor of a call that a different tool recorded.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ReadTensor:
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """One call that another tool saw, in order of the time that it began, within its rank.
+    """One call that a different tool recorded; calls of a rank come in the order in which they began.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ class RankOnDisk:
 
 
 class WholeRankOnDisk(RankOnDisk):
-    """The same with every tensor in it that lies in another tool's files."""
+    """The same, with every tensor of a different tool's files copied into it."""
 
     def _leave(self, content: Content, tensor: LaterTensor) -> None:
         whole = tensor.load is not None and can_store(tensor.dtype)

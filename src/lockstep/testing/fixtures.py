@@ -56,7 +56,7 @@ def lockstep_whole_recording(lockstep_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def lockstep_faulty_pair(lockstep_folder: Path, lockstep_whole_recording: Path) -> FaultyPair:
-    """The same, beside a candidate whose relu is off by a thousandth; what follows inherits it."""
+    """The same, beside a candidate whose relu is off by a thousandth; later tensors inherit it."""
     wrong = MadeTraining(steps=STEPS, whole=True, alter={"relu": _off_by_a_thousandth})
     candidate = write_recording(lockstep_folder / "faulty", wrong)
     site = "net / torch.nn.functional.relu #0, forward"

@@ -64,10 +64,10 @@ def test_external_data_in_its_own_folder_is_read(tmp_path):
         ({"location": "/etc/passwd"}, "outside of the model's folder"),
         ({"location": "link"}, "outside of the model's folder"),
         ({"location": ""}, "outside of the model's folder"),
-        ({"location": "."}, "is no file"),
+        ({"location": "."}, "is not a file"),
         ({"location": "short", "length": 16}, "bytes 0 to 16 of 8"),
         ({"location": "short", "offset": -1, "length": 16}, "bytes -1 to"),
-        ({"location": "short", "offset": "x"}, "is no number"),
+        ({"location": "short", "offset": "x"}, "is not a number"),
         ({"dims": [1 << 40]}, "asks for 4,398,046,511,104 bytes"),
         ({"dims": [1 << 62, 1 << 62]}, "nothing was allocated"),
         ({"dims": [-4]}, r"has the shape \[-4\]"),
@@ -107,7 +107,7 @@ def test_a_hidden_tensor_in_an_attribute_is_checked_too(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"PK\3\4garbage", b"\x0a\xff\xff\xff\xff\x7f", bytes(1000)])
 def test_garbage_is_no_model(tmp_path, data):
     (tmp_path / "m.onnx").write_bytes(data)
-    with pytest.raises(UsageError, match="is no ONNX model"):
+    with pytest.raises(UsageError, match="is not an ONNX model"):
         open_model(tmp_path / "m.onnx")
 
 

@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lockstep.capture.command.environment import Reached, environment_for, take_traces
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import REWRITTEN, Options
+from lockstep.core.site import CallKind, Phase, Role
 from lockstep.hookspecs import Framework
 from lockstep.launch import reasons
 from lockstep.plugins import frameworks
-from lockstep.wings.frameworks.recording import not_possible
+from lockstep.wings.frameworks.adapter import CodeSite
+from lockstep.wings.frameworks.recording import FrameworkRecording, not_possible
 
 pytestmark = pytest.mark.cold
 
@@ -70,6 +73,24 @@ def test_frameworks_are_known_by_their_root_modules() -> None:
         "TensorFlow": ("tensorflow", "lockstep-numerics[tensorflow]"),
         "MindSpore": ("mindspore", "lockstep-numerics[mindspore]"),
     }
+
+
+@pytest.mark.parametrize("sees_forward", [False, True])
+def test_a_training_without_a_step_is_said_to_have_none_also_where_operators_ran(
+    tmp_path: Path, *, sees_forward: bool
+) -> None:
+    recording = FrameworkRecording(tmp_path, Options(), {"made-up": "1"}, "Made Up")
+    recording.without_step = "nothing updated parameters"
+    if sees_forward:
+        site = CodeSite(0, "", "made.up", CallKind.OPERATOR, Phase.FORWARD, {})
+        recording.add(site, Role.OUTPUT, "result", np.float32(1))
+    recording.note_gap(REWRITTEN, "it is recorded as it is written")
+    recording.finish()
+    traces = take_traces(tmp_path)
+    assert traces.reached is Reached.FRAMEWORK
+    assert traces.detail.startswith(
+        "Made Up was imported, but nothing updated parameters; for other loops"
+    )
 
 
 def test_options_that_take_pytorch_are_refused_rather_than_passed_over() -> None:

@@ -36,6 +36,7 @@ def test_the_fault_is_named(trained: Trained, model: str, fault: str, module: st
     assert found.verdict is Verdict.DIVERGED
     print(headline(found))
     origin = found.origins[0]
+    assert {one.module for one in found.origins} == {origin.module}
     assert origin.step == 0
     assert (origin.module.startswith(module), origin.op.startswith(op)) == (True, True), origin
 

@@ -9,6 +9,7 @@ from conftest import Bare, Trained, command_of, compared, recorded
 
 import lockstep
 from lockstep.core.finding import Verdict
+from lockstep.core.site import CallKind
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,16 @@ def test_compile_eager_opens_what_xla_would_compile(trained: Trained) -> None:
 def test_the_chosen_steps_alone_are_recorded(trained: Trained) -> None:
     rank = lockstep.open(trained("--steps=1,3", "special", "function").path).ranks["rank0"]
     assert rank.complete_steps == (1, 3)
+
+
+def test_iterations_of_a_loop_lie_in_the_layer_that_runs_it(trained: Trained) -> None:
+    calls = lockstep.open(trained("recurrent", "function").path).ranks["rank0"].calls(0)
+    (layer,) = (call for call in calls if call.site.op == "keras.layers.LSTM")
+    cells = [
+        call for call in calls if call.kind is CallKind.MODULE and "lstm_cell" in call.site.module
+    ]
+    assert len(cells) > 3
+    assert {call.parent for call in cells} == {layer.id}
 
 
 def test_a_process_of_its_own_is_armed_by_its_import_of_tensorflow(

@@ -198,7 +198,7 @@ def test_a_dump_that_is_cut_off_at_any_byte_ends_in_a_sentence(
     data = file.read_bytes()
     for length in range(len(data)):
         file.write_bytes(data[:length])
-        with pytest.raises(CorruptError, match="is no dump of a device, or cut off"):
+        with pytest.raises(CorruptError, match="is not a dump of a device, or cut off"):
             dump_in(file)
     # a folder of one that is whole and one that is cut off names the latter
     file.write_bytes(data)

@@ -108,10 +108,10 @@ def test_what_cannot_be_converted_leaves_nothing_and_says_why(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("keep")
     for arguments, words in (
-        ([str(damaged), "-o", str(tmp_path / "out")], "odd is no record"),
+        ([str(damaged), "-o", str(tmp_path / "out")], "odd is not a record"),
         ([str(pair[0]), "-o", str(tmp_path / "out")], "is a recording already"),
-        ([str(tmp_path / "full"), "-o", str(tmp_path / "out")], "nothing that a plug-in reads"),
-        ([str(tmp_path / "none"), "-o", str(tmp_path / "out")], "nothing that a plug-in reads"),
+        ([str(tmp_path / "full"), "-o", str(tmp_path / "out")], "in no form that Lockstep reads"),
+        ([str(tmp_path / "none"), "-o", str(tmp_path / "out")], "in no form that Lockstep reads"),
         ([str(pair[0]), "-o", str(tmp_path / "full"), "--as", "npy"], "is not empty"),
         (
             [str(probe_dumps / "golden_stat"), "-o", str(tmp_path / "out2"), "--as", "npy"],

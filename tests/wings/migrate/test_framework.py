@@ -16,9 +16,10 @@ HOROVOD = "import horovod.tensorflow as hvd\nhvd.init()\n"
 PYTORCH = "import os\nimport torch\nx = torch.ones(2).cuda()\n"
 
 
-def planned(folder: Path, text: str, framework: Framework, name: str = "script.py") -> Plan:
+def planned(
+    folder: Path, text: str, framework: Framework, name: str = "script.py", target: str = "npu"
+) -> Plan:
     (folder / name).write_text(text)
-    target = "npu" if framework is Framework.TENSORFLOW else "neutral"
     return plan_collection(collect([folder]), MigrationOptions(target, framework))
 
 
@@ -39,6 +40,8 @@ def test_a_tensorflow_script_is_listed_once(tmp_path: Path, text: str) -> None:
     reason = "is a TensorFlow script: give --from tensorflow --to npu"
     assert found(plan) == [("framework/tensorflow", 1, reason)]
     assert not any(file.changed for file in plan.files)
+    # and is kept for a target that takes no TensorFlow
+    assert found(planned(tmp_path, text, Framework.PYTORCH, target="neutral")) == []
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_npu(before: str, after: str) -> None:
         ("torch.cuda.nvtx.range_push('x')", "neutral"),
         ("torch.cuda.nvtx.range_push('x')", "npu"),
         ("torch.cuda.cudart()", "npu"),
-        ("torch.version.cuda", "npu"),
+        ("f(torch.version.cuda)", "npu"),
         ("f(torch.cuda.amp.autocast)", "neutral"),
         ("torch.cuda.amp.autocast(*args)", "neutral"),
         ("isinstance(x, torch.cuda.FloatTensor)", "neutral"),

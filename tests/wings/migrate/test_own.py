@@ -67,6 +67,8 @@ def test_a_package_passes_on_under_its_folder() -> None:
 def test_what_several_modules_define_is_merged() -> None:
     first = own("class A:\n    def cuda(self): pass\n")
     second = own("class B:\n    def cuda(self): pass\nargs.cuda = 1\n")
-    merged = merged_own([first, second])
+    passed = own("from torch import nn\n", "a/main.py"), own("from torch import nn\n", "b/main.py")
+    merged = merged_own([first, second, *passed])
+    assert merged.exports.keys() >= {"main.nn", "a.main.nn", "b.main.nn"}
     assert merged.methods == {"cuda": frozenset({"A", "B"})}
     assert merged.attributes == {"cuda"}

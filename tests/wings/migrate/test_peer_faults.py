@@ -223,7 +223,7 @@ def _dotted_names(code: str) -> set[str]:
     [
         "import torch\ntorch.backends.cudnn.benchmark = True\n",
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n",
-        "import torch\nprint(torch.version.cuda)\n",
+        "import torch\nnew = torch.version.cuda > '11'\n",
         "import os\nos.environ['NCCL_P2P_DISABLE'] = '1'\n",
         "import apex\napex.contrib.sparsity.ASP()\n",
         "import torch\ntorch.cuda.nvtx.range_push('x')\n",

@@ -127,8 +127,8 @@ MODULE = {"old_name": "a", "new_name": "b", "parent_module": "p"}
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "r.json:1: is no JSON"),
-        ("\n\n]", "r.json:3: is no JSON"),
+        ("{", "r.json:1: is not JSON"),
+        ("\n\n]", "r.json:3: is not JSON"),
         ("[" * 100_000, "nested too deeply"),
         ("[]", "is not a file of rules"),
         ('{"rules": []}', "is not a file of rules"),

@@ -55,9 +55,9 @@ def test_a_machine_is_added_listed_changed_and_removed(
     [
         (["gpu1", "me@host", "--env", "DB_PASSWORD=hunter2"], "looks like a secret"),
         (["gpu1", "me@host", "--env", "A-B=1"], "write NAME=VALUE"),
-        (["gpu1", "me@ho st"], "is no machine"),
+        (["gpu1", "me@ho st"], "is not a machine"),
         (["gpu1", "-oProxyCommand=x"], "No such option"),
-        (["../x", "me@host"], "is no name"),
+        (["../x", "me@host"], "is not a name"),
         (["gpu1", "me@host", "--env-file", "none"], "cannot be read"),
         (["gpu1", "me@host", "--env-file", "train.py"], "line 1 is not NAME=VALUE"),
     ],
@@ -252,5 +252,5 @@ def test_a_folder_that_is_no_repository_and_is_large_is_not_sent(
         file.truncate(MOST_BYTES + 1)
     main(["remote", "add", "gpu1", "gpu1", "--python", str(programs / "python")])
     assert main(["record", "--on", "gpu1", "-o", "ref", "--", "python", "train.py"]) == 2
-    assert "is no repository of git and holds 268 MB" in told(capfd)
+    assert "is not a repository of git and holds 268 MB" in told(capfd)
     assert not Path("ref").exists()

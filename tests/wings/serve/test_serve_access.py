@@ -44,8 +44,8 @@ def test_this_machine_needs_none(host: str) -> None:
     [
         (TOKEN, 0o644, "others may read it; chmod 600"),
         (TOKEN, 0o620, "others may read it"),
-        ("short", 0o600, "is no token; write 16 characters or more"),
-        (f"{TOKEN}\n{TOKEN}", 0o600, "is no token"),
+        ("short", 0o600, "is not a token; write 16 characters or more"),
+        (f"{TOKEN}\n{TOKEN}", 0o600, "is not a token"),
         ("é" * 20, 0o600, "holds no token that can be read"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_broken_entry_says_why_and_the_rest_is_served(client: Client) -> None:
         found[entry["name"], entry["version"]] = entry
     assert found["linear", "3"]["state"] == "READY"
     assert found["broken", "1"]["state"] == "UNAVAILABLE"
-    assert "is no model for ONNX Runtime" in found["broken", "1"]["reason"]
+    assert "is not a model for ONNX Runtime" in found["broken", "1"]["reason"]
 
 
 def test_the_highest_version_answers_unless_one_is_named(client: Client) -> None:

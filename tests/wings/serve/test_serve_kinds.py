@@ -181,7 +181,7 @@ def test_long_texts_without_batch_axis_are_told_apart_by_each_word(tmp_path: Pat
     [
         (
             "without_batch_axis: [bye]",
-            "without_batch_axis names bye, which is no input; they are x, by",
+            "without_batch_axis names bye, which is not an input; they are x, by",
         ),
         ("most: 0", "most is 0; give 1 or more"),
         (
@@ -226,8 +226,8 @@ def test_a_wrong_servable_says_what_is_wrong(tmp_path: Path, text: str, words: s
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("model.onnx", b"\x08\x01no", "is no model for ONNX Runtime"),
-        ("model.pt2", b"PK\x03\x04", "is no program of torch.export"),
+        ("model.onnx", b"\x08\x01no", "is not a model for ONNX Runtime"),
+        ("model.pt2", b"PK\x03\x04", "is not a program of torch.export"),
         ("model.pt", b"PK\x03\x04", "TorchScript does not tell what it takes"),
         ("weights.bin", b"", "cannot be served; give one of .onnx, .pt, .pt2, .py, .ts"),
     ],

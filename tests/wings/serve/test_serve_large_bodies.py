@@ -91,7 +91,7 @@ def test_a_large_body_that_is_no_request_is_refused_and_the_next_is_answered(
     for cut in (-1, LARGE_BYTES + 9):
         status, told = service.post(GOOD[:cut])
         assert status == 400
-        assert told["error"].startswith("it is no JSON (")
+        assert told["error"].startswith("it is not JSON (")
     wrong = request(ROWS)
     wrong["inputs"][0]["data"][-1] = ["x", 1]
     status, told = service.post(json.dumps(wrong).encode())

@@ -272,7 +272,7 @@ def test_agreement_is_said_of_what_was_compared_alone(outcomes: list[Any], verdi
             "the model takes x (float32[-1, 16]), and its reference x (BYTES[-1])",
         ),
         ("models", "no model is called other, as this reference is; there are deep"),
-        ("nothing", "is no model and no folder of models"),
+        ("nothing", "is neither a model nor a folder of models"),
     ],
 )
 def test_a_reference_that_cannot_be_asked_is_refused(

@@ -97,7 +97,7 @@ def test_any_bytes_as_texts_are_read_or_refused(raw: bytes, shape: tuple[int, ..
         ("INT8", [True], "'True' is no INT8"),
         ("BOOL", [1], "'1' is no BOOL"),
         ("BYTES", ["\udfff"], "an element is half a character"),
-        ("BYTES", [1], "an element is no text"),
+        ("BYTES", [1], "an element is not a text"),
         ("FP32", [[1], [2]], "has 2 elements, where [1] takes 1"),
     ],
 )

@@ -237,6 +237,6 @@ def test_a_cluster_of_another_ray_is_said(nodes: Nodes, tmp_path: Path) -> None:
     found = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     # Then it is one sentence
     assert found.returncode == 2
-    assert "is no cluster that Ray 2.1.0 of Python" in found.stderr
+    assert "is not a cluster that Ray 2.1.0 of Python" in found.stderr
     assert "Version mismatch" in found.stderr
     assert "Traceback" not in found.stderr

@@ -277,7 +277,7 @@ def _all_of(master: int) -> str:
             ("--set", "dead-relu.part=1"),
             "rule dead-relu has no setting 'part'; it has share, steps",
         ),
-        (("--set", "dead-relu.share=much"), "'much' is no number"),
+        (("--set", "dead-relu.share=much"), "'much' is not a number"),
         (("--rules", "bad.py"), "bad.py:2:"),
         (("--rules", "raising.py"), "raising.py:3: ZeroDivisionError: division by zero"),
         (("--rules", "none.py"), "none.py: No such file"),

@@ -177,7 +177,7 @@ def test_a_limit_has_to_be_a_number() -> None:
     # Given a setting that is not set
     # When it is set to a word
     # Then that is refused
-    with pytest.raises(UsageError, match="'much' is no number"):
+    with pytest.raises(UsageError, match="'much' is not a number"):
         choose([], settings=["tensor-too-large.rms=much"])
 
 

@@ -16,12 +16,14 @@ _LOCKSTEP = str(Path(__file__).parents[2]) + os.sep
 
 def loaded_sources() -> list[str]:
     """Files of the modules that are loaded, links resolved, without those of Python and of installed packages."""
-    modules = list(sys.modules.values())
-    return list(_sources_of(tuple(map(id, modules)), getattr(modules[-1], "__file__", None)))
+    last = next(
+        reversed(sys.modules.values())
+    )  # of thousands: to go through all at each step takes long
+    return list(_sources_of(len(sys.modules), id(last), getattr(last, "__file__", None)))
 
 
 @lru_cache(maxsize=1)
-def _sources_of(_modules: tuple[int, ...], _last: str | None) -> list[str]:
+def _sources_of(_count: int, _last: int, _file: str | None) -> list[str]:
     """The same, looked for again once others are loaded: for each step that is recorded apart it is asked anew."""
     return sorted(map(_resolved, module_files()))
 

@@ -42,7 +42,7 @@ _running: list[Emulation] = []
 
 @contextmanager
 def emulate(profile: str, *, training_only: bool = False) -> Iterator[Emulation]:
-    """Compute as another device would, for as long as the block lasts, in this thread.
+    """Compute as a different device would, inside the block, in this thread.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def unmatched_operators() -> dict[str, list[str]]:
 
 
 def enter_above_emulations(mode: TorchDispatchMode) -> None:
-    """Put a mode below all others of this thread but emulations: it sees what those compute.
+    """Put a mode below all others of this thread except emulations: it sees their results.
 
     The modes above leave in the order they came.
     """

@@ -1,4 +1,4 @@
-"""The names of emulated devices, and what each stands for. No torch here: the command line lists them."""
+"""The names of emulated devices, and their arithmetic. No torch here: the command line lists them."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def _part(part: str, whole: str) -> Profile:
         return PROFILES[part].profile
     near = difflib.get_close_matches(name, [*PROFILES, "wrong"], n=1)
     raise UsageError(
-        f"emulated device {whole!r}: there is no {part!r}"
-        + (f"; did you mean {near[0]}?" if near else "")
-        + f" Choose from {', '.join(PROFILES)} and {_WRONG_SYNTAX}; several are joined by +"
+        f"emulated device {whole!r}: there is no {part!r}; "
+        + (f"did you mean {near[0]}? " if near else "")
+        + f"choose from {', '.join(PROFILES)} and {_WRONG_SYNTAX}; several are joined by +"
     )
 
 
@@ -195,7 +195,7 @@ def _wrong_operator(rest: str, whole: str) -> WrongOperator:
         raise UsageError(f"emulated device {whole!r}: write {_WRONG_SYNTAX}")
     if kind not in FAULT_KINDS:
         raise UsageError(
-            f"emulated device {whole!r}: {kind!r} is no kind of fault; choose one of"
+            f"emulated device {whole!r}: {kind!r} is not a kind of fault; choose one of"
             f" {', '.join(FAULT_KINDS)}"
         )
     return WrongOperator(

@@ -1,4 +1,4 @@
-"""Names of operators: the dispatcher's, and what the functions of torch's API are called there."""
+"""Names of operators: those of the dispatcher, for the functions of torch's API."""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ def known_list(name: str, torch_version: str) -> SupportList:
 
 
 def with_composites(support: SupportList) -> SupportList:
-    """A list with what torch composes of other operators on every device, where it says nothing of that itself."""
+    """Return a list with the operators that torch composes of others on every device, unless the list has them
+    itself.
+    """
     composed: Mapping[str, Entry] = {
         one: Entry(how=COMPOSED)
         for one, keys in dispatch_keys().items()

@@ -1,4 +1,4 @@
-"""Support lists in files: CSV and YAML, a row an operator; what is wrong in one is said with its line and column.
+"""Support lists in files: CSV and YAML, a row an operator; an error is reported with its line and column.
 
 CSV begins with lines `# version: ...`, `# source: ...`, then a line of titles; YAML has `version`, `source` and
 `operators`, a list of names or of mappings with the same titles. Of the titles only `operator` must be there.
@@ -168,7 +168,7 @@ def _in_csv(path: Path, text: str) -> tuple[_Row, list[_Row]]:
         _check_titles(path, titles, at + 1)
         return heads, list(_csv_rows(path, reader, titles, at))
     except csv.Error as error:
-        raise UsageError(f"{path}, line {at + reader.line_num}: is no CSV ({error})") from error
+        raise UsageError(f"{path}, line {at + reader.line_num}: is not CSV ({error})") from error
 
 
 def _csv_rows(
@@ -196,7 +196,7 @@ def _check_titles(path: Path, titles: list[str], line: int) -> None:
         if title not in TITLES:
             known = ", ".join(TITLES)
             raise UsageError(
-                f"{path}, line {line}, column {column}: {title!r} is no title of a list; there are {known}"
+                f"{path}, line {line}, column {column}: {title!r} is not a title of a list; there are {known}"
             )
     if "operator" not in titles:
         raise UsageError(f"{path}, line {line}: no title is `operator`")

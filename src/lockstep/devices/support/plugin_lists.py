@@ -58,7 +58,9 @@ def _has(given: GivenList) -> Mapping[str, Entry]:
     for written, dtypes in given.has.items():
         name = dispatcher_name(written)
         if name is None:
-            raise UsageError(f"the list of {given.target} names {written!r}, which is no operator")
+            raise UsageError(
+                f"the list of {given.target} names {written!r}, which is not an operator"
+            )
         found[name] = Entry(dtypes=frozenset(dtypes) or None)
     return found
 

@@ -1,4 +1,4 @@
-"""A list of the operators that a device has, and what it says of one."""
+"""A list of the operators that a device has, and its answer for one operator."""
 
 from __future__ import annotations
 

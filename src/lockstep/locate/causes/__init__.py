@@ -1,1 +1,1 @@
-"""Why origins are origins: what two runs were set up with or did otherwise, and which origins have one cause."""
+"""The causes of origins: set-ups that differ, and origins that share one cause."""

@@ -19,7 +19,7 @@ _LEAVING = {
 
 
 def operators_unseen(*recordings: Recording) -> str:
-    """Return how it is told that operators were not recorded, "not recorded at L0"; "" where they were."""
+    """Return the words for operators that were not recorded, "not recorded at L0"; "" if they were."""
     gaps = (gap for one in recordings for gap in one.manifest.not_seen if gap.what == OPERATORS)
     return next((f"not recorded{f' at {gap.level}' if gap.level else ''}" for gap in gaps), "")
 

@@ -1,4 +1,4 @@
-"""Asking, for the first origins, what the candidate computes instead."""
+"""Explain, for the first origins, the candidate's computation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _BLAMED = frozenset({Kind.FAULT, Kind.SETUP})
 def explained_origins(
     origins: Sequence[Origin], reference: Recording, candidate: Recording, asked: Answers
 ) -> tuple[Origin, ...]:
-    """The same origins, the first few with what the candidate computes instead, where that is found."""
+    """Return the same origins, the first few with the computation that explains the candidate's result, if one is
+    found.
+    """
     until = time.monotonic() + EXPLAIN_SECONDS
     found = []
     for origin in origins[:MOST_ORIGINS]:

@@ -1,4 +1,4 @@
-"""Causes in what a training does with its gradients: cut, scaled, clipped, kept, gone through more often."""
+"""Causes in the handling of gradients: cut, scaled, clipped, kept, passed on more often."""
 
 from __future__ import annotations
 

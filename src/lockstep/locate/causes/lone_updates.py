@@ -37,7 +37,7 @@ class StillMoved:
         return next(iter(self.calls.values()))
 
     def words(self, still: str, moving: str, *, frozen: bool) -> str:
-        """Say which run leaves these parameters as they are, and what moves them in the other."""
+        """Say which run leaves these parameters unchanged, and what moves them in the other."""
         names = list(self.calls)
         are, gradients, them = ("are", "their gradients are", "them")
         if len(names) == 1:

@@ -22,7 +22,7 @@ from lockstep.measure.measured_pair import measure_pair
 
 
 class RecomputedCauses(StepOrigins):
-    """Names what one run computes again otherwise as the one cause of what differs there."""
+    """Names a call that one run computes again differently as the one cause of the differences there."""
 
     __slots__ = ()
 

@@ -124,7 +124,7 @@ def _norm(content: Content) -> float:
 def left_over(
     gradients: Mapping[str, Pair], before: Mapping[str, tuple[Content, Content]], side: int
 ) -> list[str]:
-    """Parameters whose gradient, in one run, is the other run's and what was there before.
+    """Return parameters whose gradient, in one run, is the other run's plus the gradient before it.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class SettingCauses(StepOrigins):
     __slots__ = ()
 
     def run(self) -> None:
-        """Put the settings in front, and count what modules around them send back with them."""
+        """Put the settings first, and count the gradients that modules around them send back with them."""
         self._other_extents()
         self._withdraw_around()
         self.each(self._named)

@@ -1,4 +1,4 @@
-"""Causes in how the two runs are set up: frozen, tied, another mode, other settings, another optimizer."""
+"""Causes in the set-ups of the two runs: frozen, tied, a different mode, settings, a different optimizer."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ class _Write:
 
 
 class SideEffects(StepOrigins):
-    """Names what one run alone changes in place, at the origin of the operator that does so."""
+    """Names a tensor that one run alone changes in place, at the origin of the operator that does so."""
 
     __slots__ = ()
 
     def run(self) -> None:
-        """Say it, and withdraw what follows from it."""
+        """Add the reason, and withdraw the origins that follow from it."""
         for write in self._writes():
             at = next((one for one in self.found() if self._lies_at(one, write)), None)
             if at is None:

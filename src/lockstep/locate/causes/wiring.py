@@ -10,7 +10,7 @@ from lockstep.locate.lone_calls.stretches import is_aligned
 
 
 def taken_instead(pair: Pair, step: AlignedStep) -> str:
-    """Return which call's result the candidate takes in place of another one's, or "" where that is not proven.
+    """Return the call whose result the candidate takes in place of the reference's; "" if that is not proven.
 
     It is, if both runs make one of the two results, bitwise equal, and each takes what a different call made.
     """

@@ -1,1 +1,1 @@
-"""How two trainings ended, and what they held then."""
+"""How two trainings ended, and the state that they held then."""

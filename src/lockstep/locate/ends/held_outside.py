@@ -48,7 +48,7 @@ class HeldOutside:
 
 
 def held_outside(reference: Side, candidate: Side) -> HeldOutside:
-    """Compare what the scripts hold where all that was recorded, and the ends, are equal bit by bit."""
+    """Compare the state of the scripts, if all recorded steps and the ends are equal bit by bit."""
     unseen = _unseen(reference, candidate)
     if reference.settings is None or candidate.settings is None:
         return HeldOutside(unseen=unseen)

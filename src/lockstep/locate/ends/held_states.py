@@ -167,7 +167,7 @@ class _Apart:
 
     @property
     def counts(self) -> str:
-        """Both values in words, of what counts."""
+        """Return both values of a count in words."""
         return count_words(_pair("", self, Phase.INIT))
 
     def order(self) -> tuple[bool, bool, float]:

@@ -47,7 +47,7 @@ def is_crash(ending: NotCompared) -> bool:
 def with_exit_codes(
     sides: Mapping[str, tuple[Side, Side]], reference: Recording, candidate: Recording
 ) -> dict[str, tuple[Side, Side]]:
-    """Return what both hold at their end, cut short by the exit code where nothing else is known to have ended one."""
+    """Return both ends; one without a known cause is cut short by its exit code."""
 
     def ended(side: Side, run: Recording) -> Side:
         run = _as_recorded(run)

@@ -1,4 +1,4 @@
-"""Parameters whose gradient is zero but for rounding, and how large rounding may make what follows from it.
+"""Parameters whose gradient is zero except for rounding, and how large rounding may make their consequences.
 
 The bias of a convolution before batch norm changes nothing, nor does the key bias of attention: the terms that their
 gradients are summed from cancel. What is left is at most `gamma |t|_1` for terms `t` (Higham, Accuracy and Stability of
@@ -71,7 +71,7 @@ class RoundingAlone:
         return self.allows_parameter(left.name, left.step, measured.distance, measured.numel)
 
     def allows_state(self, name: str, steps: int, before: Content, *contents: Content) -> bool:
-        """Whether what an optimizer holds of a parameter after so many steps may be made of rounding alone.
+        """Return whether rounding alone may make an optimizer's state of a parameter after some steps.
 
         A weighted sum of gradients grows as the square root of their number at most, as roundings are independent, and
         a sum of their squares as their number. `before` is what a recorded step has left: no larger than squares, it is
@@ -85,7 +85,7 @@ class RoundingAlone:
         return size > 0.0 and all(one <= limit for one in norms)
 
     def allows_parameter(self, name: str, steps: int, apart: float, numel: int) -> bool:
-        """Whether a parameter may be so far apart, in its own unit, after so many updates made of rounding alone.
+        """Return whether a parameter may be this far apart, in its own unit, after some updates of rounding alone.
 
         None takes it further than those that were recorded took any of its elements.
         """

@@ -1,4 +1,4 @@
-"""The two runs of a rank after the recorded steps: what each holds at which moment, and for how long it went.
+"""The two runs of a rank after the recorded steps: the state of each at which moment, and its length.
 
 Of what is held beside the training some may be of no use at all, an unseeded helper: it never moves, is no copy of
 anything trained, and no optimizer holds it.
@@ -118,7 +118,7 @@ def _as_called(state: StateRecord, labels: Mapping[str, str]) -> StateRecord | N
 def training_sides(
     ranks: Mapping[str, tuple[RankRecording, RankRecording]], names: Mapping[str, NameMap]
 ) -> dict[str, tuple[Side, Side]]:
-    """Both runs of each rank; `names` are what the candidate calls otherwise, by rank."""
+    """Return both runs of each rank; `names` maps the candidate's names, by rank."""
     return {name: (side_of(both[0]), side_of(both[1], names[name])) for name, both in ranks.items()}
 
 

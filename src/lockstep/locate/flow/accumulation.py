@@ -1,4 +1,4 @@
-"""The gradients of parameters as backward adds them up, and what each is judged against.
+"""The gradients of parameters as backward adds them up, and the judgement of each.
 
 Where every use of a parameter was seen, its gradient is the sum of what these uses sent. Where they were not, as inside
 of compiled code, the innermost module around that both runs call stands for them.
@@ -18,7 +18,7 @@ from lockstep.core.finding import Pair
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.handed_on import altered_by_one
-from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement
+from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.judge.tolerances import LINEAR_REGIME, NO_ROUNDING
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.operations import Operations
@@ -30,6 +30,9 @@ _MADE_APART = "only calls without partner send it, and what goes into them agree
 
 Event = tuple[int, int, Aligned, Pair]
 """Sequence number, number of the call, the call, and the pair that is judged then."""
+
+
+_ONE_LAYER = Region(unseen=1)
 
 
 class Accumulations:
@@ -50,7 +53,7 @@ class Accumulations:
         self._last: dict[str, Measured] = {}
 
     def sent(self, item: Aligned, measured: Measured) -> bool:
-        """Take down what a call sends to a parameter; False where it is not comparable call by call."""
+        """Keep the gradient that a call sends to a parameter; False if it cannot be compared call by call."""
         name = measured.pair.present.name
         if not measured.equal and self._operations.is_gathered(item, measured.pair):
             self._gathered.add(name)
@@ -69,6 +72,10 @@ class Accumulations:
                 judgement = altered_by_one(sent, measured, NOTHING_BETWEEN) or judgement
             return sent, judgement
         operation = self._operations.of_owner(item.reference.site.module)
+        if operation.gradients and any(one.shape_differs for one in operation.inputs):
+            # one run pads it before the layer: what is made of it is known, but not how far it is apart
+            judgement = self._judge.passage(operation.gradients, measured, region=_ONE_LAYER)
+            return list(operation.gradients), as_open(judgement)
         judgement = self._judge.operator(operation, measured)
         if judgement.open and not operation.entering and self._is_far_off(measured):
             judgement = replace(judgement, open=False, unexplained=True, words=_MADE_APART)
@@ -104,7 +111,9 @@ class Accumulations:
         return Pair(left, right) if left and right else None
 
     def alike(self, measured: Measured) -> list[Measured]:
-        """Gradients of this step with a tensor's extents: what ranks exchange comes back without a producer."""
+        """Return gradients of this step with a tensor's extents: a tensor exchanged by ranks comes back without a
+        producer.
+        """
         return [
             one
             for name in self._last

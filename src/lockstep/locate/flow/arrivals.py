@@ -30,7 +30,7 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 
 def follows_from_the_run(item: Aligned) -> bool:
-    """Whether what enters a step may follow from the run, in either recording."""
+    """Return whether a tensor that enters a step may follow from the run, in either recording."""
     sides = (item.reference, item.candidate)
     return item.reference.kind is CallKind.DATA and any(
         COMPUTED_OUT_OF_SIGHT in call.arguments or call.with_role(Role.INPUT) for call in sides

@@ -1,4 +1,4 @@
-"""Parameters and buffers that a step finds or leaves changed: what the last update or call left of them explains it."""
+"""Parameters and buffers that a step finds or leaves changed, explained by the last update or call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_UNSEEN = Region(unseen=1)
 
 
 class BetweenSteps:
-    """Judges parameters and buffers that a call takes, against what the step before left of them.
+    """Judges parameters and buffers that a call takes by their values after the step before.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class BetweenSteps:
         return id(pair) in self._left
 
     def parameter(self, item: Aligned, measured: Measured) -> None:
-        """A parameter is not what the optimizer left: the script changed it between the steps."""
+        """Return the judgement of a parameter that the script changed between the steps."""
         if measured.pair.present.name in self._ledger.moved_alone:
             moved = replace(AGREES, beyond_floor=True)
             self._settling.settle(

@@ -121,8 +121,8 @@ class Tracer:
             )
 
     def backward(self, pair: Pair, item: Aligned, gradient: Pair, *, inside: bool) -> Boundary:
-        """Boundary of the gradient of a tensor: what its consumers, or the modules that return it,
-        send back.
+        """Return the boundary of a tensor's gradient: the gradients that its consumers, or the modules that return
+        it, send back.
 
         Parameters
         ----------
@@ -229,7 +229,9 @@ def _is_inside(pair: Pair) -> bool:
 
 
 def computes(region: Region) -> bool:
-    """Whether calls without partner do more than hand elements on: then derivatives follow from what enters."""
+    """Return whether calls without partner compute, rather than pass elements on: derivatives then follow from
+    their inputs.
+    """
     calls = (*region.reference_calls, *region.candidate_calls)
     return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
 

@@ -1,4 +1,4 @@
-"""Single whole numbers, as counters are: they do not round, so that both values are what there is to know."""
+"""Single whole numbers, such as counters: they do not round, so both values say everything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def both_counts(pair: Pair) -> tuple[int, int] | None:
 
 
 def count_words(pair: Pair) -> str:
-    """Return both counts in words, "" for what is no pair of counts that differ.
+    """Return both counts in words, "" if they are not two counts that differ.
 
     Of floating numbers only those count that torch counts in.
 

@@ -1,4 +1,6 @@
-"""Tensors of different shapes or kinds that nothing recorded explains: a difference, or another way to the same."""
+"""Tensors of different shapes or kinds that nothing recorded explains: a difference, or a different way to the same
+result.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ CUT_TO_EQUAL = "its shape differs, and everything computed from it is equal bit 
 
 
 class Extents:
-    """Decides what another shape means in one aligned step.
+    """Decides the meaning of a different shape in one aligned step.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ class Extents:
         return State(same, replace(AGREES, words=words))
 
     def why_open(self, item: Aligned, measured: Measured) -> str:
-        """Return why another shape of a tensor that was made of nothing recorded may be sound, "" where it is not.
+        """Return why a different shape of a tensor without recorded producer may be sound, "" if it is not.
 
         Python may read numbers and decide how many rows there are, which no data flow shows: numbers of a difference
         that began elsewhere, or of a choice that noise flipped. What goes into calls that one run alone makes may be

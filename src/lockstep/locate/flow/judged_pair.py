@@ -1,4 +1,4 @@
-"""A pair that was judged against what it was computed from, before it is decided whether something begins there."""
+"""A pair judged by its inputs, before the decision whether it is an origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the last function of a call's graph is the same in two dumps, of which other tools note what it sends on.
+"""Whether the last function of a call's graph is the same in two dumps, whose tools note the gradient that it sends.
 
 `linear` may end in `addmm`, which sends a bias's gradient first, or in a conversion, which sends on what it got.
 """

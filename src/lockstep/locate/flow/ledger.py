@@ -38,13 +38,13 @@ class State:
     outcome: Outcome = Outcome.AGREE
 
     def at(self, measured: Measured) -> State:
-        """The same word for another pair of records with the same contents."""
+        """Return the same judgement for a second pair of records with the same contents."""
         return State(measured, self.judgement, self.tainted, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferUser:
-    """A call that a buffer went into, as a possible origin, with what else went in."""
+    """A call that takes a buffer, as a possible origin, with its other inputs."""
 
     place: Place
     entering: tuple[Measured, ...]
@@ -129,8 +129,7 @@ class Ledger:
         return State(measured, OPEN, outcome=Outcome.INCOMPARABLE)
 
     def begin(self, step: int, pairs: Iterable[Pair]) -> None:
-        """Take in the complete pairs of the next step: their sketches are held against each other at
-        once, and whole tensors from now on."""
+        """Take in the complete pairs of the next step: sketches are compared at once, whole tensors from now on."""
         self.end()
         self._steps.add(step)
         new: dict[Key, Pair] = {}
@@ -183,17 +182,17 @@ class Ledger:
         return self._states.get(key_of(pair))
 
     def partner_of_reference(self, content: int) -> State | None:
-        """State of a reference content with what it was aligned to."""
+        """Return the state of a reference content with its partner."""
         key = self._partner_of_reference.get(content)
         return self._states[key] if key is not None else None
 
     def partner_of_candidate(self, content: int) -> State | None:
-        """State of a candidate content with what it was aligned to."""
+        """Return the state of a candidate content with its partner."""
         key = self._partner_of_candidate.get(content)
         return self._states[key] if key is not None else None
 
     def remember(self, state: State) -> None:
-        """Keep what is known of a pair; an earlier word stands, as it is nearer to the cause."""
+        """Keep the judgement of a pair; an earlier one stays, because it is nearer to the cause."""
         key = key_of(state.measured.pair)
         self.any_tainted = self.any_tainted or state.tainted
         self.any_noise = self.any_noise or not state.measured.equal

@@ -1,4 +1,4 @@
-"""The aligned calls of one step as a judge sees them: what went in, what came out, which settings differ."""
+"""The aligned calls of one step as a judge sees them: inputs, outputs, settings that differ."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Operations:
         return modules
 
     def settings_of(self, item: Aligned) -> list[Setting]:
-        """Plain arguments that have another value in the candidate."""
+        """Return plain arguments that have a different value in the candidate."""
         key = item.reference.id
         known = self._settings.get(key)
         if known is None:
@@ -175,7 +175,7 @@ class Operations:
         return [*self.settings_of(item), *alone]
 
     def chosen_otherwise(self, item: Aligned) -> tuple[Setting, ...]:
-        """The same, of what the script chose: neither dtypes nor numbers that carry the noise of tensors."""
+        """Return those that the script chose: neither dtypes nor numbers that carry the noise of tensors."""
         if self._ledger.any_noise and rounded_apart(self.settings_of(item)):
             return ()
         return tuple(chosen_otherwise(item.reference, item.candidate))

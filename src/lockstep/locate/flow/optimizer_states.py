@@ -1,4 +1,4 @@
-"""The state that optimizers begin a step with: what one run lost, or has otherwise, comes before any update."""
+"""The state that optimizers begin a step with: one that a run lost or changed comes before any update."""
 
 from __future__ import annotations
 

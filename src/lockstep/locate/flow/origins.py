@@ -31,7 +31,7 @@ OTHER_STREAM = Clause(About.RANDOM, "the random stream differs")
 
 @dataclass(frozen=True, slots=True)
 class Place(NamedSite):
-    """Where an origin would be, with when that was, and whether dropout may be one part of what is done there."""
+    """The place of a possible origin, its time, and whether dropout may be a part of the call."""
 
     sequence: int
     may_drop: bool = False
@@ -89,7 +89,7 @@ def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin
 
 
 def drops_inside(call: Call) -> bool:
-    """Whether dropout may be one part of what a call does: attention and recurrent layers."""
+    """Return whether dropout may be a part of a call: attention and recurrent layers."""
     values = call.arguments.values()
     return operator_of(call.site.op).has_matmuls_inside and any(
         isinstance(value, float) and 0 < value < 1 for value in values
@@ -236,7 +236,7 @@ def draws_differently(op: str, finding: Finding) -> bool:
 
 
 def without_sent(origins: Iterable[Origin]) -> list[Origin]:
-    """Origins but for what a call between ranks brought from a rank that has an origin of its own before."""
+    """Return origins without those that a call between ranks brought from a rank with an earlier origin."""
     found = list(origins)
     kept = []
     for origin in found:
@@ -258,7 +258,7 @@ def _is_between_ranks(origin: Origin) -> bool:
 
 
 def once_over_ranks(origins: Iterable[Origin]) -> list[Origin]:
-    """Origins in their order; what several ranks have at one place stands at the first, with the others.
+    """Return origins in order; one place on several ranks is listed once, at the first rank.
 
     All ranks of a training run the same script, so they have the same mistake.
     """

@@ -42,7 +42,7 @@ class Outweighing:
         self._sound_outside: dict[tuple[int, bool], bool] = {}
 
     def holds(self, item: Aligned, *, backward: bool) -> bool:
-        """Whether all that leaves the module around is near, and follows from what enters it.
+        """Return whether all results of the module around are near, and follow from its inputs.
 
         Then a gross difference behind calls without partner means that two other tensors were
         aligned, as may happen in a module that is rebuilt inside.
@@ -91,7 +91,7 @@ class Outweighing:
         )
 
     def follows(self, measured: Measured) -> bool:
-        """Whether a tensor is near, and what the step began with explains how far off it is.
+        """Return whether a tensor is near, and the tensors at the beginning of the step explain its distance.
 
         Of a gradient that is rounding alone, two sound runs have nothing in common.
         """

@@ -60,7 +60,9 @@ class Rejoining:
         return rejoins
 
     def follows_back(self, item: Aligned, measured: Measured) -> bool:
-        """Whether what such a call sends back is the same, as what is sent to it makes good for its settings."""
+        """Return whether such a call sends back the same gradients, because those that arrive compensate its
+        settings.
+        """
         return item.reference.id in self._rejoined and self._outweighing.follows(measured)
 
     def _leads_to_the_same(

@@ -1,4 +1,4 @@
-"""Judges what a step begins with: initial parameters and the batch."""
+"""Judge the tensors that a step begins with: initial parameters and the batch."""
 
 from __future__ import annotations
 

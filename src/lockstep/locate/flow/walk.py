@@ -46,6 +46,7 @@ from lockstep.locate.flow.operations import Operations
 from lockstep.locate.flow.origins import Origins
 from lockstep.locate.flow.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.flow.places import Places
+from lockstep.locate.flow.projected import TAKEN_OUT, Projections
 from lockstep.locate.flow.rejoined import Rejoining
 from lockstep.locate.flow.scopes import Scopes
 from lockstep.locate.flow.settling import Settling
@@ -92,6 +93,7 @@ class StepWalk:
         tells_order: bool = True,
     ) -> None:
         self._sees_every_call, self._tells_order = sees_every_call, tells_order
+        self._tells_gradients = tells_gradients
         self._step = step
         self._ledger = ledger
         self._origins = origins
@@ -106,6 +108,7 @@ class StepWalk:
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._outweighing = Outweighing(step, ledger, self._operations, judge)
         self._rejoining = Rejoining(step, ledger, self._outweighing)
+        self._projections = Projections(step, ledger, self._outweighing)
         self._accumulations = Accumulations(step, ledger, self._operations, self._places, judge)
         self._constants: set[Key] = set()
         self._settling = Settling(ledger, origins, self._extents, self._scopes)
@@ -387,6 +390,13 @@ class StepWalk:
             judgement = as_open(judgement)
         if forward is not None and self._is_made_more_often(item, forward):
             judgement = as_open(judgement)
+        if (
+            forward is not None
+            and judgement.unexplained
+            and computes(boundary.region)
+            and self._projections.take_out(measured, forward)
+        ):
+            judgement = TAKEN_OUT
         background = [] if forward is None else [self._ledger.measure(forward)]
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, place, background=background)
@@ -413,10 +423,10 @@ class StepWalk:
                 judgement,
             )
         around: list[Measured] = []
-        if not self._sees_every_call and judgement.beyond_floor:
+        if not (self._sees_every_call and self._tells_gradients) and judgement.beyond_floor:
             owner, moment = item.reference.site.module, pair.present.sequence
             around = self._operations.gradients_around(owner, moment)
-            if any(map(self._ledger.tainted, around)):  # by a way that the other tool did not write
+            if any(map(self._ledger.tainted, around)):  # by a way that was not recorded
                 judgement = as_open(judgement)
         place = partial(self._accumulations.place_of, item, pair)
         cause = self._accumulations.cause_of(item, pair)

@@ -1,1 +1,1 @@
-"""Calls that one run alone makes, and what depends on them."""
+"""Calls that only one run makes, and the results that depend on them."""

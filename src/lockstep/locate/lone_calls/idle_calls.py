@@ -21,7 +21,7 @@ _PHASES = {Target.GRADIENT: Phase.BACKWARD, Target.PARAMETER: Phase.OPTIMIZER}
 
 @dataclass(slots=True)
 class IdleCalls:
-    """Gathers, over the steps of one rank, what one run alone does and what changed nothing.
+    """Collects, over the steps of one rank, the calls of one run alone that changed nothing.
 
     It is named where nothing else tells the runs apart: what one run alone clips may not be told as agreement.
     """

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.dtypes import largest_finite
 from lockstep.core.operators import (
     BY_HAND,
     Family,
@@ -58,7 +59,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoneEffect:
-    """One call without partner, what it does, and what it is known as together with those that it takes from."""
+    """One call without partner, its effect, and its name together with the calls it takes from."""
 
     call: Call
     is_candidate: bool
@@ -119,7 +120,7 @@ class _Side:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """Modules and operators without partner, in order of time; not what was computed again."""
+        """Return modules and operators without partner, in order of time, without those computed again."""
         return [
             call
             for pair in self.step.lone
@@ -523,8 +524,14 @@ def idle_causes(effects: Sequence[LoneEffect]) -> list[list[LoneEffect]]:
 
 
 def _has_no_limit(call: Call) -> bool:
-    """Whether a call has infinity for its limit, as clipping has that is only there for the norm that it returns."""
-    return any(value in ("inf", math.inf) for value in call.arguments.values())
+    """Whether a call limits nothing that is finite: to infinity, as clipping that is only there for the norm that it
+    returns, or to the largest number of the dtype, as a library guards a product with zero."""
+    given = _first_tensors(call)
+    largest = largest_finite(given[0].dtype) if given else None
+    return any(
+        value == "inf" or (isinstance(value, float) and abs(value) >= (largest or math.inf))
+        for value in call.arguments.values()
+    )
 
 
 def _cause(one: LoneEffect) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Stretches of calls without partner: what stands together between two aligned calls."""
+"""Stretches of calls without partner: neighbours between two aligned calls."""
 
 from __future__ import annotations
 

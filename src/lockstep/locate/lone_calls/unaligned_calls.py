@@ -39,17 +39,17 @@ class Unaligned:
 
     @property
     def classes(self) -> tuple[OtherClass, ...]:
-        """Modules at one path that are of another class in the candidate, in order of time."""
+        """Return module paths with a different class in the candidate, in order of time."""
         return tuple(self._classes.values())
 
     def class_around(self, path: str) -> OtherClass | None:
-        """The innermost module at or above a path that is of another class in the candidate."""
+        """Return the innermost module at or above a path that has a different class in the candidate."""
         while path and path not in self._classes:
             path = path.rpartition(".")[0]
         return self._classes.get(path)
 
     def gather(self, step: AlignedStep, effects: Sequence[LoneEffect]) -> None:
-        """Take in one more step, and what its calls without partner do."""
+        """Take in one more step, and the effects of its calls without partner."""
         known = {(one.is_candidate, one.call.id): one for one in effects}
         for region, pair in regions_of(step, self._regions):
             self._regions = max(self._regions, region + 1)
@@ -155,7 +155,7 @@ def _spanned(lines: Sequence[str]) -> str:
 
 
 def are_other_classes(reference: str, candidate: str) -> bool:
-    """Whether two class names mean other classes, not one that was moved to another module.
+    """Return whether two class names mean different classes, not one that moved to a different module.
 
     >>> are_other_classes("gpt.Block", "model.Block"), are_other_classes("gpt.Gelu", "gpt.NewGelu")
     (False, True)
@@ -172,7 +172,7 @@ _TORCH = "torch."
 def unjudged_calls(
     calls: Sequence[UnalignedCalls], findings: Iterable[Finding]
 ) -> Iterator[NotCompared]:
-    """Say which calls without partner may change what is trained, for a rule that does not look at what calls do."""
+    """Say which calls without partner may change the training, for a rule that judges no calls."""
     alone = [one for one in calls if not (one.beside or one.recomputed or one.returns_as)]
     if not alone or all(one.metrics.evidence is Evidence.DIGEST for one in findings):
         return

@@ -59,7 +59,7 @@ def circumstances(reference: RankManifest, candidate: RankManifest) -> list[Setu
 
 
 def is_known(one: SetupDifference) -> bool:
-    """Whether both sides tell it; what was masked or redacted is nobody's to know."""
+    """Return whether both sides recorded it; a masked or redacted value is not known."""
     return not (is_withheld(one.reference) or is_withheld(one.candidate))
 
 

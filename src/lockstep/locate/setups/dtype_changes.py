@@ -1,4 +1,4 @@
-"""Results and parameters that have another dtype in the other run, as both recordings say themselves.
+"""Results and parameters that have a different dtype in the other run, as both recordings note it.
 
 Everywhere it is a change of precision, as of a device that rounds all its matmuls: a class without culprit. In part of
 the sites only - one layer under autocast, one norm in bfloat16 - it is a difference of set-up, named at the first.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lockstep.align.step import Aligned, AlignedStep
-from lockstep.core.dtypes import is_floating
+from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import (
     Evidence,
     Finding,
@@ -24,7 +24,7 @@ from lockstep.core.finding import (
     UniformChange,
 )
 from lockstep.core.operators import Family, Trait, canonical_name, operator_of
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
@@ -43,7 +43,7 @@ class _First:
 
 
 class DtypeChanges:
-    """Gathers, per operator, which sites have another dtype, over all ranks and steps."""
+    """Collects, per operator, the sites with a different dtype, over all ranks and steps."""
 
     def __init__(self) -> None:
         self._sites: dict[str, set[Site]] = defaultdict(set)
@@ -66,9 +66,19 @@ class DtypeChanges:
                 self._note(item, pair, step)
 
     def _converted(self, item: Aligned, step: AlignedStep) -> Iterator[Pair]:
-        """Inputs of another dtype that one run alone has converted, where the results are of the same dtype again."""
+        """Inputs of another dtype that one run alone has rounded, where the results are of the same dtype again.
+
+        A conversion to a wider dtype rounds nothing. Nor does one to the dtype of the results, which the other run's
+        operator makes inside, as under autocast.
+        """
         changed = [pair for pair in item.complete(Role.INPUT) if _has_other_dtype(pair)]
-        return iter(changed if changed and _at_cast(item, step) is not None else ())
+        cast = _cast_before(item, step) if changed else None
+        made = None if cast is None else _result(cast).dtype
+        if made is None or made in {
+            record.dtype for record in item.reference.with_role(Role.OUTPUT)
+        }:
+            return iter(())
+        return (pair for pair in changed if made == _coarser(pair))
 
     def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
         left, right = pair.reference, pair.candidate
@@ -89,7 +99,7 @@ class DtypeChanges:
                 self._first[key] = _First(place, pair)
 
     def uniform(self) -> tuple[UniformChange, ...]:
-        """Changes of all sites of some operators, with what follows from them."""
+        """Return changes at all sites of some operators, with their consequences."""
         found = []
         for (left, right), names in self._changed.items():
             sites = {site for members in names.values() for site in members}
@@ -100,7 +110,9 @@ class DtypeChanges:
         return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
 
     def named_in(self, origins: Iterable[Origin]) -> list[Origin]:
-        """Origins with the changes of some sites only, each at its first, in place of what it does to their numbers."""
+        """Return origins with the changes of some sites only, each at its first, in place of the numbers that they
+        change.
+        """
         partial = [names for names in self._changed.values() if not self._is_uniform(names)]
         modules = {site.module for names in partial for sites in names.values() for site in sites}
         kept = [
@@ -155,6 +167,12 @@ def _sums_products(name: str) -> bool:
 
 
 def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
+    """Where one run alone converts what goes into a call, None where none does."""
+    cast = _cast_before(item, step)
+    return None if cast is None else place_of_call(cast, _result(cast), step.module_classes)
+
+
+def _cast_before(item: Aligned, step: AlignedStep) -> Call | None:
     """The conversion that one run alone makes of what goes into a call, None where there is none."""
     sides = (
         (item.candidate, step.candidate, step.of_candidate),
@@ -164,9 +182,18 @@ def _at_cast(item: Aligned, step: AlignedStep) -> Place | None:
         for record in call.with_role(Role.INPUT):
             maker = flow.producer(record.content.id, record.sequence)
             if maker is not None and _is_cast(maker.site.op) and partner_of(maker) is None:
-                made = maker.with_role(Role.OUTPUT)[0]
-                return place_of_call(maker, made, step.module_classes)
+                return maker
     return None
+
+
+def _result(call: Call) -> TensorRecord:
+    return call.with_role(Role.OUTPUT)[0]
+
+
+def _coarser(pair: Pair) -> str:
+    """The dtype of the two that holds fewer digits."""
+    dtypes = [one.dtype for one in (pair.reference, pair.candidate) if one is not None]
+    return max(dtypes, key=unit_roundoff)
 
 
 def _hold_the_same(left: TensorRecord, right: TensorRecord) -> bool:

@@ -159,7 +159,7 @@ def unseen_inside(
 
 
 def is_within(path: str, around: str) -> bool:
-    """Whether a module is another one or lies inside of it."""
+    """Return whether a module is a second one or inside of it."""
     return not around or f"{path}.".startswith(f"{around}.")
 
 

@@ -1,4 +1,4 @@
-"""Uniform precision changes: a whole class of operators that computes in another precision.
+"""Uniform precision changes: a whole class of operators that computes in a different precision.
 
 A device whose every matmul rounds its inputs to fp16 has no single origin, so the class is named
 with its members instead of the first of them.

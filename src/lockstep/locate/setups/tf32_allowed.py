@@ -37,12 +37,12 @@ class Tf32Allowed:
 
     @staticmethod
     def kind_in(run: str) -> Kind | None:
-        """Return what a result that only this run rounds is called where no set-up explains it."""
+        """Return the kind of a result that only this run rounds, if no set-up explains it."""
         return _KINDS.get(run)
 
 
 def tf32_allowed(reference: RankManifest, candidate: RankManifest) -> Tf32Allowed:
-    """Compare what both runs note: `matmul=False cudnn=True`."""
+    """Compare the notes of both runs: `matmul=False cudnn=True`."""
     left, right = _noted(reference), _noted(candidate)
     runs = {name: _RUNS.get((left[name], right[name]), "") for name in left.keys() & right.keys()}
     return Tf32Allowed({name: run for name, run in runs.items() if run})

@@ -95,7 +95,7 @@ def rebuild(call: Call) -> Rebuilt:
         If the operator is not one of torch's, or its arguments were not recorded completely.
     """
     if call.kind is not CallKind.OPERATOR:
-        raise CannotReplay(f"{call.site.op} is no operator")
+        raise CannotReplay(f"{call.site.op} is not an operator")
     imported = imported_function(call.site.op)
     function = imported or function_of(call.site.op)
     if function is None:

@@ -38,7 +38,7 @@ def _percent(share: float) -> str:
 
 
 def parting(comparison: Comparison) -> str:
-    """Where runs part that were equal bit by bit, or took another course, "" where they did not."""
+    """Return where runs part that were equal bit by bit, or took a different course; "" if they did not."""
     ends = comparison.ends
     if ends is None or ends.course is not Course.APART:
         return ""

@@ -87,7 +87,7 @@ def render_json(comparison: Comparison) -> str:
 
 
 def write_json(comparison: Comparison, path: Path) -> None:
-    """Write what `render_json` gives; a file that is there already is replaced.
+    """Write the text of `render_json`; an existing file is replaced.
 
     Raises
     ------

@@ -69,7 +69,7 @@ _OF_KIND: dict[FindingKind | None, str] = {
 
 
 def margin_of(finding: Finding, kind: str) -> float:
-    """How many times its noise floor a pair is apart, dimensionless: 0 for equal ones, NaN for what was not judged.
+    """Return the distance of a pair in noise floors, dimensionless: 0 for equal ones, NaN for unjudged ones.
 
     A difference where nothing rounds is infinitely far beyond.
     """

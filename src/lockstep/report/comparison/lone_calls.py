@@ -1,4 +1,4 @@
-"""The calls that one run makes and the other does not, in sentences: what is done alike in many modules, once."""
+"""The calls that only one run makes, in sentences: the same call in many modules is listed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as Markdown for an issue tracker: what a reader has to see, and the terminal's text below it."""
+"""A comparison as Markdown for an issue tracker: the answer first, and the terminal's text below it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def render_markdown(comparison: Comparison) -> str:
 
 
 def write_markdown(comparison: Comparison, path: Path) -> None:
-    """Write what `render_markdown` gives; a file that is there already is replaced.
+    """Write the text of `render_markdown`; an existing file is replaced.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Comparing, where what is found prints as `lockstep compare` does: the public `lockstep.compare_recordings`."""
+"""The public `lockstep.compare_recordings`: its result prints as `lockstep compare` does."""
 
 from __future__ import annotations
 

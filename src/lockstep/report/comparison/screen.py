@@ -1,4 +1,4 @@
-"""A comparison on one screen of a terminal: the verdict, where, why, and what was not seen."""
+"""A comparison on one screen of a terminal: the verdict, where, why, and the gaps."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def render_comparison(
     limit: int | None = None,
     width: int | None = None,
 ) -> Text:
-    """Lay a comparison out as text, so many columns wide but for paths and names.
+    """Lay a comparison out as text in a number of columns, except paths and names.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def print_comparison(
     cosine: float | None = None,
     limit: int | None = None,
 ) -> None:
-    """Print what `render_comparison` lays out to standard output, in colour on a terminal only."""
+    """Print the text of `render_comparison` to standard output, in colour on a terminal only."""
     width = terminal_width()
     text = render_comparison(comparison, show_all=show_all, cosine=cosine, limit=limit, width=width)
     OutputConsole().print(text, soft_wrap=True, highlight=False)

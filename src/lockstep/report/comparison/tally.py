@@ -14,7 +14,7 @@ _TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
 
 @dataclass(slots=True)
 class Tally:
-    """How many findings say what: each tensor that was compared is `equal`, `alike`, `inside`, `beyond` or `unjudged`.
+    """Counts of findings: each compared tensor is `equal`, `alike`, `inside`, `beyond` or `unjudged`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The first sheet of a workbook: what was found, in the words of the terminal, and every origin as a row."""
+"""The first sheet of a workbook: the answer in the words of the terminal, and every origin as a row."""
 
 from __future__ import annotations
 

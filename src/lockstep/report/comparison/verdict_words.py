@@ -1,4 +1,4 @@
-"""The words of a verdict, which a terminal, a sheet and a report share: where, what, by how much."""
+"""The words of a verdict for the terminal, the sheet and the report: where, which tensor, by how much."""
 
 from __future__ import annotations
 

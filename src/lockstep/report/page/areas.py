@@ -331,14 +331,14 @@ def _value(rows: Rows, name: str, row: int) -> str | float:
 
 
 def cell_text(value: str | float | int | None) -> str:
-    """A cell as it is read: numbers to four digits, a dash for what is not known."""
+    """Return a cell as it is read: numbers to four digits, a dash for unknown ones."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else number(value)
 
 
 def number(value: float) -> str:
-    """A number to four significant digits; NaN is a dash, for what is not known.
+    """Return a number to four significant digits; NaN is a dash, for an unknown one.
 
     >>> number(0.127415), number(3.81e-06), number(12), number(float("inf"))
     ('0.1274', '3.81e-6', '12', '∞')

@@ -23,7 +23,7 @@ FILLED = frozenset({"origin"})
 
 
 def icon(name: str) -> Html:
-    """The icon of a kind, for a reader who sees it; what it means stands in words beside it."""
+    """Return the icon of a kind; its meaning stands in words beside it."""
     outline = tag(
         "path", d=PATHS.get(name, PATHS["none"]), fill="currentColor" if name in FILLED else "none",
         stroke="currentColor", stroke_width="1.5", stroke_linejoin="round", stroke_linecap="round",

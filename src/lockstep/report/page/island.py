@@ -116,7 +116,8 @@ def _marked(value: Any, blocks: bytes) -> Any:
 
 
 def trimmed(values: npt.ArrayLike, bits: int = 28) -> npt.NDArray[np.float64]:
-    """Numbers to so many significant bits (28: eight decimal digits), which deflate to half; not finite ones stay.
+    """Return numbers to some significant bits (28: eight decimal digits), which deflate to half; not finite ones
+    stay.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ Form = Literal["kind", "when", "site", "text", "bar", "times", "number", "count"
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Words within a sentence that stand out: `code` for what is typed or named, `strong` for what matters."""
+    """Emphasised words within a sentence: `code` for something typed or named, `strong` for the important part."""
 
     words: str
     mark: Literal["code", "strong"] = "code"
@@ -59,7 +59,7 @@ class Sentences:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Terms and what is to be said of each."""
+    """Terms and their descriptions."""
 
     facts: Sequence[tuple[str, Text]]
     title: str = ""
@@ -67,7 +67,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Words that lead to another page of the same server: `to` is relative, without a scheme and a host."""
+    """Words that lead to a different page of the same server: `to` is relative, without a scheme and a host."""
 
     words: str
     to: str
@@ -147,7 +147,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Cells of a matrix in colours: signed, or only their size; `about` says what rows and columns are.
+    """Cells of a matrix in colours: signed, or only their size; `about` describes rows and columns.
 
     Beside it stand the mean sizes of the rows, where `means` says so.
     """
@@ -208,7 +208,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to type, on one line and quoted for a shell; `title` says what for, `words` what it does."""
+    """Something to type, on one line and quoted for a shell; `title` is its purpose, `words` its effect."""
 
     title: str
     command: str
@@ -225,14 +225,14 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence in a box: what the pictures beside it show."""
+    """A sentence in a box: the meaning of the pictures beside it."""
 
     words: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rows of the page's table that belong to this one, each with what it is called here."""
+    """Rows of the page's table that belong to this one, each with its name here."""
 
     title: str
     rows: Sequence[tuple[int, str]]
@@ -394,7 +394,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The row that is chosen: its columns side by side, and what `Rows.details` has of it."""
+    """The chosen row: its columns side by side, and its entry in `Rows.details`."""
 
     title: str
     empty: str = "Nothing is selected."

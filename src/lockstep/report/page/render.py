@@ -221,7 +221,7 @@ def _cards(areas: Any) -> list[Card]:
 
 
 def plain(value: Any) -> Any:
-    """Areas and blocks as dictionaries that say what they are: `is`, then their fields."""
+    """Return areas and blocks as dictionaries with their kind: `is`, then their fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
         return {"is": type(value).__name__, **fields}

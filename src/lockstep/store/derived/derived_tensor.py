@@ -1,4 +1,4 @@
-"""Tensors that need no bytes of their own: a formula over stored tensors, and what it misses.
+"""Tensors that need no bytes of their own: a formula over stored tensors, and its corrections.
 
 Much of what a training step leaves follows from the rest of it, to the last bit: a transposed copy is a view of what
 was stored before, an accumulated gradient is a sum, an optimizer's new state is a handful of products. Such a tensor is
@@ -112,7 +112,7 @@ def formula_from_json(value: Any, depth: int = 0) -> Formula:
                 name, tuple(formula_from_json(operand, depth + 1) for operand in operands)
             )
         case _:
-            raise FormulaError(f"{value!r:.80} is no formula")
+            raise FormulaError(f"{value!r:.80} is not a formula")
 
 
 def _natural(*numbers: Any) -> bool:

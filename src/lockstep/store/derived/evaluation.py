@@ -189,7 +189,7 @@ class _Resolver:
             release_pages(array)
 
     def release_part(self, start: int, stop: int) -> None:
-        """As `release`, of what these elements were made of."""
+        """Release the parts that these elements were made of, as `release` does."""
         for pages in self._pages:
             pages.release(start, stop)
 

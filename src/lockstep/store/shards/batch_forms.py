@@ -232,12 +232,14 @@ def _divided(
 
 
 def nearest(parts: Sequence[Array], forms: Sequence[Form], whole: Array, dtype: str) -> Form:
-    """Return which of several forms of the same elements comes nearest to what one rank holds."""
+    """Return the form of the same elements that is nearest to the one rank's tensor."""
     return min(forms, key=lambda form: apart(together(parts, form, dtype), whole))
 
 
 def apart(left: Array, right: Array) -> tuple[float, float]:
-    """How many elements are not finite on one side alone, or by another sign; the sum of all other differences."""
+    """Return how many elements are not finite on one side alone, or with a different sign, and the sum of all other
+    differences.
+    """
     if left.shape != right.shape:
         return np.inf, np.inf
     wide = np.complex128 if left.dtype.kind == "c" else np.float64

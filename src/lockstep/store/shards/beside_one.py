@@ -1,4 +1,4 @@
-"""A recording of several ranks as one of a single rank, by what a run of one rank holds of each tensor.
+"""A recording of several ranks as one of a single rank, by the tensors of a run of one rank.
 
 The run of one rank shows what a whole tensor looks like; `data_forms` and `tensor_forms` tell how ranks hold it. What
 cannot be put together is listed, and is not compared.
@@ -116,13 +116,13 @@ class Joiner:
     # --- calls
 
     def calls(self) -> Calls:
-        """Every call, and what could not be put together."""
+        """Return every call, and the calls that could not be put together."""
         for step in self._told.steps_of(dict(enumerate(self.ranks)), self._path):
             yield from self._step(step)
         yield from self.said()
 
     def said(self) -> Iterator[NotSeen]:
-        """What could not be put together, and what was left out."""
+        """Return sentences about calls that could not be put together or were left out."""
         yield from self._told.gaps()
         yield from self._forms.notes()
         if self._shared:
@@ -146,7 +146,7 @@ class Joiner:
             yield from (call for _, call in self._group(by_rank, whole))
 
     def groups(self, step: int) -> Iterator[Group]:
-        """The calls of a step on each rank, and on one, by what they are; several where batches come in parts."""
+        """Return the calls of a step on each rank and on the one, by key; several if batches come in parts."""
         whole = self._one.calls(step) if step in self._one.steps else []
         ranks = [calls_by_key(rank.calls(step)) for rank in self.ranks]
         yield [self.without_fetched(rank) for rank in ranks], calls_by_key(whole)

@@ -113,7 +113,7 @@ class DataForms:
     # --- forms
 
     def form(self, seen: Seen) -> tuple[Form, int] | None:
-        """Return how the parts of a tensor become one, and what its elements are divided by.
+        """Return how the parts of a tensor become one, and the divisor of its elements.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The dims file: what the axes of tensors mean that several ranks hold parts of.
+"""The dims file: the meaning of the axes of tensors that several ranks hold parts of.
 
 ```yaml
 mesh: {tp: 2}               # how many ranks stand along each axis, those of the last one next to each other
@@ -41,7 +41,7 @@ _EXAMPLE = 'write for example `sites: {"*.fc1": {result: "b h[tp]"}}`'
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern, and the dims of what it matches: of tensors by name or role, or of all ("")."""
+    """A pattern, and the dims of the tensors that it matches, by name or role, or of all ("")."""
 
     pattern: str
     dims: Mapping[str, Dims]
@@ -82,7 +82,9 @@ class DimsFile:
         return None
 
     def of_parameter(self, name: str) -> Dims | None:
-        """The dims of what has the axes of a parameter, by the parameter's full name; None where nothing is said."""
+        """Return the dims of a tensor with a parameter's axes, by the parameter's full name; None if the file has
+        none.
+        """
         for rule in self.parameters:
             if fnmatch.fnmatchcase(name, rule.pattern):
                 self.used.add(rule.pattern)

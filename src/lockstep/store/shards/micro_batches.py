@@ -152,7 +152,9 @@ class MicroForms(DataForms):
         self.sums_parts, self._alone = True, 0
 
     def form(self, seen: Seen) -> tuple[Form, int] | None:
-        """As of ranks; what one rank did once is what it is, and a scalar that the other run has not is left out."""
+        """Return the form, as for ranks; a tensor made once stays as it is, and a scalar that the other run lacks
+        is left out.
+        """
         if self._of_ranks == len(seen.records) == 1:
             is_accumulated = seen.call.kind is CallKind.GRADIENT
             return Form(Spread.COPIES), self._of_accumulated if is_accumulated else 1
@@ -277,7 +279,7 @@ class PartJoiner(Joiner):
     def made(
         self, ranks: Sequence[Parted], whole: Parted, groups: Sequence[Sequence[int]]
     ) -> list[Made]:
-        """Return the calls of the parts that have the samples of each part of one rank, and of what is done once."""
+        """Return the calls of the parts that have the samples of each part of one rank, and of calls made once."""
         several, made = len(whole.parts), list[Made]()
         self._several = several > 1
         parts = [*chain(*(rank.parts for rank in ranks))]
@@ -303,7 +305,7 @@ class PartJoiner(Joiner):
             yield Made(place, key, call, own.get(key))
 
     def said(self) -> Iterator[NotSeen]:
-        """What could not be put together, and what was left out."""
+        """Return sentences about calls that could not be put together or were left out."""
         yield from super().said()
         if self._left_out:
             what = f"one batch makes none; {self._left_out} were left out"

@@ -119,7 +119,7 @@ class _Joiner:
         self._numbers: dict[Numbered, int] = {}
 
     def calls(self) -> Iterator[ReadCall | NotSeen]:
-        """Every call, and what could not be put together."""
+        """Return every call, and the calls that could not be put together."""
         first, *others = sorted(self._ranks)
         for step in self._told.steps_of(self._ranks, self._path):
             by_rank = {

@@ -12,7 +12,7 @@ _WORDS = re.compile(r"\w+\([^()]*\)")
 
 
 def placed_by(content: Content) -> tuple[Dims, Mesh] | None:
-    """How a content's note says that ranks hold it; None where it says nothing, or what cannot be put together."""
+    """Return how ranks hold a content, by its note; None if it has none, or one that cannot be put together."""
     note = content.told
     if note.whole_shape is None:
         return None

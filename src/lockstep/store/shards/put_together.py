@@ -135,7 +135,7 @@ def _with_gaps(many: Recording, calls: Calls) -> Calls:
 
 
 def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
-    """Calls by what they are on every rank; those that were made again in a backward are left out."""
+    """Return calls by their key on every rank, without those that backward computed again."""
     counts: Counter[Key] = Counter()
     found: dict[Key, Call] = {}
     for call in calls:

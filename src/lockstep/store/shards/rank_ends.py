@@ -66,7 +66,7 @@ def give_ends(made: RankRecording, ranks: Ranks, dims_of: DimsOf, *, summed_loss
 
 
 def joined_states(ranks: Ranks, dims_of: DimsOf) -> tuple[list[StateRecord], list[str]]:
-    """Return the states of some ranks as one rank would hold them, and what was not put together, in words.
+    """Return the states of some ranks as one rank would hold them, and sentences about those not put together.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""One tensor that every rank has a part of, or a copy: what is known of it, and how it is read when somebody asks."""
+"""One tensor of which every rank has a part or a copy: its numbers, and how it is read on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parts:
 
     @property
     def first(self) -> Content:
-        """That of the first rank that has one."""
+        """Return the part of the first rank that has one."""
         return self.by_rank[min(self.by_rank)]
 
     @property
@@ -51,7 +51,7 @@ class Parts:
         )
 
     def whole(self) -> tuple[LaterTensor, Joined | None]:
-        """The tensor, and what putting it together found; None where nothing had to be.
+        """Return the tensor, and the findings of putting it together; None if there was only one part.
 
         Raises
         ------

@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def first(self) -> TensorRecord:
-        """That of the first rank."""
+        """Return the value of the first rank."""
         return self.records[0]
 
     @property
@@ -68,7 +68,7 @@ class Seen:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is a parameter, or what an optimizer gets and holds."""
+        """Return whether it is a parameter, or a tensor that an optimizer gets and holds."""
         role = self.first.role
         if role in _HELD or self.call.kind in (CallKind.OPTIMIZER, CallKind.INIT):
             return True
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Forms(Protocol):
-    """Tells how ranks hold tensors, by what their trainings have in common."""
+    """Decides how ranks hold tensors, by what their trainings have in common."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class Forms(Protocol):
         """Look at the calls of a step, before any of its tensors."""
 
     def form(self, seen: Seen) -> tuple[Form, int] | None:
-        """Return how parts become one, and by what elements are divided then; None where nothing is to be said of it.
+        """Return how parts become one, and the divisor of the elements; None if there is no form.
 
         Raises
         ------
@@ -104,10 +104,10 @@ class Forms(Protocol):
         """Return the settings of a call, given that of each rank."""
 
     def of_state(self, name: str) -> Form:
-        """Return how ranks hold a parameter, or what an optimizer holds for it, by the parameter's name."""
+        """Return how ranks hold a parameter or its optimizer state, by the parameter's name."""
 
     def notes(self) -> Iterator[NotSeen]:
-        """Tell what else is to be known."""
+        """Return further notes."""
 
 
 def partner_of(call: Call | None, record: TensorRecord) -> TensorRecord | None:

@@ -91,7 +91,9 @@ class SortedRows:
     def forms(
         self, form: Form, shapes: Sequence[tuple[int, ...]], *, whole_numbers: bool
     ) -> Iterator[Form]:
-        """How a tensor with rows along one axis may become one: its rows sorted or not, and what they may point at."""
+        """Return how a tensor with rows along one axis may become one: rows sorted or not, and the rows they may
+        point at.
+        """
         yield form
         if tuple(shape[form.axis] for shape in shapes) != self.counts:
             return

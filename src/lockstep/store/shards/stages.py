@@ -234,13 +234,13 @@ class StageForms(MicroForms):
     _batches: Iterator[Batch] = iter(())
 
     def follow(self, last: StageForms, batches: Sequence[Batch]) -> None:
-        """Take over what the last stage's losses said, and the first one's batches, one for each part of one rank."""
+        """Take over the last stage's losses and the first stage's batches, one for each part of the one rank."""
         self._divided_by, self._batches = last._divided_by, iter(batches)
 
     def begin(
         self, step: int, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
     ) -> None:
-        """Look at the losses; what another stage sorts by its own batch would not meet the rows of the first."""
+        """Look at the losses; an order that a stage sorts by its own batch would not fit the rows of the first."""
         super().begin(step, by_rank, whole)
         if (batch := next(self._batches, None)) is not None:
             self._order, self._rows = batch
@@ -284,7 +284,7 @@ class _StagesJoiner:
         self._unlike: list[str] = []
 
     def calls(self) -> Calls:
-        """Every call, and what could not be put together."""
+        """Return every call, and the calls that could not be put together."""
         told = Told()
         every = dict(enumerate(rank for stage in self._stages for rank in stage.ranks))
         for step in told.steps_of(every, self._many.path):

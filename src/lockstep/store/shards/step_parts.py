@@ -137,7 +137,7 @@ def _rows(given: Mapping[Key, TensorRecord], keys: Sequence[Key]) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """The calls of a step by what they are there.
+    """The calls of a step by their key.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Parted:
         return sum(call.kind is CallKind.GRADIENT for call in every)
 
     def place(self, key: Key, parts: int) -> float:
-        """Where what is done once stands among so many parts of the other run, the first of them at 0.5."""
+        """Return the place of a call made once among the parts of the other run, the first of them at 0.5."""
         share = (self.at[key] - 1) / len(self.parts)
         return (
             0.0
@@ -200,7 +200,7 @@ class Parted:
         )
 
     def with_once(self, keys: Collection[Key]) -> Parted:
-        """The same of a batch that is not in parts: what another run does once a step stands apart."""
+        """Return the same for a batch that is not in parts, with the other run's calls once a step apart."""
         if len(self.parts) > 1:
             return self
         (part,) = self.parts

@@ -81,7 +81,7 @@ class TensorForms:
     # --- forms
 
     def form(self, seen: Seen) -> tuple[Form, int] | None:
-        """Return how the parts of a tensor become one; None for what one rank does not have.
+        """Return how the parts of a tensor become one; None if the one rank lacks it.
 
         Raises
         ------

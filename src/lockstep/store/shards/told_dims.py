@@ -1,4 +1,4 @@
-"""Keep the axes that another tool gives for its tensors as a dims file beside the recording of its dump."""
+"""Keep the axes that a different tool gives for its tensors as a dims file beside the recording of its dump."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ToldDims:
         self._sites: dict[str, dict[str, str]] = {}
 
     def note(self, read: ReadCall, site: Site) -> None:
-        """Take down what a call tells; its ranks tell the same of a site."""
+        """Keep the axes of a call; its ranks give the same for a site."""
         self._mesh = self._mesh or read.mesh
         for one in read.tensors:
             if one.dims:

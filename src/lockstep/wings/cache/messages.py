@@ -276,7 +276,7 @@ def _parsed(text: bytes) -> Message:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise MessageError("a message is no JSON") from error
+        raise MessageError("a message is not JSON") from error
     kind = Message.kinds.get(str(fields.pop("kind", ""))) if isinstance(fields, dict) else None
     if kind is None:
         raise MessageError("a message of no known kind")

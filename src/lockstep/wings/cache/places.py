@@ -56,7 +56,9 @@ def address_of(text: str = "") -> Address:
     if "/" in text:
         return Address(str(Path(text.removeprefix("unix:")).absolute()))
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"{text}: is no address; give 127.0.0.1:50052, or a path with a / in it")
+        raise UsageError(
+            f"{text}: is not an address; give 127.0.0.1:50052, or a path with a / in it"
+        )
     if host not in LOOPBACK:
         raise UsageError(
             f"{text}: the cache serves this machine alone, for samples lie in its memory; give 127.0.0.1:{port}"

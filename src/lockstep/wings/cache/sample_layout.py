@@ -317,7 +317,7 @@ def _loaded(description: bytes) -> Any:
     try:
         return json.loads(description)
     except (ValueError, RecursionError) as error:
-        raise DamagedSampleError("a sample's description is no JSON") from error
+        raise DamagedSampleError("a sample's description is not JSON") from error
 
 
 def _plan(node: list[Any], start: int) -> Make:

@@ -137,9 +137,13 @@ def open_model(path: Path, *, most_bytes: int = MOST_BYTES) -> ModelFile:
     try:
         proto = onnx.load_model_from_string(data)
     except Exception as error:
-        raise UsageError(f"{path}: is no ONNX model ({first_line(error)})") from error
+        raise UsageError(
+            f"{path}: is not an ONNX model ({first_line(error)}); give another file"
+        ) from error
     if not proto.graph.node or not proto.opset_import:
-        raise UsageError(f"{path}: is no ONNX model (no graph, or no opset, in it)")
+        raise UsageError(
+            f"{path}: is not an ONNX model (no graph, or no opset, in it); give another file"
+        )
     _check(proto, path, most_bytes)
     check_between(opened(proto, path.parent, [*_tensors(proto.graph, path)]), path, most_bytes)
     return ModelFile(path, proto)
@@ -328,11 +332,11 @@ def _check_external(tensor: Any, stated: int, path: Path) -> None:
     if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
         raise UsageError(f"{where}, outside of the model's folder; nothing of it was read")
     if not target.is_file():
-        raise UsageError(f"{where}, which is no file; put it beside the model")
+        raise UsageError(f"{where}, which is not a file; put it beside the model")
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(stated)))
     except ValueError:
-        raise UsageError(f"{where} at {entries.get('offset')!r}, which is no number") from None
+        raise UsageError(f"{where} at {entries.get('offset')!r}, which is not a number") from None
     size = target.stat().st_size
     if offset < 0 or length != stated or offset + length > size:
         raise UsageError(

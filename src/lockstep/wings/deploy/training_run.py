@@ -86,7 +86,7 @@ class Training:
         if steps is None or steps.shape or other:
             what = f"differs at {other[0]}" if other else "does not say how many steps were done"
             raise UsageError(
-                f"{path}: is no checkpoint of this training: it {what}; give one that `lockstep run --train` wrote"
+                f"{path}: is not a checkpoint of this training: it {what}; give one that `lockstep run --train` wrote"
             )
         self.state, self.done = found, int(steps)
 
@@ -101,7 +101,7 @@ def training_of(file: ModelFile, settings: Settings) -> Training:
     """
     if FACT not in file.facts:
         raise UsageError(
-            f"{file.path}: is no training step; export one with `lockstep export MODEL --train-step sgd:lr=0.1`"
+            f"{file.path}: is not a training step; export one with `lockstep export MODEL --train-step sgd:lr=0.1`"
         )
     named = {one.name for one in file.proto.graph.input}
     state = {

@@ -70,7 +70,7 @@ class Update:
             try:
                 settings[key] = float(value)
             except ValueError:
-                raise UsageError(f"--train-step {text}: {key}={value} is no number") from None
+                raise UsageError(f"--train-step {text}: {key}={value} is not a number") from None
         return cls(name, settings)
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:

@@ -31,7 +31,7 @@ from lockstep.capture.command.process_ends import Endings, uncaught
 from lockstep.capture.sink import Sink
 from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn
-from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, Options
+from lockstep.core.manifest import EXIT_AFTER, MAX_STEPS, REWRITTEN, Options
 from lockstep.core.selection import parse_ranks
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import listed, words_of
@@ -76,7 +76,7 @@ class FrameworkRecording:
         self, directory: Path, options: Options, packages: Mapping[str, str], name: str
     ) -> None:
         self.directory, self.options, self.name = directory, options, name
-        self.failure = ""
+        self.failure, self.without_step = "", "no step was seen"
         self.world_size = 1
         self.ended: Callable[[], None] = lambda: None
         self.step_done: Callable[[], None] = lambda: None
@@ -273,7 +273,7 @@ class FrameworkRecording:
         if self._is_closed:
             return
         self._is_closed = True
-        if all(sink.manifest is None for sink in self._sinks.values()):
+        if not any(sink.manifest and sink.manifest.steps for sink in self._sinks.values()):
             steps = self._steps_counted()
             if steps:
                 leave_trace(self.directory, Reached.STEPS, str(steps))
@@ -288,11 +288,14 @@ class FrameworkRecording:
         self.closed()
 
     def _why_nothing(self) -> str:
-        if self._gaps:
-            what, reason = self._gaps[0]
+        hidden = (
+            gap for gap in self._gaps if gap[0] != REWRITTEN
+        )  # that is recorded as it is written
+        what, reason = next(hidden, ("", ""))
+        if what:
             return f"{self.name} was imported, and {what} is not seen: {reason}"
         return (
-            f"{self.name} was imported, but no optimizer of Keras applied gradients that a tf.GradientTape gave;"
+            f"{self.name} was imported, but {self.without_step};"
             " for other loops use lockstep.capture.sink in the script"
         )
 

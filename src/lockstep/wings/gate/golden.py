@@ -109,7 +109,7 @@ def open_golden(path: Path) -> Golden:
         raise NotARecordingError(path, "is a file, and no golden", advice="give a folder")
     folders = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not folders and any(one.name != _ATTRIBUTES for one in path.iterdir()):
-        raise NotARecordingError(path, "is no golden", advice="give a folder that `gate` made")
+        raise NotARecordingError(path, "is not a golden", advice="give a folder that `gate` made")
     return Golden(path, tuple(_variant(folder) for folder in folders))
 
 
@@ -117,7 +117,7 @@ def _variant(folder: Path) -> Variant:
     history = folder / HISTORY
     if folder.is_symlink() or not history.is_file():
         raise NotARecordingError(
-            folder, f"holds no {HISTORY}: it is no variant of a golden",
+            folder, f"holds no {HISTORY}: it is not a variant of a golden",
             advice="put it back, or take it out of the golden",
         )  # fmt: skip
     calibration = folder / CALIBRATION

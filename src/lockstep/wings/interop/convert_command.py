@@ -54,7 +54,7 @@ def convert(source: Path, output: Path, to: str | None, form: str, force: bool) 
         raise UsageError(f"{source}: is a recording already; say with --as what to write")
     if not convert_to_recording(source, output, form, force=force):
         raise NotARecordingError(
-            source, "is nothing that a plug-in reads", advice="say with --format what it is"
+            source, "is in no form that Lockstep reads", advice="name its form with --format"
         )
     recording = open_recording(output)
     count = sum(rank.record_count for rank in recording.ranks.values())

@@ -83,7 +83,7 @@ def dump_in(path: Path) -> DeviceDump:
             raise ValueError("no tensor")
     except (ValueError, OSError) as error:
         raise CorruptError(
-            path, f"is no dump of a device, or cut off ({error})", advice="dump again"
+            path, f"is not a dump of a device, or cut off ({error})", advice="dump again"
         ) from error
     return DeviceDump(operator, parts)
 

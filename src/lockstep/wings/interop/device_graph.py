@@ -51,7 +51,7 @@ def operators_in(path: Path) -> Mapping[str, DeviceOperator]:
                 found[plain_name(_text(op, "name"))] = DeviceOperator(_originals(op), outputs)
     except ValueError as error:
         raise CorruptError(
-            path, f"is no graph of a device as text, or cut off ({error})", advice="dump again"
+            path, f"is not a graph of a device as text, or cut off ({error})", advice="dump again"
         ) from error
     if not found:
         raise CorruptError(

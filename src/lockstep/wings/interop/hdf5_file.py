@@ -49,7 +49,7 @@ def data_sets(path: Path) -> Iterator[DataSet]:
         with h5py.File(path, "r") as file:
             found = list(_below(h5py, path, file, "", size, [0], _DEPTH))
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise CorruptError(path, f"is no HDF5 file, or damaged ({error})") from error
+        raise CorruptError(path, f"is not an HDF5 file, or damaged ({error})") from error
     yield from found
 
 

@@ -55,7 +55,7 @@ def _of_npz(path: Path) -> Named:
             for info in archive.infolist():
                 yield info.filename.removesuffix(".npy"), _of_member(path, archive, info)
     except _DAMAGED as error:
-        raise CorruptError(path, f"is no .npz file of numbers, or damaged ({error})") from error
+        raise CorruptError(path, f"is not a .npz file of numbers, or damaged ({error})") from error
 
 
 def _of_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> LaterTensor:

@@ -46,10 +46,12 @@ def nodes_in(path: Path) -> list[Node]:
         nodes = _nodes(path.read_bytes())
     except (ValueError, OSError) as error:
         raise CorruptError(
-            path, f"is no model of ONNX, or cut off ({error})", advice="give another"
+            path, f"is not a model of ONNX, or cut off ({error})", advice="give another"
         ) from error
     if not nodes:
-        raise CorruptError(path, "holds no node, so it is no model of ONNX", advice="give another")
+        raise CorruptError(
+            path, "holds no node, so it is not a model of ONNX", advice="give another"
+        )
     return nodes
 
 

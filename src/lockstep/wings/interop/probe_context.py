@@ -45,7 +45,7 @@ def parents_in(path: Path) -> Mapping[str, str]:
     """
     found = json_in(path) if path.is_file() else {}
     if not isinstance(found, dict):
-        raise CorruptError(path, "is no JSON object", advice="dump again")
+        raise CorruptError(path, "is not a JSON object", advice="dump again")
     first = {
         name: above[0] if isinstance(above, list) and above else above
         for name, above in found.items()

@@ -206,7 +206,7 @@ def npy_in(path: Path) -> LaterTensor:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise CorruptError(
-            path, f"is no .npy file of numbers, or cut off ({error})", advice="dump again"
+            path, f"is not a .npy file of numbers, or cut off ({error})", advice="dump again"
         ) from error
 
     def load() -> Bytes:

@@ -93,7 +93,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
             ]
     except _BAD as error:
         raise CorruptError(
-            path, f"is no file that torch.save wrote, or damaged ({_words(error)})"
+            path, f"is not a file that torch.save wrote, or damaged ({_words(error)})"
         ) from error
     yield from found
 
@@ -112,7 +112,7 @@ def noted_in(path: Path, key: str) -> dict[str, Any]:
             value = _value(path, archive, _prefix(path, archive))
     except _BAD as error:
         raise CorruptError(
-            path, f"is no file that torch.save wrote, or damaged ({_words(error)})"
+            path, f"is not a file that torch.save wrote, or damaged ({_words(error)})"
         ) from error
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}

@@ -306,7 +306,9 @@ class _Project:
         result = migrate_python(source, self.settings, self.own, first, tree, module, name, amp)
         if path is not None:
             self.shared[path] = result.shared
-        return (*result.mentions, *tensorflow_script(source)), result.additions
+        serves = self.settings.target.name in TENSORFLOW_TARGETS
+        found = tensorflow_script(source, serves=serves)
+        return (*result.mentions, *found), result.additions
 
     def _python_text(self, text: str) -> Mentioned:
         source = SourceText(text.encode("utf-8", "surrogatepass"), text, "utf-8")

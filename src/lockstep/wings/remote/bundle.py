@@ -116,8 +116,8 @@ def tree_around(here: Path) -> Bundle:
     size_bytes = sum((root / name).stat().st_size for name in names)
     if not top and size_bytes > MOST_BYTES:
         raise UsageError(
-            f"{here} is no repository of git and holds {size_bytes / 1e6:.0f} MB, so what belongs to the script is not"
-            " known: run git init there and git add the script's files, or start from a folder with them alone"
+            f"{here} is not a repository of git and holds {size_bytes / 1e6:.0f} MB, so the files of the script are"
+            " not known: run git init there and git add the script's files, or start from a folder with them alone"
         )
     return sent_files(root, names)
 

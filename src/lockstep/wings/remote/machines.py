@@ -88,7 +88,7 @@ def parsed_address(text: str) -> Address:
     found = _ADDRESS.fullmatch(text)
     if found is None or text.startswith("-"):
         raise UsageError(
-            f"{text!r} is no machine; write user@host, user@host:port or a name of ~/.ssh/config"
+            f"{text!r} is not a machine; write user@host, user@host:port or a name of ~/.ssh/config"
         )
     port = int(found["port"]) if found["port"] else None
     return Address(found["host"].strip("[]"), found["user"] or "", port)
@@ -197,7 +197,7 @@ def keep(machine: Machine, *, replace: bool) -> None:
         If the file cannot be written.
     """
     if _NAME.fullmatch(machine.name) is None:
-        raise UsageError(f"{machine.name!r} is no name; use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"{machine.name!r} is not a name; use letters, digits, '.', '_' and '-'")
     parsed_address(machine.address)
     known = machines()
     if machine.name in known and not replace:

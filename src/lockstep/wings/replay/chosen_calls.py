@@ -162,7 +162,7 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         )
     if left is None and right is None:
         raise UsageError(
-            f"{said}; its origin is no operator and no update, so there is nothing to run again"
+            f"{said}; its origin is neither an operator nor an update, so there is nothing to run again"
         )
     for recording, call in ((reference, left), (candidate, right)):
         check_whole(recording, [] if call is None else [call])

@@ -88,7 +88,9 @@ def comparison_page(data: ComparisonData) -> Page:
     work = Work(
         Tree("Modules", classes={one.path: one.module_class for one in data.modules}),
         Scatter("Metric over execution order", METRICS),
-        Table("Pairs", TABLE, note=f"{left_out}× noise floor: 1 is what rounding may make of it"),
+        Table(
+            "Pairs", TABLE, note=f"{left_out}× noise floor: 1 is the most that rounding explains"
+        ),
         Selected("Selected pair"),
     )
     versions = dict.fromkeys(f"torch {run.version}" for run in data.runs if run.version)

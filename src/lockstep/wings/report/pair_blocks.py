@@ -102,7 +102,7 @@ def _both(
 
 def _ulp(found: UlpCounts) -> Histogram:
     count = len(found.counts)
-    labels = ["0" if one == 0 else "1" if one == 1 else f"2^{one - 1}…" for one in range(count)]
+    labels = ["0" if one == 0 else "1" if one == 1 else f"from 2^{one - 1}" for one in range(count)]
     edges = np.arange(count + 1, dtype=np.float64)
     return Histogram("Error in ulp", edges, found.counts.astype(np.float64), labels=labels)
 

@@ -212,7 +212,10 @@ class _Reader:
         """Return the plan."""
         top = self._mapping((), values, _KEYS)
         if not top.get("parameters"):
-            self.wrong(("parameters",), "is missing; name what is searched, with bounds or choice")
+            self.wrong(
+                ("parameters",),
+                "is missing; list the settings to search, each with bounds or choice",
+            )
         given = self._mapping(("parameters",), top["parameters"])
         parameters = tuple(self._parameter(name, value) for name, value in given.items())
         config = self._path(top, "config")

@@ -83,7 +83,7 @@ def gate_for(host: str, token_file: Path | None) -> Gate:
         raise UsageError(f"{token_file}: holds no token that can be read ({error})") from error
     if len(token) < _LEAST_CHARACTERS or not token.isprintable() or " " in token:
         raise UsageError(
-            f"{token_file}: is no token; write {_LEAST_CHARACTERS} characters or more on one line, such as"
+            f"{token_file}: is not a token; write {_LEAST_CHARACTERS} characters or more on one line, such as"
             " `python -c 'import secrets; print(secrets.token_urlsafe())'` gives"
         )
     return Gate(hashlib.sha256(f"Bearer {token}".encode()).digest())

@@ -52,7 +52,7 @@ class Source:
         unknown = sorted(without - {*names})
         if unknown:
             raise UsageError(
-                f"{SETTINGS}: without_batch_axis names {unknown[0]}, which is no input; they are"
+                f"{SETTINGS}: without_batch_axis names {unknown[0]}, which is not an input; they are"
                 f" {', '.join(names)}"
             )
         if "without_batch_axis" in self.settings:

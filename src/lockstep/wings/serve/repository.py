@@ -278,7 +278,7 @@ def models_at(path: Path) -> list[tuple[str, Path]]:
         return [(path.stem, path)]
     if not path.is_dir():
         raise UsageError(
-            f"{path}: is no model and no folder of models; give a file of {', '.join(sorted(OPENERS))},"
+            f"{path}: is neither a model nor a folder of models; give a file of {', '.join(sorted(OPENERS))},"
             " or a folder as docs/serve.md shows"
         )
     if _numbered(path):

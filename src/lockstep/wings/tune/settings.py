@@ -227,7 +227,9 @@ def _values_of(file: Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise RecordingError(file, f"cannot be read ({reason})") from error
     if not isinstance(values, dict) or not set(values) <= {"knobs", "own"}:
-        raise UsageError(f"{file}: write knobs: and own: at its top, and nothing else there")
+        raise UsageError(
+            f"{file}: its keys are knobs and own alone; `lockstep tune` writes such a file"
+        )
     return values
 
 
@@ -243,7 +245,9 @@ def _knobs_of(file: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(file: Path, name: str, value: Any) -> Value:
     if not (isinstance(value, (int, str)) and KNOBS[name].takes(value)):
-        raise UsageError(f"{file}: {name}: {value!r} is no value of it; give {KNOBS[name].values}")
+        raise UsageError(
+            f"{file}: {name}: {value!r} is not a value of it; give {KNOBS[name].values}"
+        )
     return value
 
 

@@ -95,8 +95,12 @@ def check_name(name: str, known: Iterable[str]) -> None:
     """
     known = list(known)
     if name not in known:
-        near = ", ".join(nearest_names(name, known)) or ", ".join(sorted(known))
-        raise UsageError(f"there is no rule {name!r}; nearest: {near}")
+        near = "".join(
+            f"; nearest: {one}" for one in [", ".join(nearest_names(name, known))] if one
+        )
+        raise UsageError(
+            f"there is no rule {name!r}{near}; `lockstep watch --list-rules` prints all rules"
+        )
 
 
 def rules_in(path: Path) -> list[Rule]:
@@ -153,4 +157,4 @@ def apply_setting(found: dict[str, ChosenRule], text: str) -> None:
     try:
         found[name].settings[setting] = int(value) if isinstance(default, int) else float(value)
     except ValueError as error:
-        raise UsageError(f"--set {text}: {value!r} is no number") from error
+        raise UsageError(f"--set {text}: {value!r} is not a number") from error

@@ -10,7 +10,7 @@ function mountTable(area, place) {
   if (!rows || !rows.count) return;
   const count = h("span", { class: "sub" });
   table.area = area;
-  table.search = h("input", { class: "field", type: "search", size: 26, placeholder: "layer_norm phase:backward cosine<0.5", "aria-label": "Filter: words, phase: op: role: step: module: kind:, >100, cosine<0.5, rel>1e-3", id: "filter" });
+  table.search = h("input", { class: "field", type: "search", size: 26, placeholder: "Filter: phase:backward", "aria-label": "Filter: words, phase: op: role: step: module: kind:, >100, cosine<0.5, rel>1e-3", id: "filter" });
   table.search.addEventListener("input", () => change({ query: table.search.value }));
   table.head = h("div", { class: "tr th", role: "row" });
   table.body = h("div", { role: "rowgroup" });

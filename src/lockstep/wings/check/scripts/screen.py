@@ -38,7 +38,7 @@ def _headline(found: Sequence[ScriptFinding], scripts: str) -> str:
     certain = sum(one.certain for one in found)
     unsure = len(found) - certain
     if not found:
-        return f"Nothing is known to make runs of {scripts} incomparable"
+        return f"No line that makes runs incomparable, in {scripts}"
     words = []
     if certain:
         make = "makes" if certain == 1 else "make"

@@ -59,7 +59,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(
-            f"--name {name}: is no name for the C function; give letters, digits and _, as in digits_net"
+            f"--name {name}: is not a name for the C function; give letters, digits and _, as in digits_net"
         )
 
 

@@ -18,5 +18,6 @@ def arm_from_environment() -> None:
 
         tap = Tap(recording)
         _armed.append(recording)
+        recording.without_step = "no optimizer of mindspore.nn or mindspore.mint updated parameters"
         recording.ended, recording.step_done = tap.remove, tap.step_ended
         tap.install()

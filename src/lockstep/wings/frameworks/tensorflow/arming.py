@@ -18,5 +18,9 @@ def arm_from_environment() -> None:
 
         tap = Tap(recording)
         _armed.append(recording)
+        recording.without_step = (
+            "no optimizer of Keras applied gradients that a tf.GradientTape gave, and no session"
+            " updated a variable"
+        )
         recording.ended, recording.step_done = tap.remove, tap.step_ended
         tap.install()

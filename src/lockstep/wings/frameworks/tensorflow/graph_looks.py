@@ -6,7 +6,7 @@ That runs whenever the graph does. Loops and branches are graphs of their own. X
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class GraphLooks:
         self._tap = tap
         self._pending: dict[int, list[Item]] = {}
         """Of each graph that is being built: replicas have threads of their own, and one graph."""
+        self._last: dict[int, Any] = {}
+        """By graph the operator that handed over last."""
         self._patch = Patch(func_graph, "func_graph_from_py_func", self._wrap_graph)
 
     def install(self) -> None:
@@ -67,6 +69,12 @@ class GraphLooks:
         if items is not None:
             items.append(Item(tensor, act))
         return items is not None
+
+    def keep_order(self, outputs: Sequence[Any], graph: Any) -> None:
+        """Let a loop or a branch run after what stands before it was handed over: nothing else orders the two."""
+        before = self._last.get(id(graph))
+        if before is not None and outputs:
+            outputs[0].op._add_control_input(before)
 
     def _wrap_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -85,6 +93,7 @@ class GraphLooks:
                     self._hand_over()
                 finally:
                     self._pending.pop(graph, None)
+                    self._last.pop(graph, None)
                 return result
 
             return original(name, within, *args, **kwargs)
@@ -125,4 +134,5 @@ class GraphLooks:
             except Exception as error:
                 self._tap.recording.fail(error)
 
-        tf.numpy_function(come, list(tensors.values()), [])
+        graph = id(tf.compat.v1.get_default_graph())
+        self._last[graph] = tf.numpy_function(come, list(tensors.values()), [])

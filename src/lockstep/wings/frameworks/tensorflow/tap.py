@@ -33,6 +33,7 @@ from lockstep.wings.frameworks.tensorflow.session_gradients import SessionGradie
 from lockstep.wings.frameworks.tensorflow.tensor_kinds import (
     PASSED_ON,
     SILENT,
+    WITH_GRAPHS,
     is_floating,
     is_number,
 )
@@ -328,6 +329,8 @@ class Tap:
                 None if value is None else constant_of(value),
                 outputs[0],
             )
+        if op in WITH_GRAPHS and graph is not None:
+            self.graphs.keep_order(outputs, graph)
         if op.startswith("__") or not self.is_of_training():
             return
         if op in SILENT or not any(is_floating(one) for one in outputs):

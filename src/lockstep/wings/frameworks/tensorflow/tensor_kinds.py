@@ -16,6 +16,8 @@ SILENT = frozenset(
     """.split()  # noqa: SIM905
 )
 """Operators that compute no number of their own: what they pass on is seen where it comes from, and where it goes."""
+WITH_GRAPHS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
+"""Operators that run graphs of their own, in which Lockstep looks at tensors too."""
 PASSED_ON = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "AddN"})
 
 

@@ -97,5 +97,5 @@ def _values(path: Path, number: int, text: bytes) -> list[Any]:
             path, f"line {number} is not valid JSON, or cut off ({error})", advice="dump again"
         ) from error
     if not isinstance(line, list) or len(line) < 2 or not isinstance(line[0], str):
-        raise CorruptError(path, f"line {number} is no record", advice="dump again")
+        raise CorruptError(path, f"line {number} is not a record", advice="dump again")
     return line

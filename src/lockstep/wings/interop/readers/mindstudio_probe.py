@@ -98,7 +98,7 @@ class _Step:
     def _collect(self) -> None:
         for number, (name, body) in enumerate(self._data.items()):
             if not isinstance(body, (dict, list)):
-                raise CorruptError(self._file, f"{name} is no record", advice="dump again")
+                raise CorruptError(self._file, f"{name} is not a record", advice="dump again")
             if found := GRADIENTS.fullmatch(name):
                 self._gradients(number, found[1] or "", body)
             elif found := _MODULE.fullmatch(name):

@@ -82,7 +82,7 @@ def _said(file: Path) -> Iterator[None]:
         yield
     except _BAD as error:
         raise CorruptError(
-            file, f"is no dump of ONNX Runtime, or damaged ({error})", advice="dump again"
+            file, f"is not a dump of ONNX Runtime, or damaged ({error})", advice="dump again"
         ) from error
 
 

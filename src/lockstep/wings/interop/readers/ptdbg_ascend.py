@@ -122,7 +122,7 @@ class _Step:
             except ValueError as error:
                 raise self._damaged(number, f"is not valid JSON, or cut off ({error})") from error
             if not isinstance(values, list) or len(values) < 2 or not isinstance(values[0], str):
-                raise self._damaged(number, "is no record")
+                raise self._damaged(number, "is not a record")
             yield _Line(values[0], values[1:])
 
     def _damaged(self, number: int, what: str) -> CorruptError:

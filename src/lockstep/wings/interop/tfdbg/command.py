@@ -79,21 +79,21 @@ def tfdbg(
 def _named(file: Path | None) -> list[str]:
     if file is None:
         raise UsageError(
-            "--names: give what `lt > FILE` listed, or a COMMAND that starts the training under tfdbg"
+            "--names: give the file of `lt > FILE`, or a COMMAND that starts the training under tfdbg"
         )
     try:
         if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             raise UsageError(
-                f"{file}: is not a file of at most {_MOST_BYTES} bytes; give what `lt > FILE` listed"
+                f"{file}: is not a file of at most {_MOST_BYTES} bytes; give the file of `lt > FILE`"
             )
         names = tensor_names(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise UsageError(
-            f"{file}: cannot be read ({error.strerror}); give what `lt > FILE` listed"
+            f"{file}: cannot be read ({error.strerror}); give the file of `lt > FILE`"
         ) from error
     if not names:
         raise UsageError(
-            f"{file}: names no tensor; give what `lt > FILE` listed, or names as conv1/Conv2D:0"
+            f"{file}: names no tensor; give the file of `lt > FILE`, or names as conv1/Conv2D:0"
         )
     return names
 

@@ -120,7 +120,7 @@ def _main(collection: Collection, distribution: Distribution) -> PurePosixPath:
             if found.location.resolve() == wanted:
                 return found.path
     raise UsageError(
-        f"--main {distribution.main}: is no Python file among those to migrate; "
+        f"--main {distribution.main}: is not a Python file among those to migrate; "
         f"give its path inside {collection.root}"
     )
 

@@ -117,7 +117,7 @@ _SHOWING = frozenset(
 )
 
 
-def _is_shown(scopes: ModuleScopes, node: ast.AST) -> bool:
+def is_shown(scopes: ModuleScopes, node: ast.AST) -> bool:
     """Whether an expression goes into a text and nowhere else."""
     parent = scopes.parents[node]
     if isinstance(parent, ast.Call):
@@ -315,7 +315,7 @@ class ArgumentEdits:
         self._edits += removals(self._scopes, self._call, gone)
 
     def _told(self, key: str, text: str) -> None:
-        if not _is_shown(self._scopes, self._call):
+        if not is_shown(self._scopes, self._call):
             raise CannotRewriteError
 
     def _whole(self, key: str, text: str) -> None:

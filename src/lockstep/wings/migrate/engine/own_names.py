@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
+from typing import Any
 
 from lockstep.wings.migrate.engine.tree import parts_of
 
@@ -15,6 +16,8 @@ _WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda", "double", "record_stream
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
 _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 _NOWHERE = PurePosixPath("module.py")
+_OWNERS = ("fields", "methods")
+"""Which names of what is defined are each given with the classes that define them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,26 +196,17 @@ def _declared(item: ast.AST) -> list[str]:
 
 def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
     """What several modules define together."""
-    methods: dict[str, frozenset[str]] = {}
-    fields: dict[str, frozenset[str]] = {}
-    attributes: frozenset[str] = frozenset()
-    exports: dict[str, str] = {}
-    requested: frozenset[str] = frozenset()
-    chooses_cards = falls_back = looks_up = False
+    merged: dict[str, Any] = {}
     for part in parts:
-        for name, classes in part.methods.items():
-            methods[name] = methods.get(name, frozenset()) | classes
-        for name, classes in part.fields.items():
-            fields[name] = fields.get(name, frozenset()) | classes
-        attributes |= part.attributes
-        exports.update(part.exports)
-        requested |= part.requested
-        chooses_cards |= part.chooses_cards
-        falls_back |= part.falls_back
-        looks_up |= part.looks_up
-    return OwnNames(
-        methods, attributes, exports, chooses_cards, falls_back, looks_up, requested, fields
-    )
+        for one in fields(OwnNames):
+            new = getattr(part, one.name)
+            old = merged.get(one.name, type(new)())
+            if one.name in _OWNERS:
+                new = {**old, **{name: old.get(name, frozenset()) | new[name] for name in new}}
+            else:
+                new = {**old, **new} if isinstance(new, Mapping) else old | new
+            merged[one.name] = new
+    return OwnNames(**merged)
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -89,7 +89,7 @@ def read_python(data: bytes) -> SourceText:
         If the declared encoding is unknown or does not fit, or if the file holds a null byte.
     """
     if b"\0" in data:
-        raise UndecodableError("holds null bytes: is no Python source")
+        raise UndecodableError("holds null bytes: is not Python source")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except (SyntaxError, LookupError) as error:
@@ -106,7 +106,7 @@ def read_plain(data: bytes) -> SourceText:
         If the file holds a null byte.
     """
     if b"\0" in data:
-        raise UndecodableError("holds null bytes: is no text")
+        raise UndecodableError("holds null bytes: is not a text")
     try:
         return _decode(data, "utf-8")
     except UndecodableError:

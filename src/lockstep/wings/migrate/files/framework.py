@@ -18,13 +18,15 @@ _TENSORFLOW = re.compile(r"^[ \t]*(?:import|from)[ \t].*\b(?:tensorflow|keras|ho
 _TORCH = re.compile(r"^[ \t]*(?:import|from)[ \t].*\btorch\b", re.M)
 
 
-def tensorflow_script(source: SourceText) -> Iterator[Mention]:
-    """A place to list where a module has work for `--from tensorflow`, and none of torch.
+def tensorflow_script(source: SourceText, *, serves: bool) -> Iterator[Mention]:
+    """The place of a module that has work for `--from tensorflow`, and none of torch.
 
     Parameters
     ----------
     source
         The module, which parses.
+    serves
+        Whether the target takes TensorFlow scripts, so that the place is listed.
     """
     if not _TENSORFLOW.search(source.text):
         return
@@ -37,7 +39,8 @@ def tensorflow_script(source: SourceText) -> Iterator[Mention]:
     if mentions:  # those that are kept too: how others are written may change them
         reason = "is a TensorFlow script: give --from tensorflow --to npu"
         span = _place(scopes, _is_of_tensorflow)
-        yield Mention("framework/tensorflow", Outcome.LISTED, span, reason)
+        outcome = Outcome.LISTED if serves else Outcome.KEPT
+        yield Mention("framework/tensorflow", outcome, span, reason)
 
 
 def pytorch_script(source: SourceText, settings: Settings) -> Iterator[Mention]:

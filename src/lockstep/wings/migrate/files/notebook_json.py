@@ -165,9 +165,9 @@ def code_cells(text: str) -> tuple[CodeCell, ...]:
     try:
         notebook = json.loads(text)
     except json.JSONDecodeError as error:
-        raise NotebookError(f"is no JSON: {error.msg}", error.lineno) from error
+        raise NotebookError(f"is not JSON: {error.msg}", error.lineno) from error
     except (RecursionError, ValueError) as error:
-        raise NotebookError(f"is no notebook: {error}") from error
+        raise NotebookError(f"is not a notebook: {error}") from error
     cells = _cells(notebook)
     strings = _strings(text, {(*cell.path, cell.key) for cell in cells})
     return tuple(
@@ -193,14 +193,14 @@ class _Cell:
 def _cells(notebook: Any) -> list[_Cell]:
     """All cells of a notebook of format 3 or 4."""
     if not isinstance(notebook, dict):
-        raise NotebookError("is no notebook: its JSON is no object")
+        raise NotebookError("is not a notebook: its JSON is not an object")
     if not _is_python(notebook.get("metadata")):
         return []
     if isinstance(notebook.get("cells"), list):
         return [_cell(("cells", n), "source", cell) for n, cell in enumerate(notebook["cells"])]
     sheets = notebook.get("worksheets")
     if not isinstance(sheets, list):
-        raise NotebookError("is no notebook: it has no cells")
+        raise NotebookError("is not a notebook: it has no cells")
     return [
         _cell(("worksheets", sheet, "cells", number), "input", cell)
         for sheet, content in enumerate(sheets)
@@ -219,12 +219,12 @@ def _is_python(metadata: Any) -> bool:
 
 def _cell(path: _Path, key: str, cell: Any) -> _Cell:
     if not isinstance(cell, dict):
-        raise NotebookError(f"is no notebook: cell {path[-1]} is no object")
+        raise NotebookError(f"is not a notebook: cell {path[-1]} is not an object")
     is_code = cell.get("cell_type") == "code"
     source = cell.get(key, "")
     lines = [source] if isinstance(source, str) else source
     if is_code and not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
-        raise NotebookError(f"is no notebook: the {key} of cell {path[-1]} is no text")
+        raise NotebookError(f"is not a notebook: the {key} of cell {path[-1]} is not a text")
     return _Cell(path, key, is_code, "".join(lines) if is_code else "")
 
 

@@ -77,6 +77,9 @@ class _Pattern:
     asks: str = ""
 
 
+_EXTENSIONS = re.compile(
+    r"--(?:cuda|fast_multihead_attn|cpp|xentropy|deprecated_fused_adam)_?ext\b"
+)
 _EVERYWHERE = (
     _Pattern(
         "shell/path",
@@ -104,7 +107,7 @@ _EVERYWHERE = (
     ),
     _Pattern(
         "shell/package",
-        re.compile(r"--(?:cuda|fast_multihead_attn|cpp|xentropy|deprecated_fused_adam)_?ext\b"),
+        _EXTENSIONS,
         "builds CUDA extensions",
     ),
     _Pattern(
@@ -177,6 +180,8 @@ class _Reader:
 
     def _commands(self, span: Span, code: str) -> None:
         for pattern in _EVERYWHERE:
+            if pattern.found is _EXTENSIONS and PROJECT.search(code):
+                continue  # options of the project's own build
             new = said_of(self.target, partial(_word, pattern.asks))
             self._each(pattern.found.finditer(code), span, pattern.rule, pattern.reason, new)
         for match in PROJECT.finditer(code):

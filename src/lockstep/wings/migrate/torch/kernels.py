@@ -27,9 +27,16 @@ def find_kernels(unit: Unit) -> None:
 
 
 def is_inside_kernel(scopes: ModuleScopes, node: ast.AST) -> bool:
-    """Whether a node is in the body of a function that Triton compiles."""
+    """Whether a node is in the body of a function that Triton compiles, or in what decorates one."""
     function = scopes.function(node)
-    return function is not None and _is_kernel(scopes, function)
+    if function is not None and _is_kernel(scopes, function):
+        return True
+    below = node
+    for above in scopes.ancestors(node):
+        if isinstance(above, ast.FunctionDef) and below in above.decorator_list:
+            return _is_kernel(scopes, above)
+        below = above
+    return False
 
 
 def _is_kernel(scopes: ModuleScopes, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from lockstep.wings.migrate.engine.arguments import (
     argument,
@@ -31,6 +32,12 @@ _PARALLEL = frozenset(
 )
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
+_DATA = re.compile(
+    r"(?!.*(?:check|ckpt|model|net|weight|state|\.pth|best|last|save|resume|train))"
+    r".*(?:data|processed|lexicon|vocab)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What the path of data is called; a checkpoint that is called so fails to load, and says so."""
 
 
 def find_keywords(unit: Unit) -> None:
@@ -66,6 +73,9 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
 def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
     if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
+        return
+    if call.args and _DATA.match(unit.text(call.args[0])):
+        unit.keep(call, "keywords/load", "is data by its name, and data is saved from the CPU")
         return
     device = unit.settings.readable("{device}")
     unit.list(

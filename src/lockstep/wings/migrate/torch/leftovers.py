@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from lockstep.wings.migrate.engine.arguments import attribute_span
+from lockstep.wings.migrate.engine.arguments import attribute_span, called
 from lockstep.wings.migrate.plan import Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.header import is_type_expression
@@ -47,6 +47,10 @@ _DOTTED = re.compile(r"torch(?:\.\w+)+\Z")
 _KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
 _HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
+_IMPORTING = frozenset({"__import__", "find_spec", "import_module"})
+_COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
+_TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
+"""What functions are called that show their text to a person."""
 
 
 def find_leftovers(unit: Unit) -> None:
@@ -124,7 +128,10 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
     elif not _DEVICE_ITSELF.search(name):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it", span=span)
     else:
-        unit.list(node, "leftovers/import", "an import of code that is made for CUDA", span=span)
+        reason = "is made for CUDA by its name: it fails, or does nothing, on another device"
+        unit.list(
+            node, "leftovers/import", reason, "what its package has for the device", span=span
+        )
 
 
 def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
@@ -150,6 +157,16 @@ def _is_key(parent: ast.AST, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
+def _is_told(unit: Unit, node: ast.Constant) -> bool:
+    """Whether a text goes to a person: printed, warned of, or said by an error."""
+    parent = unit.scopes.parents[node]
+    whole = parent if isinstance(parent, ast.JoinedStr) else node
+    call = unit.scopes.parents[whole]
+    told = isinstance(call, ast.Call) and _TELLS.search(called(call)) is not None
+    is_command = _COMMAND.match(str(node.value)) is not None
+    return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
+
+
 def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     if is_docstring(unit.scopes, node):
         return
@@ -163,6 +180,11 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _DOTTED.match(text) and (row := unit.settings.table.lookup(text)) is not None:
         reason = "the name of something of CUDA's in a text, which a program looks up"
         unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
+    elif isinstance(parent, ast.Call) and called(parent) in _IMPORTING:
+        reason = "imports a module that is compiled for CUDA: a device of another kind has none"
+        unit.list(node, "leftovers/import", reason)
+    elif _is_told(unit, node):
+        unit.keep(node, "leftovers/text", "text for people")
     elif _CODE.search(text):
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"

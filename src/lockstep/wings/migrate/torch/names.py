@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError, insertion
+from lockstep.wings.migrate.engine.arguments import (
+    ArgumentEdits,
+    CannotRewriteError,
+    insertion,
+    is_shown,
+)
 from lockstep.wings.migrate.engine.scopes import Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
@@ -86,8 +91,7 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         while isinstance(first, ast.Attribute):
             first = first.value  # type: ignore[assignment]
         assert isinstance(inner, ast.Name | ast.Attribute)
-        own_name = unit.has_kernels and unit.text(first) != "triton"
-        if own_name and is_inside_kernel(unit.scopes, node):
+        if unit.has_kernels and is_inside_kernel(unit.scopes, node):
             return None  # the kernel is one mention
         if isinstance(inner, ast.Name) and found[0] == "torch":
             return None
@@ -175,6 +179,8 @@ class _Rewriting:
         if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
             self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
             return
+        if self._needs_nothing(entry):
+            return
         pattern = isinstance(self._scopes.parents[self._use.node], ast.MatchValue | ast.MatchClass)
         if pattern and entry.action is not Action.KEEP and not self._unit.target.device:
             self._list("a pattern of a match statement takes no call")
@@ -186,6 +192,19 @@ class _Rewriting:
             self._list(entry.reason)
         else:
             self._rewrite(entry)
+
+    def _needs_nothing(self, entry: Entry) -> bool:
+        """Keep what a row lists where it stands only for a type to ask for, or for a text to show."""
+        node = self._use.node
+        if entry.action is not Action.LIST:
+            return False
+        if entry.name.startswith("torch.nn.") and self._names_a_type(self._scopes.parents[node]):
+            self._unit.keep(node, entry.rule, "only asks for the type")
+        elif "used" in entry.arguments and is_shown(self._scopes, self._call or node):
+            self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
+        else:
+            return False
+        return True
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry

@@ -14,6 +14,8 @@ _SETTINGS = re.compile(
     re.IGNORECASE,
 )
 """What scripts call what they read from the command line."""
+_OF_TENSORS = frozenset({"contiguous", "flatten", "permute", "reshape", "view"})
+"""Methods that tensors have, and hardly anything else."""
 
 
 def is_own(unit: Unit, node: ast.Attribute, *, called: bool = False) -> bool | None:
@@ -101,6 +103,8 @@ class _Receiver:
         return known.pop() if len(known) == 1 else None
 
     def _bound_owner(self, binding: Binding) -> bool | None:
+        if _is_tensor(binding.value):
+            return False
         if isinstance(binding.value, ast.Call):
             return self._calls_owner(binding.value)
         annotation = getattr(binding.node, "annotation", None)
@@ -110,6 +114,21 @@ class _Receiver:
             return False
         last = self._scopes.text(annotation).strip("\"'").rpartition(".")[2]
         return True if last in self._owners else None
+
+
+def _is_tensor(value: ast.AST | None) -> bool:
+    """Whether only a tensor gives such a value: `x[:n, :]`, `x.contiguous()`."""
+    if isinstance(value, ast.Subscript):
+        parts = value.slice.elts if isinstance(value.slice, ast.Tuple) else []
+        return any(isinstance(part, ast.Slice) or _is_ellipsis(part) for part in parts)
+    function = value.func if isinstance(value, ast.Call) else None
+    return isinstance(function, ast.Attribute) and (
+        function.attr in _OF_TENSORS or _is_tensor(function.value)
+    )
+
+
+def _is_ellipsis(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
 
 
 def _root(node: ast.AST | None) -> str:

@@ -94,7 +94,7 @@ def read_user_rules(path: Path) -> UserRules:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is no UTF-8 text; save the rules as UTF-8") from error
+        raise UsageError(f"{path}: is not UTF-8 text; save the rules as UTF-8") from error
     return parse_user_rules(text, str(path))
 
 
@@ -109,7 +109,7 @@ def parse_user_rules(text: str, file: str) -> UserRules:
     try:
         value = json.loads(text, object_pairs_hook=partial(_unique, file))
     except json.JSONDecodeError as error:
-        raise UsageError(f"{file}:{error.lineno}: is no JSON ({error.msg})") from error
+        raise UsageError(f"{file}:{error.lineno}: is not JSON ({error.msg})") from error
     except RecursionError as error:
         raise UsageError(f"{file}: is nested too deeply for a file of rules") from error
     if not isinstance(value, dict) or not isinstance(value.get("rules"), dict):

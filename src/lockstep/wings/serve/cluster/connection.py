@@ -108,8 +108,8 @@ def connected(address: str | None) -> Connection:
     except Exception as error:  # Ray raises all kinds, some by no name of their own
         Connection(folder).leave()
         raise UsageError(
-            f"--cluster {address}: is no cluster that Ray {ray.__version__} of Python {platform.python_version()} can"
-            f" join ({message(' '.join(str(error).split()))})"
+            f"--cluster {address}: is not a cluster that Ray {ray.__version__} of Python {platform.python_version()}"
+            f" can join ({message(' '.join(str(error).split()))})"
             if address
             else f"--engine ray: Ray cannot begin here ({message(str(error))})"
         ) from error

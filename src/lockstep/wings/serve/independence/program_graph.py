@@ -74,7 +74,7 @@ class _Program:
                 if node.name in self._without:
                     continue
                 if not isinstance(value, torch.Tensor):
-                    raise Mixes(f"input {node.name} is no tensor")
+                    raise Mixes(f"input {node.name} is not a tensor")
                 first = value.shape[0] if value.ndim else None
                 expression = getattr(getattr(first, "node", None), "expr", None)
                 if expression is None or not expression.is_Symbol:

@@ -67,7 +67,7 @@ def tolerance_from(text: str) -> Tolerance:
     path = Path(text)
     if not path.is_file():
         raise UsageError(
-            f"--tolerance {text}: is no distance as in 0.02, no ratio as in 30dB, and no file of `quantize --json`"
+            f"--tolerance {text}: give a distance as in 0.02, a ratio as in 30dB, or a file of `quantize --json`"
         )
     try:
         told = json.loads(path.read_text())
@@ -77,7 +77,7 @@ def tolerance_from(text: str) -> Tolerance:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"--tolerance {text}: is no report of `lockstep quantize --json`"
+            f"--tolerance {text}: is not a report of `lockstep quantize --json`"
         ) from error
     if found is None:
         raise UsageError(

@@ -65,7 +65,7 @@ def parts_of(body: bytes, length: str | None) -> tuple[memoryview, memoryview]:
         return whole, memoryview(b"")
     if not length.isdecimal() or int(length) > len(body):
         raise RequestError(
-            f"{JSON_LENGTH}: {length[:20]!r} is no length within its {len(body)} bytes"
+            f"{JSON_LENGTH}: {length[:20]!r} is not a length within its {len(body)} bytes"
         )
     return whole[: int(length)], whole[int(length) :]
 
@@ -86,9 +86,9 @@ def loaded(text: bytes | memoryview) -> dict[str, Any]:
         try:
             told = json.loads(bytes(text))
         except (ValueError, RecursionError) as error:
-            raise RequestError(f"it is no JSON ({message(str(error))})") from error
+            raise RequestError(f"it is not JSON ({message(str(error))})") from error
     if not isinstance(told, dict):
-        raise RequestError("its JSON is no object")
+        raise RequestError("its JSON is not an object")
     return told
 
 
@@ -109,7 +109,7 @@ def text_of(value: Any, name: str) -> str:
         If it is none.
     """
     if not isinstance(value, str):
-        raise RequestError(f"{name} is no text")
+        raise RequestError(f"{name} is not a text")
     return value
 
 

@@ -64,11 +64,13 @@ def shape_of(values: Any, name: str) -> tuple[int, ...]:
         If it is none.
     """
     if not isinstance(values, list):
-        raise RequestError(f"{name}: its shape is no list")
+        raise RequestError(f"{name}: its shape is not a list")
     size = 1
     for one in values:
         if type(one) is not int or one < 0:
-            raise RequestError(f"{name}: its shape {str(values)[:80]} has what is no extent")
+            raise RequestError(
+                f"{name}: its shape {str(values)[:80]} has something that is not an extent"
+            )
         size *= one or 1  # NumPy counts empty axes as one, too
     if len(values) > 32 or size > _MOST_ELEMENTS:
         raise RequestError(f"{name}: its shape {str(values)[:80]} is beyond any tensor")
@@ -130,7 +132,7 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
         )
     if dtype == BYTES:
         if not all(isinstance(one, (str, bytes)) for one in elements):
-            raise RequestError(f"{name}: an element is no text")
+            raise RequestError(f"{name}: an element is not a text")
         try:
             return _objects([_encoded(one) for one in elements], shape)
         except UnicodeEncodeError as error:
@@ -166,7 +168,7 @@ def json_from_tensor(tensor: Array) -> list[Any]:
     try:
         return [_encoded(one).decode() for one in tensor.ravel()]
     except UnicodeDecodeError as error:
-        raise RequestError("an output is no text; ask for it with binary_data") from error
+        raise RequestError("an output is not a text; ask for it with binary_data") from error
 
 
 def _flat(data: Any) -> Iterator[Any]:

@@ -83,7 +83,7 @@ class OnnxServable:
             )
         except Exception as error:
             raise UsageError(
-                f"{path}: is no model for ONNX Runtime ({message(str(error))})"
+                f"{path}: is not a model for ONNX Runtime ({message(str(error))})"
             ) from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         self.signature = Signature(
@@ -136,7 +136,7 @@ def _texts(blobs: Array) -> Array:
         return np.array([one.decode() for one in blobs.ravel()], object).reshape(blobs.shape)
     except UnicodeDecodeError as error:
         raise RequestError(
-            "an element of BYTES is no text in UTF-8, which ONNX takes only"
+            "an element of BYTES is not a text in UTF-8, which ONNX takes only"
         ) from error
 
 

@@ -125,7 +125,7 @@ def open_exported(path: Path, device: str) -> TorchServable:
         raise
     except Exception as error:
         raise UsageError(
-            f"{path}: is no program of torch.export ({message(str(error))})"
+            f"{path}: is not a program of torch.export ({message(str(error))})"
         ) from error
 
 
@@ -188,7 +188,9 @@ def open_scripted(path: Path, device: str) -> TorchServable:
     try:
         module = torch.jit.load(str(path), map_location=device).eval()
     except Exception as error:
-        raise UsageError(f"{path}: is no module of TorchScript ({message(str(error))})") from error
+        raise UsageError(
+            f"{path}: is not a module of TorchScript ({message(str(error))})"
+        ) from error
     return TorchServable(module, signature, device)
 
 

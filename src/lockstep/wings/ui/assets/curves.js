@@ -101,9 +101,9 @@ function marksOf(data) {
   const marks = [];
   for (const one of data.partings) {
     if (one.first === null) continue;
-    marks.push({ step: one.first, words: `bits differ from ${one.first}`, colour: "accent", dashed: true, row: marks.length % 4 });
+    marks.push({ step: one.first, words: `bits differ from step ${one.first}`, colour: "accent", dashed: true, row: marks.length % 4 });
     const beyond = beyondOf(one.run);
-    if (beyond && beyond.step !== null) marks.push({ step: beyond.step, words: `beyond noise from ${beyond.step}`, colour: "fault", dashed: false, row: marks.length % 4 });
+    if (beyond && beyond.step !== null) marks.push({ step: beyond.step, words: `beyond noise from step ${beyond.step}`, colour: "fault", dashed: false, row: marks.length % 4 });
   }
   return marks;
 }
@@ -111,7 +111,7 @@ function marksOf(data) {
 function partingLine(one) {
   const reference = curves.chosen[0], { answer, failed, progress } = stateOf(one.run), beyond = beyondOf(one.run), recorded = answer ? new Set(answer.steps.filter((two) => two.rank === one.rank).map((two) => two.step)) : new Set();
   const bits = !one.shared ? "the two share no step" : one.first === null ? `equal bit by bit at all ${whole(one.shared)} shared steps` : `the bits first differ at step ${one.first}`;
-  const noise = curves.name !== "loss" ? "only losses are judged as noise or fault" : failed ? `could not be compared: ${failed}` : !answer ? `whether that is noise: comparing …`
+  const noise = curves.name !== "loss" ? "only losses are judged as noise or fault" : failed ? `could not be compared: ${failed}` : !answer ? `comparing, to tell noise from fault`
     : beyond.step !== null ? `step ${beyond.step} has the first loss that noise cannot explain (${beyond.words})` : beyond.judged ? `all ${whole(beyond.judged)} judged losses agree within noise` : "no loss was judged";
   const link = (step, words) => h("a", { href: `compare/${reference}/${one.run}/graph#${new URLSearchParams({ rank: one.rank, step })}` }, words);
   const first = one.first === null ? null : recorded.size && !recorded.has(one.first) ? h("span", { class: "dim" }, `step ${one.first} was not recorded: record --steps ${Math.max(0, one.first - 1)}:${one.first + 2}`) : link(one.first, `Graph at step ${one.first}`);

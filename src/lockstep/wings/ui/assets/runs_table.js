@@ -2,7 +2,7 @@
 const referenceRun = () => all.runs.find((one) => one.key === all.reference && !one.problem) || null;
 
 function runsTable(runs) {
-  const field = h("input", { type: "search", class: "field", id: "filter", value: all.filter, placeholder: "Filter: name, tag, note, command", "aria-label": "Filter runs", autocomplete: "off" });
+  const field = h("input", { type: "search", class: "field", id: "filter", value: all.filter, placeholder: "Filter", title: "By name, tag, note or command", "aria-label": "Filter runs", autocomplete: "off" });
   field.addEventListener("input", () => { all.filter = field.value; drawRuns(); });
   const hidden = (all.settings || []).filter((one) => !all.columns.some((two) => two.name === one));
   const more = h("select", { class: "field", "aria-label": "Show one more setting" }, h("option", { value: "" }, "+ setting"), hidden.map((one) => h("option", { value: one }, tail(one, 60))));
@@ -11,7 +11,7 @@ function runsTable(runs) {
   const words = [`${whole(runs.length)}${runs.length === all.runs.length ? "" : ` of ${whole(all.runs.length)}`}`, growing ? `${growing} being recorded` : "", all.runs.length >= all.most ? `more than ${all.most}: give a folder with fewer` : ""].filter(Boolean).join(", ");
   const head = h("header", null, h("h2", null, "Runs ", h("span", { class: "sub" }, words)), reference ? h("span", { class: "chip" }, "reference ", h("b", null, name(tail(reference.name, 40))), h("button", { type: "button", class: "link", onclick: () => takeReference(null) }, "none")) : null, field, hidden.length ? more : null);
   if (!all.runs.length) return [head, h("p", { class: "empty" }, "No recording lies there yet: ", h("code", null, "lockstep record -o DIR -- CMD"), " makes one.")];
-  const titles = all.columns.map((one) => h("th", { scope: "col", "aria-sort": all.sort === one.name ? (all.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", class: "sorts", onclick: () => sortRuns(one.name) }, tail(one.name, 40) + (all.sort === one.name ? (all.down ? " ↓" : " ↑") : ""))));
+  const titles = all.columns.map((one) => h("th", { scope: "col", class: runs.some((run) => !run.problem && typeof one.of(run) === "number") ? "num" : null, "aria-sort": all.sort === one.name ? (all.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", class: "sorts", onclick: () => sortRuns(one.name) }, tail(one.name, 40) + (all.sort === one.name ? (all.down ? " ↓" : " ↑") : ""))));
   titles.splice(1, 0, h("th", { scope: "col" }, reference ? `beside ${tail(reference.name, 24)}` : "compare"));
   const table = h("table", { class: "grid runs" }, h("thead", null, h("tr", null, titles)), h("tbody", null, runs.map((run) => runLine(run, reference))));
   return [head, runs.length ? h("div", { class: "scroll-x", tabindex: 0, role: "group", "aria-label": "All runs" }, table) : h("p", { class: "empty" }, h("b", null, "No run passes the filter. "), h("button", { type: "button", class: "btn", onclick: clearRuns }, "Clear the filter"))];

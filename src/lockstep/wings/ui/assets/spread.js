@@ -39,7 +39,7 @@ async function showSpread(at) {
 
 function spreadOf(run) {
   if (!run.ranks.length) return h("p", { class: "muted" }, h("b", null, name(run.name)), ": has no such parameter or gradient.");
-  return run.ranks.map((rank) => [h("h3", null, name(run.name), run.ranks.length > 1 ? ` ${rank.rank}` : "", h("span", { class: "sub" }, `${rank.dtype} [${rank.shape.join(", ")}]; the run's own page has its batch and its modules: `, h("a", { href: `run/${run.run}` }, "open"))),
+  return run.ranks.map((rank) => [h("h3", null, name(run.name), run.ranks.length > 1 ? ` ${rank.rank}` : "", h("span", { class: "sub" }, `${rank.dtype} [${rank.shape.join(", ")}]; batch and modules: `, h("a", { href: `run/${run.run}` }, "the run's page"))),
     rank.counts ? countsOf(rank.counts, rank.steps.length) : h("p", { class: "note" }, rank.without[0].toUpperCase() + rank.without.slice(1) + "."), bandsOf(rank)]);
 }
 

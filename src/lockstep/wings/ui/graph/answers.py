@@ -42,7 +42,7 @@ def opened_nodes(text: str, most: int) -> frozenset[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last or first).isdecimal()):
-            raise UsageError(f"open: {part[:40]!r} is no number and no range")
+            raise UsageError(f"open: {part[:40]!r} is neither a number nor a range")
         found.update(range(int(first), min(int(last or first), most - 1) + 1))
     return frozenset(one for one in found if one < most)
 

@@ -110,7 +110,7 @@ def _one(laid_out: LaidOut, request: Request) -> int:
 def _whole(request: Request, name: str) -> int:
     text = request.query_params.get(name, "")
     if not (text.isdecimal() and text.isascii() and len(text) < 12):
-        raise UsageError(f"{name}: {text[:40]!r} is no whole number")
+        raise UsageError(f"{name}: {text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -118,4 +118,4 @@ def _number(request: Request, name: str) -> float:
     try:
         return min(_TALLEST, max(-_TALLEST, float(request.query_params.get(name, "0"))))
     except ValueError:
-        raise UsageError(f"{name}: is no number") from None
+        raise UsageError(f"{name}: is not a number") from None
