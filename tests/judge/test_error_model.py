@@ -63,6 +63,7 @@ def judged(
     candidate: Sequence[Array],
     *,
     fault: Callable[[Array], Array] = lambda value: value,
+    arguments: dict[str, Any] | None = None,
 ) -> Any:
     """Judge what an operator makes of two sets of inputs, computed in double precision."""
 
@@ -75,7 +76,8 @@ def judged(
         for index, (left, right) in enumerate(zip(reference, candidate, strict=True))
     )
     output = measured(run(reference), fault(run(candidate)), Role.OUTPUT, 0, "result")
-    return ErrorModel().operator(Operation(op=op, inputs=inputs), output)
+    operation = Operation(op=op, inputs=inputs, arguments=arguments or {})
+    return ErrorModel().operator(operation, output)
 
 
 def softmax(value: Array) -> Array:
@@ -114,6 +116,7 @@ OPERATORS: list[tuple[str, Operator, Sequence[tuple[int, ...]]]] = [
     ("torch.nn.functional.layer_norm", layer_norm, [(24, 40)]),
     ("torch.exp", np.exp, [(24, 40)]),
     ("torch.div", lambda x, y: x / (3 + y**2), [(24, 40), (24, 40)]),
+    ("torch.addcdiv", lambda x, y, z: x + y / (3 + z**2), [(24, 40), (24, 40), (24, 40)]),
     ("custom.Unknown", lambda x: np.sin(x) * x, [(24, 40)]),
 ]
 each_operator = pytest.mark.parametrize(
@@ -185,6 +188,26 @@ def test_a_fault_is_found_in_front_of_noise(
         return (value * 1.01).astype(np.float32)
 
     assert judged(op, operator, reference, candidate, fault=wrong).unexplained
+
+
+def test_a_quotient_of_what_is_rounding_alone_moves_a_parameter_by_a_whole_update() -> None:
+    # given averages of a gradient that is zero but for rounding, which differs from run to run, and their roots
+    start, gradient, other = draw([(24,), (24,), (24,)])
+    averages = (1e-9 * gradient).astype(np.float32), (1e-9 * other).astype(np.float32)
+    roots = tuple((np.abs(one) + 1e-8).astype(np.float32) for one in averages)
+
+    def update(value: Array, above: Array, below: Array) -> Array:
+        return value - 0.01 * above / below
+
+    # then whatever Adam makes of them is explained, and nothing is where they are equal
+    left, right = [start, averages[0], roots[0]], [start, averages[1], roots[1]]
+    arguments = {"value": -0.01}
+    assert not judged("aten.addcdiv_.default", update, left, right, arguments=arguments).unexplained
+
+    def wrong(value: Array) -> Array:
+        return (value * 1.001).astype(np.float32)
+
+    assert judged("torch.addcdiv", update, left, left, fault=wrong, arguments=arguments).unexplained
 
 
 def test_a_logarithm_near_one_explains_more_the_smaller_it_is() -> None:

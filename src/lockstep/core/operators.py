@@ -260,6 +260,9 @@ class Argument:
 ADDEND_FACTOR = Argument("alpha", default=1)
 """What an addition multiplies its second term by."""
 
+QUOTIENT_FACTOR = Argument("value", 3, default=1)
+"""What `addcdiv` multiplies its quotient by."""
+
 _AXIS = Argument("dim", 1)
 _AXES = {
     "topk": Argument("dim", 2, -1),

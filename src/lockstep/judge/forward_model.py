@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lockstep.core.operators import Family, Trait
+from lockstep.core.operators import QUOTIENT_FACTOR, Family, Trait
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.bounds import (
@@ -309,6 +309,27 @@ def _quotient(operation: Operation, output: Measured) -> Bound:
     return Bound(inherited, 2.0 * output.norm)
 
 
+def _added_quotient(operation: Operation, output: Measured) -> Bound:
+    """`start + value * above / below`, as Adam updates a parameter; of lists of tensors, those at the output's place.
+
+    Where both are rounding alone, as for a parameter whose gradient is zero, the quotient is as large as any other.
+    """
+    inputs = floats(operation.inputs)
+    count, rest = divmod(len(inputs), 3)
+    place = output.pair.present.index if count > 1 else 0
+    if rest or not place < count:
+        return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=4.0)
+    start, above, below = inputs[place], inputs[count + place], inputs[2 * count + place]
+    factor, least = QUOTIENT_FACTOR.of(operation.arguments), _smallest_magnitude(below)
+    size = abs(factor) if isinstance(factor, (int, float)) else 1.0
+    if least == 0.0:
+        return relative_bound(inputs, output, condition=DEFAULT_CONDITION, roundings=4.0)
+    inherited = scaled(size / least, above.possible_distance) + scaled(
+        size * (above.peak / least) / least, below.possible_distance
+    )
+    return Bound(start.possible_distance + inherited, 2.0 * (output.norm + start.norm))
+
+
 def _smallest_magnitude(item: Measured) -> float:
     """Smallest magnitude of a tensor whose elements all have one sign, else 0."""
     least = math.inf
@@ -328,6 +349,7 @@ _SPECIAL: dict[str, Rule] = {
     "div": _quotient,
     "divide": _quotient,
     "truedivide": _quotient,
+    "addcdiv": _added_quotient,
 }
 
 _RULES: dict[Family, Rule] = {

@@ -341,17 +341,29 @@ def _is_uncounted(left: Content, right: Content) -> bool:
 
 
 def _lower_bounds(content: Content, left: Statistics, right: Statistics) -> tuple[float, float]:
-    """Least Euclidean distance and least maximum difference that the statistics allow."""
+    """Least Euclidean distance and least maximum difference that the statistics allow.
+
+    Norms and means are sums in double precision, in the order of memory: of equal elements in another layout they
+    differ by their rounding, which grows with the root of the count (Higham and Mary, A new approach to probabilistic
+    rounding error analysis, 2019).
+    """
     if any(_count_mismatch(left, right)):
         return math.nan, math.nan
     root = math.sqrt(_finite_count(content, left))
     if root == 0:
         return 0.0, 0.0
     gap, mean, *extremes = (
-        _apart(left.norm, right.norm), _apart(left.mean, right.mean),
+        _apart(left.norm, right.norm), _apart(left.mean, right.mean) * root,
         _apart(left.maximum, right.maximum), _apart(left.minimum, right.minimum),
     )  # fmt: skip
-    return max(gap, mean * root, *extremes), max(gap / root, mean, *extremes)
+    rounding = _SUM_ROUNDINGS * root * _DOUBLE * max(left.norm, right.norm, 0.0)
+    spread = max(0.0, gap - rounding, mean - rounding)
+    return max(spread, *extremes), max(spread / root, *extremes)
+
+
+_DOUBLE = 2.0**-53
+_SUM_ROUNDINGS = 4.0
+"""Standard deviations of a sum's rounding that two orders of its terms may be apart."""
 
 
 def _apart(left: float, right: float) -> float:
