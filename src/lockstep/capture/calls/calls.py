@@ -43,6 +43,7 @@ from lockstep.capture.silence import Silence
 from lockstep.capture.taps.callers import Caller
 from lockstep.capture.taps.interception import Taps
 from lockstep.capture.updates.optimizers import Optimizers
+from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
 
@@ -214,9 +215,7 @@ class Calls:
             result = self.taps.call_untapped(run)
             if self.compiled.graphs_run == before:
                 eagerly = ", and run eagerly on an emulated device" if emulated_device() else ""
-                self._note_inside(
-                    "inside", module, f"compiled: recorded at its boundary only{eagerly}"
-                )
+                self._note_inside("inside", module, f"{AT_BOUNDARY}{eagerly}")
             return result
         reason = "evaluation: torch fuses them, which it would not do while they are watched"
         self._note_inside("operators inside", module, reason)

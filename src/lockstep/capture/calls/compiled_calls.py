@@ -19,6 +19,7 @@ from lockstep.capture.calls.reach import compiled_name, modules_reached
 from lockstep.capture.calls.surroundings import buffers_of, has_parameters
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
+from lockstep.core.manifest import AT_BOUNDARY, INSIDE
 
 Entered = tuple[OpenCall, torch.nn.Module]
 
@@ -78,9 +79,7 @@ class CompiledCalls:
             return None  # an optimizer's step, say
         one = self._rows.begin_one(name, modules, args, kwargs)
         if one is not None:
-            self._recording.note_once(
-                f"inside of {name}", "compiled: recorded at its boundary only"
-            )
+            self._recording.note_once(f"{INSIDE}{name}", AT_BOUNDARY)
         return one
 
     def ended(self, one: OneCall, result: Any, *, raised: bool) -> None:
