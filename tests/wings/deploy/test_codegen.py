@@ -218,7 +218,7 @@ def test_what_cannot_be_generated_is_said_in_a_sentence_and_nothing_is_written(
     assert command_line(["codegen", str(path), "-o", str(output)]) == 2
     assert "NoSuchOperator" in capsys.readouterr().err
     assert command_line(["codegen", str(model), "-o", str(output), "--name", "int main"]) == 2
-    assert "no name for the C function" in capsys.readouterr().err
+    assert "not a name for the C function" in capsys.readouterr().err
     output.mkdir()
     (output / "mine.txt").write_text("mine")
     assert command_line(["codegen", str(model), "-o", str(output), "--force"]) == 2

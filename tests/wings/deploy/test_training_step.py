@@ -109,9 +109,9 @@ def test_a_checkpoint_of_something_else_is_refused(folder, tmp_path):
         tmp_path / "other.npz",
         **{"param.conv.weight": np.zeros(3, "f4"), "lockstep.steps": np.array(1)},
     )
-    with pytest.raises(LockstepError, match="no checkpoint of this training"):
+    with pytest.raises(LockstepError, match="not a checkpoint of this training"):
         losses(folder, "--resume", tmp_path / "other.npz")
-    with pytest.raises(LockstepError, match="no checkpoint of this training"):
+    with pytest.raises(LockstepError, match="not a checkpoint of this training"):
         losses(folder, "--resume", folder / "samples.npz")
 
 

@@ -249,7 +249,7 @@ def test_hostile_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
             b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
         )
         assert main(["show", str(folder)]) == 2
-        assert "is no .npy file of numbers" in capsys.readouterr().err
+        assert "is not a .npy file of numbers" in capsys.readouterr().err
     objects = io.BytesIO()
     np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
     with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:

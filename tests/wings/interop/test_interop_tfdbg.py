@@ -107,7 +107,7 @@ def test_what_is_missing_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixt
     empty = tmp_path / "empty"
     empty.write_text("")
     for options, said in (
-        ([], "--names: give what"),
+        ([], "--names: give the file"),
         (["--", "python"], "-o: say which folder"),
         (["--names", str(empty)], "names no tensor"),
         (["--names", str(tmp_path)], "is not a file of at most"),
