@@ -48,7 +48,7 @@ FLIP_SIZE = 4.0
 root mean square."""
 
 SKETCHED_ALIKE = 1.2
-"""Factor for a distance estimated from sketches, which is off by more than 20 % once in 1e5 (`lockstep.core.sketch`)."""
+"""Factor for a distance estimated from sketches, off by more than 20 % once in 1e5 (`lockstep.core.sketch`)."""
 
 DEFAULT_CONDITION = 32.0
 """Relative condition number of an unknown operator, and its roundings in unit roundoffs. On 108 sound pairs of eight
