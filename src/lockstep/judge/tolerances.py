@@ -48,7 +48,7 @@ FLIP_SIZE = 4.0
 root mean square."""
 
 SKETCHED_ALIKE = 1.2
-"""Times a distance that its sketch may be off: 20 % once in 1e5 (`lockstep.core.sketch`)."""
+"""Factor for a distance estimated from sketches, off by more than 20 % once in 1e5 (`lockstep.core.sketch`)."""
 
 DEFAULT_CONDITION = 32.0
 """Relative condition number of an unknown operator, and its roundings in unit roundoffs. On 108 sound pairs of eight
@@ -61,8 +61,8 @@ LINEAR_REGIME = 0.05
 """Relative input difference up to which a first-order condition number says anything."""
 
 NO_ROUNDING = 10.0
-"""Square roots of the unit roundoff, relative to all gradients of a step, that no rounding moves a gradient by. Chosen:
-bfloat16 gradients of GPT-2 differ by up to half a square root between kernels."""
+"""Rounding moves no gradient by more than this many square roots of the unit roundoff, times the norm of all gradients
+of the step. Chosen: bfloat16 gradients of GPT-2 differ by up to half a square root between kernels."""
 
 PROJECTED_ROUNDINGS = 64.0
 """Unit roundoffs that a gradient may be off where a difference after it is taken out. Chosen: some calls round."""
@@ -125,16 +125,17 @@ ILL_CONDITIONED = 30.0
 # --- The fixed rule --------------------------------------------------------------------------------------------------
 
 FIXED_COSINE = 0.9
-"""Cosine below which the fixed rule is not reached, whatever the error (ptdbg_ascend, "Accuracy Reached or Not")."""
+"""By the fixed rule, a tensor below this cosine differs, whatever its error (ptdbg_ascend, "Accuracy Reached or
+Not")."""
 
 FIXED_COSINE_WITH_ERROR = 0.99
-"""Cosine below which it is not reached together with an error (as above)."""
+"""A tensor below this cosine differs if its error is above `FIXED_MAX_ABS_WITH_COSINE` (as above)."""
 
 FIXED_MAX_ABS = 1.0
-"""Maximum absolute error above which it is not reached, whatever the cosine (as above)."""
+"""A tensor with a larger maximum absolute error differs, whatever its cosine (as above)."""
 
 FIXED_MAX_ABS_WITH_COSINE = 0.001
-"""Maximum absolute error above which it is not reached together with a cosine (as above)."""
+"""A tensor with a larger maximum absolute error differs if its cosine is below `FIXED_COSINE_WITH_ERROR` (as above)."""
 
 # --- Operators run again alone ---------------------------------------------------------------------------------------
 
