@@ -98,8 +98,7 @@ class FrameworkRecording:
         """Whether nothing is recorded any more."""
         if self.failure or self._is_closed:
             return True
-        limit = self.options.max_steps
-        if limit is not None and self._steps_counted() < limit:
+        if self.options.max_steps is not None and not self._is_at_limit():
             return False  # steps are counted until the training is to end
         return bool(self._sinks) and all(sink.is_done for sink in self._sinks.values())
 
@@ -217,9 +216,9 @@ class FrameworkRecording:
             if sink.failure:
                 self.fail_because(sink.failure)
         self.step_done()
-        if self.is_done:  # what comes later is trained unseen, and not counted
-            for sink in self._sinks.values():
-                sink.counts_to_the_end = False
+        if self.is_done:
+            for sink in self._sinks.values():  # what comes later is trained unseen, and not counted
+                sink.counts_to_the_end = self._is_at_limit()
             self.ended()
 
     def _say_who_else_trains(self, rank: str) -> None:
@@ -231,13 +230,17 @@ class FrameworkRecording:
 
     def end_process_if_asked(self) -> None:
         """End the training by `SystemExit(0)`, as a script that is done would, where an option asks to."""
-        limit, steps = self.options.max_steps, self._steps_counted()
-        why = f"{MAX_STEPS} {limit}" if limit is not None and steps >= limit else ""
+        why = f"{MAX_STEPS} {self.options.max_steps}" if self._is_at_limit() else ""
         if self.options.exit_after and self.is_done and not self.failure and not self._is_closed:
             why = EXIT_AFTER
         if why:
             self.finish(why)
             raise SystemExit(0)
+
+    def _is_at_limit(self) -> bool:
+        """Whether the training has made the last step that it is to make."""
+        limit = self.options.max_steps
+        return limit is not None and self._steps_counted() >= limit
 
     def _steps_counted(self) -> int:
         return max((sink.steps_counted for sink in self._sinks.values()), default=0)
