@@ -73,7 +73,7 @@ def test_apex_that_the_script_can_do_without_stays_as_it_is() -> None:
     )
 
     assert rewritten(code) == code
-    assert len(listed(code)) == 1
+    assert listed(code) == []
 
 
 def test_apex_that_the_script_insists_on_is_rewritten() -> None:

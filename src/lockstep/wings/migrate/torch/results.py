@@ -123,6 +123,8 @@ _DOUBLES = re.compile(
     r"|\.step\("  # the rewards of an environment
     r"|(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|full|random\.(?:rand|randn|uniform|normal))\((?!.*dtype)"
 )
+_LEAVING = frozenset({"cpu", "numpy", "item", "tolist"})
+_PLACES = re.compile(r"device|cuda|\.to\(")
 _MOVING = frozenset({"to", "cuda"})
 _CONVERTING = re.compile(
     r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
@@ -151,17 +153,20 @@ def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
 
 
 def stays_away(unit: Unit, node: ast.AST) -> bool:
-    """Whether a dtype or a conversion never reaches the device: compared, or of a value that is on the CPU."""
+    """Whether a dtype or a conversion never reaches the device: compared, on the CPU, or in a test without a device."""
+    test = unit.test_around(node)
+    if test is not None and not _PLACES.search(unit.text(test)):
+        return True
     whole = unit.scopes.call_of(node) or node
     chain: ast.AST = node
     while isinstance(chain, ast.Attribute | ast.Call):
-        if isinstance(chain, ast.Attribute) and chain.attr in ("cpu", "numpy"):
+        if isinstance(chain, ast.Attribute) and chain.attr in _LEAVING:
             return True
         chain = chain.func if isinstance(chain, ast.Call) else chain.value
     for above in unit.scopes.ancestors(whole):
         if isinstance(above, ast.Compare | ast.Dict | ast.stmt | ast.comprehension):
             return isinstance(above, ast.Compare | ast.Dict)
-        if isinstance(above, ast.Attribute) and above.attr in ("cpu", "numpy"):
+        if isinstance(above, ast.Attribute) and above.attr in _LEAVING:
             return True
         device = argument(above, "device") if isinstance(above, ast.Call) else None
         if isinstance(device, ast.Constant) and device.value == "cpu":
