@@ -233,6 +233,8 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
+        if "placed" in entry.arguments:
+            return  # each use says whether it comes to the device
         if "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
