@@ -22,7 +22,7 @@ from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
-OPTIONAL = "apex is optional here: the script goes on without it as its except says"
+_OPTIONAL = "apex is optional here: the script goes on without it as its except says"
 """Why a use of apex is left alone."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
@@ -181,7 +181,7 @@ def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> 
     in_try = isinstance(scopes.parents.get(binding.node), ast.Try)
     if not in_try or not may_be_missing(scopes, binding.node):
         return entry
-    return replace(entry, action=Action.KEEP, reason=OPTIONAL)
+    return replace(entry, action=Action.KEEP, reason=_OPTIONAL)
 
 
 def _binds_root(binding: Binding) -> bool:
@@ -233,7 +233,9 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
-        if "called" in entry.arguments or "placed" in entry.arguments:
+        if "placed" in entry.arguments:
+            return  # each use says whether it comes to the device
+        if "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.LIST and self._is_listed_before(entry):
