@@ -13,6 +13,7 @@ read them before you commit them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 import sys
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from migrating import new_warnings
 
 from lockstep.hookspecs import hookimpl
 from lockstep.plugins import manager
@@ -31,6 +33,7 @@ from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.options import Distribution, Framework, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome, Plan
 from lockstep.wings.migrate.project import plan_collection, target_named
+from lockstep.wings.migrate.torch.python import parse
 from lockstep.wings.migrate.torch.user_rules import read_user_rules
 
 PAIRS = Path(__file__).with_name("pairs")
@@ -107,6 +110,8 @@ def results_of(case: Path, folder: Path) -> Parts:
             plan = plan_collection(collect([project]), run.options(folder, project))
             assert not plan.failures
             assert not _second_run(plan, run, folder, project)
+            assert not _told_by_pyflakes(plan)
+            assert not _names_of_nobody(plan)
             prefix = f"{project.name}/" if project.is_dir() and project != folder else ""
             found.update(((name, prefix + path), text) for path, text in _files_of(plan))
             for kind in said:
@@ -137,6 +142,34 @@ def _second_run(plan: Plan, run: _Run, folder: Path, project: Path) -> list[str]
     for path, data in before.items():
         (top / path).write_bytes(data)
     return [str(file.path) for file in again.files if file.changed]
+
+
+def _told_by_pyflakes(plan: Plan) -> list[str]:
+    """What pyflakes is sure of after migrating and did not say before; an `__init__` imports for others."""
+    return [
+        f"{file.path}: {warning}"
+        for file in plan.files
+        if file.changed and file.path.suffix == ".py" and file.path.stem != "__init__"
+        for warning in new_warnings(file.source.text, file.migrated().decode())
+        if "may be undefined" not in warning
+    ]
+
+
+def _names_of_nobody(plan: Plan) -> list[str]:
+    """The names of torch that stand in the Python files now, but not before, and that the target does not have."""
+    has_name = target_named(plan.target).has_name
+    return [
+        f"{file.path}: {name}"
+        for file in plan.files
+        if file.changed and file.path.suffix == ".py"
+        for name in _chains(file.migrated().decode()) - _chains(file.source.text)
+        if name.startswith(("torch.", "torch_npu.")) and not has_name(name)
+    ]
+
+
+def _chains(text: str) -> set[str]:
+    found = (ast.unparse(one) for one in ast.walk(parse(text)) if isinstance(one, ast.Attribute))
+    return {chain for chain in found if re.fullmatch(r"[\w.]+", chain)}
 
 
 def _files_of(plan: Plan) -> Iterator[tuple[str, str]]:
