@@ -238,6 +238,7 @@ def built_in(name: str) -> str:
     return (resources.files(__package__) / "tables" / name).read_text(encoding="utf-8")
 
 
+@lru_cache(maxsize=16)
 def read_table(text: str, table: str) -> tuple[Entry, ...]:
     """Parse a table; lines that start with `#` are comments.
 
