@@ -19,6 +19,7 @@ from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import Call
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase
+from lockstep.core.text import runs_of
 from lockstep.store.reader import RankRecording
 
 SIDES = ("reference", "candidate")
@@ -234,7 +235,7 @@ class Extent:
         """Steps of which the other side has nothing."""
         return NotCompared(
             WhyNot.STEPS_ALONE, rank=self._ranks[0].name, side=SIDES[side], count=len(numbers),
-            step=numbers[0], names=tuple(_ranges(numbers)), reason=why_it_ends(self._ranks[1 - side]),
+            step=numbers[0], names=tuple(runs_of(numbers)), reason=why_it_ends(self._ranks[1 - side]),
         )  # fmt: skip
 
 
@@ -265,21 +266,6 @@ def looked_at_more(view: View, extents: Iterable[Extent]) -> list[NotCompared]:
     typed = _as_typed(view.reference), _as_typed(view.candidate)
     less = WhyNot.LESS_RECORDED
     return [NotCompared(less, names=tuple(sides), reference=typed[0], candidate=typed[1])]
-
-
-def _ranges(numbers: Sequence[int]) -> list[str]:
-    """Numbers in short.
-
-    >>> _ranges([1, 2, 3, 7])
-    ['1-3', '7']
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
 
 
 # --- as far as both go --------------------------------------------------------------------------
