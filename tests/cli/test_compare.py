@@ -139,6 +139,7 @@ def test_json_has_every_key_of_the_contract(
         "endings": list,
         "crashes": list,
         "notes": list,
+        "remarks": list,
         "what_next": dict,
         "judged_by": str,
         "uniform": list,

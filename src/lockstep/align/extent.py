@@ -17,6 +17,7 @@ from lockstep.align.untold import in_one_order, nested_by_path, tells_nesting, t
 from lockstep.core.manifest import MODULES, Options
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import Call
+from lockstep.core.remarks import On, Remark
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase
 from lockstep.core.text import runs_of
@@ -70,15 +71,11 @@ class View:
         arriving = _arriving(left) & _arriving(right)
         return _without_data(left, arriving), _without_data(right, arriving)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Remark]:
         """Return notes, if one side kept less of each tensor."""
         left, right = self.reference.save, self.candidate.save
-        if left == right:
-            return []
-        both = "only what both kept of a tensor was compared"
-        return [
-            f"the reference was recorded with --save {left}, the candidate with --save {right}: {both}"
-        ]
+        differs = left != right
+        return [Remark(On.SAVED_LESS, reference=left, candidate=right)] if differs else []
 
 
 def _looks(options: Options) -> tuple[object, ...]:
