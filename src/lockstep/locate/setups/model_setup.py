@@ -17,6 +17,7 @@ from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.site import Role
 from lockstep.core.states import Moment
 from lockstep.core.text import listed
+from lockstep.locate.setups.facts import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
 from lockstep.locate.setups.module_differences import (
     CLASS,
     MODE,
@@ -25,10 +26,6 @@ from lockstep.locate.setups.module_differences import (
     module_differences,
 )
 from lockstep.store.reader import RankRecording
-
-FROZEN, TIED, OTHER_MODE = "frozen parameters", "tied", "in training mode only"
-OPTIMIZER, GROUPS = "optimizer", "parameter groups"
-"""What differences of set-up are called that are of the model as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
