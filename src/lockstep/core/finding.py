@@ -13,7 +13,7 @@ from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
-from lockstep.core.told import Told
+from lockstep.core.told_facts import Told
 
 Axes = tuple[int, ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from lockstep.core.text import listed
-from lockstep.core.told import Facts, Told, register, some, verb
+from lockstep.core.told_facts import Facts, Told, register, some, verb
 
 
 class WhyNot(str, Enum):

@@ -21,7 +21,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
-from lockstep.core.told import Told
+from lockstep.core.told_facts import Told
 from lockstep.locate.choices import flipped_choices
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states

@@ -20,7 +20,7 @@ from planted import PLANTED, Planted, Setup, record
 
 import lockstep
 from lockstep.cli.main import main
-from lockstep.locate.setups.facts import FACTS
+from lockstep.locate.setups.setup_facts import FACTS
 from lockstep.wings.check.setups.answers import Answer, State
 from lockstep.wings.check.setups.aspects import QUESTIONS, aspects
 from lockstep.wings.check.setups.checkup import checkup

@@ -12,7 +12,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.causes.lone_updates import origin_of_moved, still_moved
-from lockstep.locate.setups.facts import FROZEN, TIED
+from lockstep.locate.setups.setup_facts import FROZEN, TIED
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
 from lockstep.core.redaction import is_withheld
-from lockstep.locate.setups.facts import (
+from lockstep.locate.setups.setup_facts import (
     BACKEND,
     DEVICES,
     NUMERICS,

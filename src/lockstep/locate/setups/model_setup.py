@@ -17,7 +17,6 @@ from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.site import Role
 from lockstep.core.states import Moment
 from lockstep.core.text import listed
-from lockstep.locate.setups.facts import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
 from lockstep.locate.setups.module_differences import (
     CLASS,
     MODE,
@@ -25,6 +24,7 @@ from lockstep.locate.setups.module_differences import (
     dropping,
     module_differences,
 )
+from lockstep.locate.setups.setup_facts import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
 from lockstep.store.reader import RankRecording
 
 

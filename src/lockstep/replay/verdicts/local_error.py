@@ -195,7 +195,7 @@ def _over(explained: Judgement, found: Judgement | None) -> Judgement:
 
 
 def _here(memory_bytes: int) -> Answers:
-    from lockstep.replay.verdicts.verdict import Verdicts  # loads torch
+    from lockstep.replay.process.answered_here import Verdicts  # loads torch
 
     return Verdicts(memory_bytes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
 from lockstep.core.reason import Clause
-from lockstep.core.told import Told
+from lockstep.core.told_facts import Told
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.report.json_text import finite, json_text

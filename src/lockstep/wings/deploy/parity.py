@@ -20,7 +20,7 @@ from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.core.told import Told
+from lockstep.core.told_facts import Told
 from lockstep.judge.protocol import Judge
 from lockstep.locate.flow.noise import measure_noise
 from lockstep.reading.paired_steps import opened

@@ -14,9 +14,9 @@ from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
 from lockstep.locate.setups.circumstances import every_circumstance, is_known
-from lockstep.locate.setups.facts import SEED, named
 from lockstep.locate.setups.model_setup import ModelSetup
 from lockstep.locate.setups.module_differences import CLASS
+from lockstep.locate.setups.setup_facts import SEED, named
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 

@@ -16,7 +16,7 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.reason import About
 from lockstep.core.site import Phase
 from lockstep.core.text import times
-from lockstep.locate.setups.facts import Acts, fact_of
+from lockstep.locate.setups.setup_facts import Acts, fact_of
 
 
 class Answer(str, Enum):

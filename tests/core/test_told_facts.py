@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.remarks import On, Remark
-from lockstep.core.told import Facts, Told, Untyped, worded
+from lockstep.core.told_facts import Facts, Told, Untyped, worded
 
 FACTS = {
     "side": "candidate", "rank": "rank0", "step": 3, "names": ("fc.weight", "fc.bias"), "count": 2, "of": 5,
