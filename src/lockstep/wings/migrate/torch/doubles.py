@@ -83,11 +83,14 @@ def _stays_away(unit: Unit, node: ast.AST) -> bool:
             return isinstance(above, ast.Compare)
         if isinstance(above, ast.Dict):
             return "device" not in (getattr(key, "value", None) for key in above.keys)
-        if isinstance(above, ast.Attribute) and above.attr in _ON_CPU:
+        if isinstance(above, ast.Attribute) and above.attr in _ON_CPU | _PLAIN:
             return not converted  # x.double().cpu() is converted where it is
         if isinstance(above, ast.Call) and below is not above.func:
-            if called(above) in _ASKING or _is_cpu(unit.scopes, argument(above, "device")):
+            device = argument(above, "device")
+            if called(above) in _ASKING or _is_cpu(unit.scopes, device):
                 return True
+            if device is not None:
+                return False
             converted = called(above) in _CONVERSIONS
         below = above
     return False
