@@ -193,7 +193,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _placed(text: str, start: int, strict: bool = True) -> tuple[_Placed, int]:
-    value, end = json.decoder.scanstring(text, start, strict)
+    value, end = json.decoder.scanstring(text, start, strict)  # type: ignore[attr-defined]
     found = _Placed(value)
     found.span = Span(start - 1, end)
     return found, end

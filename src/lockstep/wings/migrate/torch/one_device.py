@@ -40,7 +40,7 @@ def joined(scopes: ModuleScopes, node: ast.expr) -> ast.expr:
     `":".join(["cuda", str(rank)])`.
     """
     whole = node
-    while _puts_together(scopes, above := scopes.parents[whole]):
+    while isinstance(above := scopes.parents[whole], ast.expr) and _puts_together(scopes, above):
         whole = above
     parts = [part for part in ast.walk(whole) if isinstance(part, ast.Constant)]
     numbered = any(
