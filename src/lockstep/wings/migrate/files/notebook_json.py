@@ -189,7 +189,7 @@ class _Decoder(json.JSONDecoder):
         super().__init__()
         self.parse_string = _placed
         # The scanner in C does not ask for `parse_string`.
-        self.scan_once = json.scanner.py_make_scanner(self)
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
 def _placed(text: str, start: int, strict: bool = True) -> tuple[_Placed, int]:
