@@ -8,6 +8,7 @@ import re
 from lockstep.wings.migrate.engine.arguments import (
     argument,
     attribute_span,
+    called,
     has_stars,
     insertion,
     is_constant,
@@ -73,6 +74,22 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
         unit.keep(node, rule, _KEPT[name])
 
 
+def _is_saved_before(unit: Unit, load: ast.Call) -> bool:
+    """Whether a statement that always runs before a load has saved to the same path."""
+    path = unit.text(load.args[0]) if load.args else ""
+    around = [load, *unit.scopes.ancestors(load)]
+    for call in unit.scopes.of(ast.Call) if path else ():
+        if called(call) != "save" or path not in map(unit.text, call.args):
+            continue
+        statement: ast.AST = unit.scopes.statement(call)
+        while isinstance(block := unit.scopes.parents[statement], ast.With):
+            statement = block
+        before = unit.scopes.span(call).end < unit.scopes.span(load).start
+        if before and block in around and statement in getattr(block, "body", ()):
+            return True
+    return False
+
+
 def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
     if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
@@ -84,8 +101,8 @@ def _claim_load(unit: Unit, call: ast.Call) -> None:
         unit.keep(call, "keywords/load", "is data by its name, and data is saved from the CPU")
         return
     computed = call.args and not isinstance(call.args[0], ast.Constant)
-    if computed and unit.test_around(call):
-        unit.keep(call, "keywords/load", "is in a test, which reads what its own run has saved")
+    if (computed and unit.test_around(call)) or _is_saved_before(unit, call):
+        unit.keep(call, "keywords/load", "reads what this very run has saved before")
         return
     device = unit.settings.readable("{device}")
     unit.list(

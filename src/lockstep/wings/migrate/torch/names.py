@@ -213,8 +213,6 @@ class _Rewriting:
             self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
         elif "set" in entry.arguments:
             self._unit.keep(node, entry.rule, "is only read here, and every device has it")
-        elif "placed" in entry.arguments and self._is_repeated(entry):
-            self._unit.keep(node, entry.rule, "its statement is listed already")
         else:
             return False
         return True
@@ -228,14 +226,6 @@ class _Rewriting:
         listed = row is not None and row.action is Action.LIST
         foreign = entry.name.endswith(".*") and not self._use.name.startswith(("torch.", "apex."))
         return foreign and listed
-
-    def _is_repeated(self, entry: Entry) -> bool:
-        """Whether an earlier place of the statement is listed for the same reason."""
-        statement = self._scopes.span(self._scopes.statement(self._use.node))
-        return any(
-            mention.rule == entry.rule and statement.contains(mention.span)
-            for mention in self._unit.mentions
-        )
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry

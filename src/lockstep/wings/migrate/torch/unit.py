@@ -70,6 +70,7 @@ class Unit(Claims):
         self.amp = amp
         """The module that stands for apex.amp, as this one can import it; empty where there is none."""
         self.header = Header(scopes, settings.target)
+        self._listed: dict[tuple[ast.AST, str, str], ast.AST] = {}
         self._scripted = _scripted(scopes)
         self.has_kernels = "triton" in scopes.source.text
         """Whether the module may hold kernels written in Triton."""
@@ -100,6 +101,23 @@ class Unit(Claims):
         return bool(self._scripted) and any(
             above in self._scripted for above in self.scopes.ancestors(node)
         )
+
+    def list(
+        self,
+        node: ast.AST,
+        rule: str,
+        reason: str,
+        replacement: str = "",
+        *,
+        span: Span | None = None,
+    ) -> None:
+        """Claim a node that needs a person; of a statement's places with one reason the first is listed."""
+        statement = self.scopes.statement(node)
+        first = self._listed.setdefault((statement, reason, replacement), node)
+        if first is node:
+            super().list(node, rule, reason, replacement, span=span)
+        else:
+            self.keep(node, rule, "its statement is listed already, for the same reason", span=span)
 
     def claim(
         self,
