@@ -233,7 +233,9 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
-        if "called" in entry.arguments or "placed" in entry.arguments:
+        of_torch = entry.name.startswith("torch.") and isinstance(self._statement, ast.ImportFrom)
+        used = of_torch and entry.action is Action.LIST and self._scopes.uses(binding)
+        if used or not {"called", "placed"}.isdisjoint(entry.arguments):
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.LIST and self._is_listed_before(entry):

@@ -47,11 +47,12 @@ _NAMING: tuple[type[ast.AST], ...] = (
 _ONE_PROCESS = re.compile(r"(?<![A-Za-z])DataParallel")
 _DOTTED = re.compile(r"(?:\w+\.)*?(?P<name>torch(?:\.\w+)+)\Z")
 """A name of torch's, maybe as a module of the project has it: `mock.patch("utils.torch.cuda.is_available")`."""
-_KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
+_KEY = re.compile(r"(?!torch\.)_*[a-z\d]+(?:[_.][a-z\d]+)+_*\Z")
 _WORDS = re.compile(r"\w*(?:[a-z\d]_+[a-z\d]|[a-z][A-Z])\w*\Z")
 """A name of several words, as people give them."""
 _VARIABLE = re.compile(r"[A-Z][A-Z\d]*(?:_[A-Z\d]+)+\Z")
 _ASKED = frozenset({"get", "getenv", "pop", "setdefault", "setenv", "delenv", "putenv"})
+_MATCHING = frozenset({"match", "fullmatch", "search", "findall"})
 _HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
 _IMPORTING = frozenset({"__import__", "import_module"})
@@ -225,6 +226,9 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(node, "leftovers/message", reason)
     elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
         unit.keep(node, "leftovers/text", "text for people")
+    elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
+        reason = "is matched with names of devices: change it together with what gives these names"
+        unit.list(node, "leftovers/code", reason)
     elif _FLAG.match(text):
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _ADDRESS.match(text):
