@@ -11,6 +11,7 @@ import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 
 from lockstep.wings.migrate.engine.spans import Cover
@@ -30,6 +31,7 @@ from lockstep.wings.migrate.files.surroundings import (
     old_names,
     said_of,
     surroundings,
+    word_on,
 )
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
@@ -222,12 +224,9 @@ class _Reader:
             return
         for pattern in (DEVICE_OPTION, BACKEND_OPTION, _LAUNCHER):
             for match in pattern.finditer(value):
-                place = Span(*match.span("value")).moved(span.start)
-                self.list(
-                    "config/command",
-                    place,
-                    "a word of a command: what it starts is told the old device",
-                )
+                place, word = Span(*match.span("value")).moved(span.start), match["value"]
+                new = said_of(self.target, partial(word_on, word))
+                self.list("config/command", place, "a command is told the old device here", new)
         for match in BUILT_FOR_CUDA.finditer(value):
             new = said_of(self.target, lambda one: one.package_index)
             place = Span(*match.span()).moved(span.start)

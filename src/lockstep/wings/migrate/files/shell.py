@@ -9,7 +9,7 @@ listed or kept. For the neutral target a script stays as it is: a shell has no w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,11 +18,10 @@ from lockstep.wings.migrate.files.surroundings import (
     COMPUTED,
     FOREIGN,
     Variable,
-    backend_on,
-    device_on,
     old_names,
     said_of,
     surroundings,
+    word_on,
 )
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
@@ -229,11 +228,7 @@ class _Reader:
         for match in found:
             place, value = Span(*match.span("value")), match["value"]
             backend = "nccl" in value
-            rule, words = (
-                "shell/backend" if backend else "shell/device",
-                backend_on if backend else device_on,
-            )
-            new = words(self.target, value)
+            rule, new = "shell/backend" if backend else "shell/device", word_on(value, self.target)
             other_number = self.target.single and new == self.target.device != "" and ":" in value
             if only and new and not other_number:
                 edit, reason = Edit(place, new), "renamed for the target"
@@ -242,7 +237,7 @@ class _Reader:
                 reason = (
                     "the program takes what it is given here, and the script may name it elsewhere"
                 )
-                instead = said_of(self.target, partial(_called, words, value))
+                instead = said_of(self.target, partial(word_on, value))
                 self._add(rule, Outcome.LISTED, place, reason, instead)
 
     def remaining(self) -> None:
@@ -333,9 +328,3 @@ def _comment(line: str) -> int | None:
 def _word(name: str, target: MigrationTarget) -> str:
     """What a target says under a name; nothing where none is asked for."""
     return getattr(target, name) if name else ""
-
-
-def _called(
-    words: Callable[[MigrationTarget, str], str], value: str, target: MigrationTarget
-) -> str:
-    return words(target, value)

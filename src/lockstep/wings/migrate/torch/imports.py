@@ -235,7 +235,9 @@ class _Statement:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
         if "placed" in entry.arguments:
             return  # each use says whether it comes to the device
-        if "called" in entry.arguments:
+        of_torch = entry.name.startswith("torch.") and isinstance(self._statement, ast.ImportFrom)
+        used = of_torch and entry.action is Action.LIST and self._scopes.uses(binding)
+        if used or "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.LIST and self._is_listed_before(entry):

@@ -11,6 +11,7 @@ from lockstep.wings.migrate.engine.arguments import (
     ArgumentEdits,
     CannotRewriteError,
     insertion,
+    is_constant,
     is_shown,
 )
 from lockstep.wings.migrate.engine.scopes import Bound, Meaning, ModuleScopes
@@ -174,6 +175,8 @@ class _Rewriting:
         if isinstance(self._use.node.ctx, ast.Store | ast.Del):
             if entry.action is Action.KEEP:
                 self._unit.keep(self._use.node, entry.rule, entry.reason)
+            elif "on" in entry.arguments and self._is_set_off():
+                self._unit.keep(self._use.node, entry.rule, "is off on every other device")
             else:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
@@ -195,6 +198,10 @@ class _Rewriting:
         else:
             self._rewrite(entry)
 
+    def _is_set_off(self) -> bool:
+        statement = self._scopes.statement(self._use.node)
+        return isinstance(statement, ast.Assign) and is_constant(statement.value, False)
+
     def _needs_nothing(self, entry: Entry) -> bool:
         """Keep what a row lists where it only stands for a type, is read or shown, or repeats another row."""
         node = self._use.node
@@ -210,31 +217,23 @@ class _Rewriting:
             self._unit.keep(node, entry.rule, "goes with its import, which is listed")
         elif "used" in entry.arguments and is_shown(self._scopes, self._call or node):
             self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
-        elif "set" in entry.arguments:
+        elif not {"set", "on"}.isdisjoint(entry.arguments):
             self._unit.keep(node, entry.rule, "is only read here, and every device has it")
-        elif "placed" in entry.arguments and self._is_repeated(entry):
-            self._unit.keep(node, entry.rule, "its statement is listed already")
         else:
             return False
         return True
 
     def _goes_with_import(self, entry: Entry) -> bool:
-        """Whether a library is listed where it is imported, and nothing stands for this very name of it."""
+        """Whether a library is listed where this name of it is imported, or no row is for this very name."""
         binding = self._use.meaning.binding
         if binding is None or binding.kind is not Bound.IMPORT or entry.table != "common":
             return False
         row = self._unit.settings.table.lookup(binding.qualified)
         listed = row is not None and row.action is Action.LIST
-        foreign = entry.name.endswith(".*") and not self._use.name.startswith(("torch.", "apex."))
-        return foreign and listed
-
-    def _is_repeated(self, entry: Entry) -> bool:
-        """Whether an earlier place of the statement is listed for the same reason."""
-        statement = self._scopes.span(self._scopes.statement(self._use.node))
-        return any(
-            mention.rule == entry.rule and statement.contains(mention.span)
-            for mention in self._unit.mentions
-        )
+        of_torch = self._use.name.startswith("torch.")
+        named = binding.qualified == self._use.name
+        inside = entry.name.endswith(".*") and not self._use.name.startswith("apex.")
+        return listed and not of_torch and (named or inside)
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry

@@ -22,7 +22,8 @@ from lockstep.wings.migrate.torch.integers import is_number
 from lockstep.wings.migrate.torch.unit import Unit
 
 VARIABLE = re.compile(
-    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
+    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
+    r"|NVIDIA_(?:(?:VISIBLE|DRIVER|DISABLE|REQUIRE)_\w+|TF32_OVERRIDE)\Z"
 )
 _RULE = "strings/environment"
 _SETTING = frozenset({"setdefault", "putenv", "setenv", "pop", "get", "getenv"})
