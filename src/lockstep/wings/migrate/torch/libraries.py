@@ -18,7 +18,8 @@ from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.unit import Unit
 
-_WORD = re.compile(r"cuda(?::\d+)?\Z|CUDAExecutionProvider\Z")
+_PROVIDER = "ExecutionProvider"
+_WORD = re.compile(rf"cuda(?::\d+)?\Z|CUDA{_PROVIDER}\Z")
 _HOLDING = (
     ast.Dict, ast.List, ast.Tuple, ast.Set, ast.keyword, ast.IfExp, ast.Starred, ast.BinOp,
     ast.FormattedValue, ast.JoinedStr,
@@ -67,10 +68,13 @@ def _claim(unit: Unit, text: ast.Constant | ast.JoinedStr, library: str) -> None
     word = unit.target.libraries.get(library, "")
     pieces = unit.scopes.pieces(text)
     rule = "strings/library"
-    if word and len(pieces) == 1 and isinstance(text, ast.Constant):
+    same_kind = word.endswith(_PROVIDER) == unit.text(text).strip("\"'").endswith(_PROVIDER)
+    if word and same_kind and len(pieces) == 1 and isinstance(text, ast.Constant):
         unit.rewrite(text, rule, "the library's own word", [Edit(pieces[0].body, word)])
     else:
-        unit.list(text, rule, libraries()[library], replacement=f'"{word}"' if word else "")
+        unit.list(
+            text, rule, libraries()[library], replacement=f'"{word}"' if word and same_kind else ""
+        )
     unit.settle(ast.walk(text), text)
 
 

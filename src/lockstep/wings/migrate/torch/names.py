@@ -286,7 +286,9 @@ class _Rewriting:
             self._list(SCRIPTED)
             return
         whole = any(step.startswith("call=") for step in entry.arguments)
-        if not whole:
+        if whole:
+            self._imports.move(self._use.meaning.binding, self._use.first)
+        else:
             edits += self._name_edits(entry.becomes)
         span = self._scopes.span(self._use.node)
         if self._call is not None and not all(span.contains(edit.span) for edit in edits):

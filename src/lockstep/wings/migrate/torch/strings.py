@@ -28,7 +28,8 @@ _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.I
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
-_SEQUENCES = (ast.Tuple, ast.List, ast.Set)
+_AROUND = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.MatchValue, ast.MatchOr, ast.match_case)
+_COMPARING = (Use.TEST, Use.PATTERN, Use.ANNOTATION)
 
 
 def find_strings(unit: Unit) -> None:
@@ -196,6 +197,9 @@ class _Text:
             self._claim_key()
         elif use is Use.TEXT:
             self._unit.keep(self._node, "strings/text", use.value)
+        elif setting := self._compared_setting(use):
+            file = self._unit.own.configured[setting]
+            self._list(f"is compared with a setting that {file} gives: change both together")
         elif use is Use.PATTERN and not self._unit.target.device:
             self._list("a pattern of a match statement takes no variable", "if with ==")
         elif use is Use.ANNOTATION and not self._unit.target.device:
@@ -208,22 +212,32 @@ class _Text:
             self._list("a key that may be a device type: rename it together with its look-ups")
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
             self._list(SCRIPTED)
-        elif use is Use.TEST and (setting := self._compared_setting()):
-            file = self._unit.own.configured[setting]
-            self._list(f"is compared with a setting that {file} gives: change both together")
         else:
             return True
         return False
 
-    def _compared_setting(self) -> str:
+    def _compared_setting(self, use: Use) -> str:
         """The setting of one of the project's files that the string is compared with; empty where it is none."""
-        parent = self._scopes.parents[self._node]
-        above = self._scopes.parents.get(parent) if isinstance(parent, _SEQUENCES) else parent
+        if use not in _COMPARING and not isinstance(
+            self._scopes.parents[self._node], ast.AnnAssign
+        ):
+            return ""
+        above: ast.AST = self._scopes.parents[self._node]
+        while isinstance(above, _AROUND):
+            above = self._scopes.parents[above]
         sides: list[ast.expr] = []
         if isinstance(above, ast.Compare):
             sides = [above.left, *above.comparators]
         elif isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute):
-            sides = [above.func.value]  # cfg.device.startswith("cuda")
+            sides = [above.func.value, *above.args]  # cfg.device.startswith("cuda")
+        elif isinstance(above, ast.Match):
+            sides = [above.subject]
+        elif isinstance(above, ast.AnnAssign) and "Literal" in self._scopes.text(above.annotation):
+            sides = [above.target]
+        elif isinstance(above, ast.Subscript):  # {"cuda": 0, "cpu": 1}[cfg.device]
+            parent = self._scopes.parents[above]
+            # or: device: Literal["cuda", "cpu"]
+            sides = [parent.target if isinstance(parent, ast.AnnAssign) else above.slice]
         found = (name for side in sides for name in self._setting_names(side))
         return next((name for name in found if name in self._unit.own.configured), "")
 
