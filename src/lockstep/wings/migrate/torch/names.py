@@ -175,7 +175,7 @@ class _Rewriting:
             if entry.action is not Action.KEEP:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
-        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, entry, self._call):
             return
         if reaches_no_device(self._unit, entry, self._use.node):
             return
@@ -272,7 +272,8 @@ class _Rewriting:
         try:
             edits = self._arguments(entry)
         except CannotRewriteError as error:
-            if entry.otherwise is not None:
+            as_value = self._call is None and str(error)
+            if entry.otherwise is not None and not as_value:
                 self._use = replace(self._use, entry=entry.otherwise)
                 self.claim()
             else:

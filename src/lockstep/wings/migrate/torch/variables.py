@@ -83,7 +83,7 @@ def _parts(unit: Unit, value: ast.expr, steps: int = 3) -> Iterator[ast.expr]:
     if isinstance(value, ast.IfExp):
         inner = (value.body, value.orelse)
     elif isinstance(value, ast.BoolOp | ast.Tuple | ast.List | ast.Set):
-        inner = getattr(value, "values", None) or getattr(value, "elts", ())
+        inner = value.values if isinstance(value, ast.BoolOp) else value.elts
     elif isinstance(value, ast.Name):
         found = unit.scopes.bindings(value.id, unit.scopes.scope(value))
         inner = [binding.value for binding in found]
