@@ -47,7 +47,8 @@ def is_number(scopes: ModuleScopes, node: ast.AST | None, depth: int = 4) -> boo
     if isinstance(node, ast.Constant):
         return type(node.value) is int
     if isinstance(node, ast.Call):
-        return called(node) in _GIVING
+        method = isinstance(node.func, ast.Attribute) and not node.args  # tensor.get_device()
+        return called(node) in _GIVING and (method or called(node) != "get_device")
     if isinstance(node, ast.BinOp):
         sides = (node.left, node.right)
         text = isinstance(getattr(node.left, "value", None), str)
