@@ -80,8 +80,12 @@ _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
 _LAUNCHER = re.compile(r"nproc[-_]per[-_]node[= ](?P<value>gpu)\b")
+_INTERPOLATED = r"\$\{[^\r\n]*[,:][ \t]*[\"']?"
+"""What stands before the default of an interpolation: `${oc.env:DEVICE,cuda}`, `${DEVICE:cuda}`."""
+_DEFAULT = re.compile(rf"{_INTERPOLATED}(?P<value>{DEVICE.pattern}|nccl)[\"']?[ \t]*\}}+\Z")
 _DEVICE_SETTING = re.compile(
-    rf"(?P<key>[\w.-]+)[\"']?[ \t]*[:=][ \t]*[\"']?(?:{DEVICE.pattern}|nccl)[\"']?[ \t]*(?=[,}}#;\r\n]|\Z)"
+    rf"(?P<key>[\w.-]+)[\"']?[ \t]*[:=][ \t]*[\"']?(?:{_INTERPOLATED})?(?:{DEVICE.pattern}|nccl)[\"'}}]*[ \t]*"
+    r"(?=[,}#;\r\n]|\Z)"
 )
 _UNKNOWN = "names the old device: what the program makes of it cannot be told from the file"
 
@@ -173,7 +177,9 @@ class _Reader:
         span = Span(start, start + len(value))
         if self._package(span, value) or self._variable(span, value.partition("=")[0]):
             return
-        if DEVICE.fullmatch(value):
+        if default := _DEFAULT.match(value):
+            self._value(start + default.start("value"), default["value"])
+        elif DEVICE.fullmatch(value):
             new = said_of(self.target, lambda one: device_on(one, value))
             self.list("config/device", span, "a device", new)
         elif BACKEND.fullmatch(value):

@@ -40,7 +40,13 @@ BACKEND_OPTION = re.compile(
     rf"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|[ \t]+)(?P<quote>\\?[\"']?)(?P<value>{BACKEND.pattern})(?P=quote)(?![\w:./-])"
 )
 _SET_VALUE = re.compile(r"[ \t]+(?P<value>[^\n]*)")
-_VALUE = re.compile(r"=(?P<value>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')])*)")
+_TEXT = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')"
+_VALUE = re.compile(rf"=(?P<value>(?:{_TEXT}])*)")
+_LOOSE_VALUE = re.compile(
+    rf"(?:[\"'}}\]\\]*[ \t]*[:?+!=]{{0,3}}=[ \t]*|:?[-=])(?P<value>(?:{_TEXT}}}])*)"
+)
+"""Behind a variable in a Makefile, a test, a default (`${X:-1}`) or Python (`environ["X"] = ...`)."""
+_SETTER = re.compile(r"(?:env|setenv|set(?:[ \t]+-\w+)+)\Z", re.IGNORECASE)
 _FREE_WORD = re.compile(r"(?:(?<![\w./-])|(?<=:-))(?:cuda|nccl)(?![\w./-])")
 _LOGICAL_LINE = re.compile(r"[ \t]*#[^\n]*|(?:\\\r?\n|[^\n])+")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#")
@@ -283,11 +289,12 @@ class _Reader:
             self._add("shell/variable", outcome, shown, reason, edit=Edit(name, new))
 
     def _value_of(self, name: Span) -> re.Match[str] | None:
-        """What a variable is given behind its name: by `=`, or by a blank behind `ENV` and `setenv`."""
+        """What a variable is given behind its name: by `=`, or by a blank behind `ENV`, `setenv`, `set -x`."""
         line = self.text.rfind("\n", 0, name.start) + 1
-        setting = self.text[line : name.start].strip().lower() in ("env", "setenv")
-        match = _VALUE.match(self.text, name.end)
-        return match or (_SET_VALUE.match(self.text, name.end) if setting else None)
+        setting = _SETTER.match(self.text[line : name.start].strip())
+        patterns = (_VALUE, _SET_VALUE if setting else _LOOSE_VALUE)
+        found = (pattern.match(self.text, name.end) for pattern in patterns)
+        return next(filter(None, found), None)
 
     def _each(
         self,

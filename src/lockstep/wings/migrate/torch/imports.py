@@ -119,7 +119,8 @@ class Imports:
         entry = self._unit.settings.table.lookup(qualified)
         entry = entry and as_optional(self._unit.scopes, binding, entry)
         new_name = ""
-        if entry and entry.action.writes and not _binds_root(binding):
+        whole = entry and any(step.startswith("call=") for step in entry.arguments)
+        if entry and entry.action.writes and not whole and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
             new_name = filled if _DOTTED.match(filled) else ""
         self._brought[binding] = _Brought(binding, node, entry, new_name)

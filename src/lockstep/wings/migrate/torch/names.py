@@ -180,7 +180,7 @@ class _Rewriting:
             else:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
-        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, entry, self._call):
             return
         if reaches_no_device(self._unit, entry, self._use.node):
             return
@@ -285,7 +285,8 @@ class _Rewriting:
         try:
             edits = self._arguments(entry)
         except CannotRewriteError as error:
-            if entry.otherwise is not None:
+            as_value = self._call is None and str(error)
+            if entry.otherwise is not None and not as_value:
                 self._use = replace(self._use, entry=entry.otherwise)
                 self.claim()
             else:
@@ -299,7 +300,9 @@ class _Rewriting:
             self._list(SCRIPTED)
             return
         whole = any(step.startswith("call=") for step in entry.arguments)
-        if not whole:
+        if whole:
+            self._imports.move(self._use.meaning.binding, self._use.first)
+        else:
             edits += self._name_edits(entry.becomes)
         span = self._scopes.span(self._use.node)
         if self._call is not None and not all(span.contains(edit.span) for edit in edits):

@@ -19,7 +19,7 @@ arguments
     `on`, and to more than False;
     `called`, only where it may be called: an import, a type to ask for and one of several names need nothing;
     `placed`, it holds only where the value may reach the device; `beside`, in a module that places tensors itself;
-    `numpy`, where it is made of NumPy's numbers in double precision;
+    `numpy`, where it is made of NumPy's numbers in double precision; `given`, or of an array that a function is given;
     `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
     for whatever has the field, in a module that calls the function.
     Of others: what happens to a call's arguments, steps as the words of a shell;
