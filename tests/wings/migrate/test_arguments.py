@@ -62,6 +62,9 @@ def carried_out(code: str, steps: str) -> str:
         ("f()", "only=k:True", "f()"),
         ("f(2)", "wrap=.to(X)", "f(2).to(X)"),
         ("f(a, b)", "first=X names=j;k", "f(X, j=a, k=b)"),
+        ("f(k=(1), b=2)", "rename=k:l", "f(l=(1), b=2)"),
+        ("f(1)", "takes=k rename=k:l", "f(1)"),
+        ("f(k=1)", "alone takes=k call=g(1)", "g(1)"),
     ],
 )
 def test_steps(before: str, steps: str, after: str) -> None:
@@ -80,6 +83,11 @@ def test_steps(before: str, steps: str, after: str) -> None:
         ("f(k=False)", "only=k:True", "k=True"),
         ("f(k=x)", "only=k:True", "k=True"),
         ("f(a for a in b)", "keyword:k=X", "without brackets"),
+        ("x = f()", "alone call=g()", "result is used"),
+        ("f()", "takes=k", "other than k"),
+        ("f(j=1)", "takes=k", "other than k"),
+        ("f(1, j=1)", "takes=k", "other than k"),
+        ("f(*k)", "takes=k", "other than k"),
     ],
 )
 def test_what_cannot_be_seen_is_refused(code: str, steps: str, reason: str) -> None:

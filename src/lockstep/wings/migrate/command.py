@@ -106,16 +106,6 @@ class _Request:
     arguments: tuple[str, ...]
 
 
-def _print_rules(target: str, *, as_json: bool) -> None:
-    from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
-
-    entries = list(Catalogue(target_named(target)))
-    if as_json:
-        click.echo(json_text(enveloped({"rules": list(map(asdict, entries))})))
-    for entry in () if as_json else entries:
-        click.echo(f"{entry.rule}\n    {entry.words}")
-
-
 _TO = click.option(
     "--to",
     type=click.Choice(list(migration_targets())),
@@ -146,7 +136,13 @@ def _undo_job(path: Path, discard_edits: bool) -> int:
 @shared.as_json
 def _rules_job(to: str, as_json: bool) -> None:
     """Print what each rule does."""
-    _print_rules(to, as_json=as_json)
+    from lockstep.wings.migrate.catalogue import Catalogue  # it loads every rule there is
+
+    entries = list(Catalogue(target_named(to)))
+    if as_json:
+        click.echo(json_text(enveloped({"rules": list(map(asdict, entries))})))
+    for entry in () if as_json else entries:
+        click.echo(f"{entry.rule}\n    {entry.words}")
 
 
 _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
@@ -212,11 +208,19 @@ def migrate(context: click.Context, /, **given: Any) -> int:
     _check_reports(request)
     collection, plan = _planned(request)
     _show(plan, _deliver(plan, collection, request), given)
-    verified = (
-        _verify(plan, collection, command, request, as_json=given["as_json"])
-        if command
-        else ExitCode.AGREES
-    )
+    verified: int = ExitCode.AGREES
+    if command:
+        # Here, as it loads what reads recordings, which nothing else in this verb needs.
+        from lockstep.wings.migrate.verify.verification import verify
+
+        verified = verify(
+            plan,
+            collection,
+            command,
+            report=request.report,
+            outputs=_outputs(request),
+            to_error=given["as_json"],
+        )
     if plan.failures:
         return ExitCode.FAILED
     return ExitCode.DIFFERS if given["check"] and _has_work(plan) else verified
@@ -436,24 +440,3 @@ def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
 def _prefix(root: Path) -> str:
     relative = from_here(root)
     return "" if relative == "." else f"{relative}/"
-
-
-def _verify(
-    plan: Plan,
-    collection: Collection,
-    command: tuple[str, ...],
-    request: _Request,
-    *,
-    as_json: bool,
-) -> int:
-    # Here, as it loads what reads recordings, which nothing else in this verb needs.
-    from lockstep.wings.migrate.verify.verification import verify
-
-    return verify(
-        plan,
-        collection,
-        command,
-        report=request.report,
-        outputs=_outputs(request),
-        to_error=as_json,
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
+from lockstep.wings.migrate.distributed.head import takes_devices
 from lockstep.wings.migrate.distributed.roles import Roles, roles_of
 from lockstep.wings.migrate.engine.own_names import OwnNames, merged_own, own_names
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
@@ -98,8 +99,6 @@ def plan_collection(
 
 
 def _check_devices(target: MigrationTarget) -> None:
-    from lockstep.wings.migrate.distributed import takes_devices  # it loads what nothing else needs
-
     if not takes_devices(target):
         raise UsageError(
             f"--distributed --to {target.name}: a machine has one device, and no collective backend serves it; "

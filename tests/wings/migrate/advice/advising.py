@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
-from lockstep.wings.migrate.plan import FilePlan, Outcome, Row, rows_of
+from lockstep.wings.migrate.plan import FilePlan, Row, rows_of
 from lockstep.wings.migrate.targets import migration_targets
 from lockstep.wings.migrate.torch.python import migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
@@ -23,16 +23,8 @@ class Advised:
     text: str
     rows: tuple[Row, ...]
 
-    @property
-    def rules(self) -> list[str]:
-        return [row.rule.removeprefix("advice/") for row in self.rows]
-
     def of(self, rule: str) -> list[Row]:
         return [row for row in self.rows if row.rule == f"advice/{rule}"]
-
-    @property
-    def written(self) -> list[Row]:
-        return [row for row in self.rows if row.outcome is Outcome.REWRITTEN]
 
     def run(self, **given: Any) -> dict[str, Any]:
         """The names that the migrated module binds."""

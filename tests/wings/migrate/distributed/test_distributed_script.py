@@ -6,7 +6,7 @@ import pytest
 from places import HEAD, Migrated, visible
 from runs import SCRIPTS
 
-from lockstep.wings.migrate.distributed import WRAP, distribute
+from lockstep.wings.migrate.distributed.script import WRAP, distribute
 
 TRAINING = """
 loader = DataLoader(data, batch_size=4, shuffle=True)

@@ -7,7 +7,9 @@ import pytest
 from places import HEAD
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.migrate.distributed import WRAP, imported_modules, launch_script
+from lockstep.wings.migrate.distributed.launch import launch_script
+from lockstep.wings.migrate.distributed.project_modules import imported_modules
+from lockstep.wings.migrate.distributed.script import WRAP
 from lockstep.wings.migrate.files.collection import collect
 from lockstep.wings.migrate.options import Distribution, MigrationOptions
 from lockstep.wings.migrate.plan import Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -50,12 +50,12 @@ def sarif_json(plan: Plan, help_of: Callable[[str], str]) -> Json:
     help_of
         What a rule identifier means, in words; empty where nobody knows.
     """
-    rules = _rules_of(plan)
-    results = _Results({rule: index for index, rule in enumerate(rules)})
-    for file in plan.files:
-        results.add_file(file)
-    for failure in plan.failures:
-        results.add_failure(failure)
+    results = [result for file in plan.files for result in _of_file(file)]
+    results += [_of_failure(failure) for failure in plan.failures]
+    rules = sorted({result["ruleId"] for result in results})
+    places = {rule: place for place, rule in enumerate(rules)}
+    for result in results:
+        result["ruleIndex"] = places[result["ruleId"]]
     driver = {
         "name": "Lockstep migrate",
         "version": VERSION,
@@ -67,7 +67,7 @@ def sarif_json(plan: Plan, help_of: Callable[[str], str]) -> Json:
         "newlineSequences": ["\r\n", "\n", "\r"],
         "originalUriBaseIds": {ROOT_ID: {"description": {"text": "The folder that was migrated."}}},
         "invocations": [{"executionSuccessful": not plan.failures}],
-        "results": results.found,
+        "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -77,75 +77,49 @@ def relative_uri(path: PurePosixPath) -> str:
     return quote(os.fsencode(str(path)), safe="/")
 
 
-class _Results:
-    """The results so far."""
-
-    def __init__(self, index_of: dict[str, int]) -> None:
-        self.found: list[Json] = []
-        self._index_of = index_of
-
-    def add_file(self, file: FilePlan) -> None:
-        if file.additions:
-            first = min(edit.span for edit in file.additions)
-            message = "The other changes of this file need this at its head."
-            self._add(HEAD, "note", message, file, first, file.additions)
-        for mention in sorted(file.mentions, key=lambda mention: mention.span):
-            level = _LEVELS.get(mention.outcome)
-            if level is not None:
-                level = "note" if is_advice(mention.rule) else level
-                message = _message(mention)
-                self._add(mention.rule, level, message, file, mention.span, mention.edits)
-
-    def add_failure(self, failure: Failure) -> None:
-        place: Json = {"artifactLocation": _location(failure.path)}
-        if failure.line:
-            place["region"] = {"startLine": failure.line}
-        self._append(UNREADABLE, "error", _message_text(failure.reason), place)
-
-    def _add(
-        self,
-        rule: str,
-        level: str,
-        message: str,
-        file: FilePlan,
-        span: Span,
-        edits: Sequence[Edit],
-    ) -> None:
-        region = _region(file.source, span)
-        if span.start < span.end:
-            snippet = file.source.text[span.start : span.end]
-            region["snippet"] = {"text": snippet[:_SNIPPET_CHARACTERS]}
-        result = self._append(
-            rule, level, message, {"artifactLocation": _location(file.path), "region": region}
-        )
-        if edits:
-            result["fixes"] = [_fix(file, edits, message)]
-
-    def _append(self, rule: str, level: str, message: str, place: Json) -> Json:
-        result: Json = {
-            "ruleId": rule,
-            "ruleIndex": self._index_of[rule],
-            "level": level,
-            "message": {"text": message},
-            "locations": [{"physicalLocation": place}],
-        }
-        self.found.append(result)
-        return result
+def _of_file(file: FilePlan) -> Iterator[Json]:
+    if file.additions:
+        first = min(edit.span for edit in file.additions)
+        message = "The other changes of this file need this at its head."
+        yield _of_place(HEAD, "note", message, file, first, file.additions)
+    for mention in sorted(file.mentions, key=lambda mention: mention.span):
+        level = _LEVELS.get(mention.outcome)
+        if level is not None:
+            level = "note" if is_advice(mention.rule) else level
+            yield _of_place(
+                mention.rule, level, _message(mention), file, mention.span, mention.edits
+            )
 
 
-def _rules_of(plan: Plan) -> list[str]:
-    """Identifiers of the rules that have a result, in their order."""
-    found = {
-        mention.rule
-        for file in plan.files
-        for mention in file.mentions
-        if mention.outcome in _LEVELS
+def _of_failure(failure: Failure) -> Json:
+    place: Json = {"artifactLocation": _location(failure.path)}
+    if failure.line:
+        place["region"] = {"startLine": failure.line}
+    return _result(UNREADABLE, "error", _message_text(failure.reason), place)
+
+
+def _of_place(
+    rule: str, level: str, message: str, file: FilePlan, span: Span, edits: Sequence[Edit]
+) -> Json:
+    region = _region(file.source, span)
+    if span.start < span.end:
+        snippet = file.source.text[span.start : span.end]
+        region["snippet"] = {"text": snippet[:_SNIPPET_CHARACTERS]}
+    place = {"artifactLocation": _location(file.path), "region": region}
+    result = _result(rule, level, message, place)
+    if edits:
+        result["fixes"] = [_fix(file, edits, message)]
+    return result
+
+
+def _result(rule: str, level: str, message: str, place: Json) -> Json:
+    return {
+        "ruleId": rule,
+        "ruleIndex": -1,  # until all rules are known
+        "level": level,
+        "message": {"text": message},
+        "locations": [{"physicalLocation": place}],
     }
-    if any(file.additions for file in plan.files):
-        found.add(HEAD)
-    if plan.failures:
-        found.add(UNREADABLE)
-    return sorted(found)
 
 
 def _rule(rule: str, words: str) -> Json:

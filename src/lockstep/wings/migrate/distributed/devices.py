@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from lockstep.wings.migrate.engine.arguments import called
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.indices import (
     Number,
@@ -29,7 +30,7 @@ def bind_devices(unit: Unit, local_rank: str) -> None:
         What the script calls the number of a process on its machine.
     """
     for number in device_numbers(unit):
-        if unit.is_claimed(number.node) or _is_own(number, local_rank):
+        if unit.is_claimed(number.node) or _is_own(number, local_rank) or _goes(unit, number):
             continue
         if number.index == 0 and _bind(unit, number, local_rank):
             continue
@@ -49,6 +50,13 @@ def _bind(unit: Unit, number: Number, local_rank: str) -> bool:
         return False
     unit.rewrite(number.node, _RULE, reason, [Edit(unit.scopes.span(number.node), local_rank)])
     return True
+
+
+def _goes(unit: Unit, number: Number) -> bool:
+    """Whether `.cuda(0)` becomes a device without a number: tensors of the target have no method for it."""
+    call = unit.scopes.parents[number.node]
+    moves = isinstance(call, ast.Call) and called(call) == "cuda" and number.index == 0
+    return moves and bool(unit.target.device) and not unit.target.method
 
 
 def _is_own(number: Number, local_rank: str) -> bool:

@@ -9,6 +9,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from lockstep.core.errors import UsageError
+from lockstep.wings.migrate.distributed.launch import launch_script
+from lockstep.wings.migrate.distributed.models import assigned_names, likely_models
+from lockstep.wings.migrate.distributed.project_modules import imported_modules, list_imported
+from lockstep.wings.migrate.distributed.script import WRAP, distribute
 from lockstep.wings.migrate.engine.text import UndecodableError
 from lockstep.wings.migrate.files.collection import Collection, Found, Kind, read
 from lockstep.wings.migrate.hookspecs import MigrationTarget
@@ -51,13 +55,11 @@ class Roles:
         """The rules for one file, or for a text that is none."""
         if self.main is None:
             return (find_visible_device,) if self.visible_device else ()
-        from lockstep.wings.migrate import distributed  # it loads what nothing else needs
-
         found: list[Rule] = []
         if path is not None and path == self.main:
-            found.append(partial(distributed.distribute, names=self.names))
+            found.append(partial(distribute, names=self.names))
         elif path in self.modules:
-            found.append(distributed.list_imported)
+            found.append(list_imported)
         if self.visible_device:
             found.append(find_visible_device)
         return tuple(found)
@@ -66,14 +68,12 @@ class Roles:
         """The launch script, where the main script became one for many processes."""
         if self.main is None:
             return ()
-        from lockstep.wings.migrate import distributed
-
         for file in files:
             if file.path == self.main and any(
-                item.rule == distributed.WRAP and item.outcome.is_change for item in file.mentions
+                item.rule == WRAP and item.outcome.is_change for item in file.mentions
             ):
                 started = file.path.with_name(self.started or file.path.name)
-                return (distributed.launch_script(started, target, self.taken),)
+                return (launch_script(started, target, self.taken),)
         return ()
 
 
@@ -94,8 +94,6 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     """
     if options.distribution is None:
         return Roles(visible_device=options.visible_device)
-    from lockstep.wings.migrate import distributed  # it loads what nothing else needs
-
     main = _main(collection, options.distribution)
     trees = _trees(collection)
     names = tuple(name.strip() for name in options.distribution.model.split(","))
@@ -104,7 +102,7 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     return Roles(
         main=main,
         names=names,
-        modules=distributed.imported_modules(main, trees),
+        modules=imported_modules(main, trees),
         visible_device=options.visible_device,
         taken=frozenset(found.path for found in collection.files),
         started=options.distribution.started,
@@ -127,8 +125,6 @@ def _main(collection: Collection, distribution: Distribution) -> PurePosixPath:
 
 def _check_names(main: PurePosixPath, tree: ast.Module, names: Sequence[str]) -> None:
     """The name that holds where none is given is not checked: the report says what is wrong with it."""
-    from lockstep.wings.migrate.distributed import assigned_names, likely_models
-
     missing = [name for name in names if name not in assigned_names(tree)]
     if not missing:
         return

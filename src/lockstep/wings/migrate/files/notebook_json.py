@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any
 
 from lockstep.wings.migrate.plan import Edit, Span
@@ -189,11 +191,11 @@ class _Decoder(json.JSONDecoder):
         super().__init__()
         self.parse_string = _placed
         # The scanner in C does not ask for `parse_string`.
-        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+        self.scan_once = py_make_scanner(self)
 
 
 def _placed(text: str, start: int, strict: bool = True) -> tuple[_Placed, int]:
-    value, end = json.decoder.scanstring(text, start, strict)  # type: ignore[attr-defined]
+    value, end = scanstring(text, start, strict)
     found = _Placed(value)
     found.span = Span(start - 1, end)
     return found, end

@@ -9,6 +9,8 @@ from lockstep.wings.migrate.engine.arguments import (
     argument_end,
     has_stars,
     in_order,
+    keyword,
+    removals,
     wrapped,
 )
 from lockstep.wings.migrate.plan import Edit, Span
@@ -118,18 +120,10 @@ def _is_one_of(node: ast.expr, values: tuple[object, ...]) -> bool:
 
 def _without_transport(script: Script, call: ast.Call) -> list[Edit]:
     """The edits that leave the optimizer alone between the brackets."""
-    arguments = in_order(call, script.scopes)
-    place = 0 if call.args else [getattr(item, "arg", "") for item in arguments].index("optimizer")
-    before, optimizer, behind = arguments[:place], arguments[place], arguments[place + 1 :]
-    edits = []
-    if before:
-        start, end = script.scopes.span(before[0]).start, script.scopes.span(optimizer).start
-        edits.append(script.removed(Span(start, end), before))
-    if behind:
-        start = argument_end(script.scopes, call, optimizer)
-        end = argument_end(script.scopes, call, behind[-1])
-        edits.append(script.removed(Span(start, end), behind))
-    return edits
+    first = call.args[0] if call.args else keyword(call, "optimizer")
+    others = [item for item in in_order(call, script.scopes) if item is not first]
+    script.removed(script.scopes.span(call), others)
+    return removals(script.scopes, call, others)
 
 
 def gradient_tape(script: Script, node: ast.expr) -> None:

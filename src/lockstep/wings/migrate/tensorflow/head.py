@@ -6,7 +6,7 @@ import ast
 import re
 
 from lockstep.wings.migrate.engine.scopes import Bound, ModuleScopes
-from lockstep.wings.migrate.engine.statements import imported_names
+from lockstep.wings.migrate.engine.statements import imported_names, start_of
 from lockstep.wings.migrate.plan import Edit, Span
 
 _WIDTH = 100
@@ -102,13 +102,9 @@ class Head:
                 break
         for statement in self._scopes.tree.body:
             if not _must_be_first(statement):
-                return self._line_of(statement), ""
+                source = self._scopes.source
+                return source.line_start(start_of(self._scopes, statement)), ""
         return len(text), ""
-
-    def _line_of(self, statement: ast.stmt) -> int:
-        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-        line = min([statement.lineno, *(node.lineno for node in decorators)])
-        return self._scopes.source.line_starts[line - 1]
 
 
 def _import_lines(module: str, names: dict[str, str]) -> list[str]:

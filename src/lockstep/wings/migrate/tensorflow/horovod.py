@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from lockstep.wings.migrate.engine.arguments import appended, takes_only
+from lockstep.wings.migrate.tensorflow.equals import decided_by_row, equal_of, has_row
 from lockstep.wings.migrate.tensorflow.gradients import (
     allreduce,
     compression,
@@ -14,7 +15,6 @@ from lockstep.wings.migrate.tensorflow.gradients import (
 )
 from lockstep.wings.migrate.tensorflow.script import Generation, Script
 from lockstep.wings.migrate.tensorflow.sessions import bridge
-from lockstep.wings.migrate.tensorflow.table import decided_by_row, equal_of, has_row
 
 _RULE = "horovod"
 

@@ -15,9 +15,9 @@ from lockstep.wings.migrate.engine.arguments import (
     wrapped,
 )
 from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.tensorflow.equals import decided_by_row
 from lockstep.wings.migrate.tensorflow.script import Generation, Script, is_harmless
 from lockstep.wings.migrate.tensorflow.sessions import bridge
-from lockstep.wings.migrate.tensorflow.table import decided_by_row
 
 _SCALE = "loss-scale"
 _SCALED = "overflow is found by the NPU's own check, so its own loss scaling is used"
