@@ -1,1 +1,16 @@
 """Decide between noise and fault: the question, the answer, and the judges by sizes and distances."""
+
+__all__ = [
+    "affine_regions",
+    "bounds",
+    "calibration",
+    "error_model",
+    "fixed_rule",
+    "gradient_model",
+    "handed_on",
+    "protocol",
+    "stray_elements",
+    "tolerances",
+    "update_model",
+]
+"""Modules that other rooms import."""

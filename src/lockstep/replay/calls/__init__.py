@@ -1,1 +1,18 @@
 """One recorded call run again."""
+
+__all__ = [
+    "again",
+    "alone",
+    "budget",
+    "held_results",
+    "imported",
+    "machine",
+    "one_call",
+    "optimizer_update",
+    "rebuild",
+    "recorded_tensors",
+    "refusals",
+    "rerun",
+    "side",
+]
+"""Modules that other rooms import."""
