@@ -191,9 +191,28 @@ class Contents:
             if address not in self._pins:
                 self._pins.add(address, storage)
             if kind.is_small and address not in self._found:
-                small = self._of_small(tensor, storage, kind)
-                if small is not None:
-                    return small
+                # The bytes are all that has to be taken now: the writer measures many such contents at once.
+                if is_contiguous(tensor):
+                    read, end_bytes = tensor, kind.size_bytes
+                    if offset := storage_offset(tensor):
+                        end_bytes += int(offset) * kind.element_bytes
+                    is_here = end_bytes <= storage.nbytes() or not kind.size_bytes
+                else:
+                    is_here = is_there(tensor, storage, contiguous=False)
+                    read = (
+                        contiguous(tensor) if is_here else tensor
+                    )  # lives until its bytes are read
+                if is_here:
+                    data = bytes(kind.memory.from_address(data_ptr(read)))
+                    digest = xxh3_128_hexdigest(data)
+                    small = kind.known.get(digest)
+                    if small is None and kind.waits:
+                        small = self._add_small(tensor, kind, digest, data)
+                    if small is not None:
+                        if self._arrived and address in self._arrived:
+                            key = self._identity(tensor, storage, plain=True)
+                            self._by_identity[key] = small, None
+                        return small
             key = self._identity(tensor, storage, plain=True)
             number, sight = self._by_identity.get(key, _UNMET)
             if sight is not None:
@@ -270,40 +289,13 @@ class Contents:
         epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
         return (*key[:4], epoch, *key[5:])
 
-    def _of_small(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, kind: _Kind
-    ) -> int | None:
-        """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
-
-        The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
-        general way has to be gone.
-        """
-        if is_contiguous(tensor):
-            read = tensor
-            end_bytes = kind.size_bytes + int(storage_offset(tensor)) * kind.element_bytes
-            if end_bytes > storage.nbytes() and kind.size_bytes:
-                return None
-        elif is_there(tensor, storage, contiguous=False):
-            read = contiguous(tensor)  # lives until its bytes are read
-        else:
-            return None
-        data = bytes(kind.memory.from_address(data_ptr(read)))
-        digest = xxh3_128_hexdigest(data)
-        number = kind.known.get(digest)
-        if number is None:
-            if not kind.waits:
-                return None
-            number = self._add_small(tensor, kind, digest, data)
-        if self._arrived and storage._cdata in self._arrived:
-            self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
-        return number
-
     def _add_small(self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes) -> int:
         number = kind.known[digest] = self._next
         self._next += 1
         is_kept = self.keeps_tensors
         dtype, shape = kind.dtype, kind.shape
-        content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
+        with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
+        content = number, dtype, shape, "cpu", digest, data, with_sketch, is_kept
         shard = self._sink.add_small_content(content)
         if is_kept:
             self._places[number] = Stored(shard, number)
@@ -426,7 +418,7 @@ class Contents:
         self, tensor: torch.Tensor, key: _Identity, formula: Formula | None, *, is_run: bool
     ) -> Measured:
         """Numbers about a tensor; `is_run` tells that its elements lie behind each other as they are."""
-        with_sketch = self._sketches(tensor)
+        with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
         if not is_run:
             tensor = detach(tensor)
             if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
@@ -453,9 +445,6 @@ class Contents:
             if start <= first and last < start + count:
                 return View(place, first - start, extents, strides)
         return None
-
-    def _sketches(self, tensor: torch.Tensor) -> bool:
-        return self._save != "stats" or isinstance(tensor, self._sketched)
 
     def _add(
         self, tensor: torch.Tensor, measured: Measured, note: str, kind: _Kind | None = None
