@@ -165,6 +165,8 @@ def stays_away(unit: Unit, node: ast.AST) -> bool:
     for above in unit.scopes.ancestors(whole):
         if isinstance(above, ast.Call) and called(above) in ("finfo", "assertEqual"):
             return True
+        if isinstance(above, ast.IfExp) and unit.text(node) in unit.text(above.test):
+            return True  # double precision where that is asked for
         if isinstance(above, ast.Compare | ast.Dict | ast.stmt | ast.comprehension):
             return isinstance(above, ast.Compare | ast.Dict)
         if isinstance(above, ast.Attribute) and above.attr in _LEAVING:

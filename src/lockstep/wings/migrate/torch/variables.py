@@ -75,7 +75,14 @@ def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.e
     elif not new:
         about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
         replacement = known.replacement(unit.target) if known else ""
-        unit.list(node, _RULE, about, replacement=replacement)
+        plain = [
+            isinstance(one, ast.Constant) and not (known and _is_foreign(one, known))
+            for one in values
+        ]
+        if replacement.startswith("remove") and values and all(plain):
+            unit.keep(node, _RULE, f"nothing reads it there: {replacement}")
+        else:
+            unit.list(node, _RULE, about, replacement=replacement)
     elif known and any(_is_foreign(value, known) for value in values):
         unit.list(node, _RULE, FOREIGN.format(new=new))
     else:
