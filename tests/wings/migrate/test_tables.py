@@ -109,7 +109,8 @@ def script(name: str, entry: Entry) -> str:
     assert call != "MISSING", f"{name}: write down how it is called"
     root = name.split(".")[0]
     imports = "import torch\n" if root == "torch" else f"import {root}\nimport torch\n"
-    return f"{imports}value = {name}{call}\n"
+    beside = "torch.zeros(1, device=where)\n" if "beside" in entry.arguments else ""
+    return f"{imports}{beside}value = {name}{call}\n"
 
 
 def outcomes(code: str, name: str, target: str, *, similar: bool = False) -> set[Outcome]:
@@ -171,7 +172,7 @@ def test_tables_are_well_formed_and_name_each_thing_once(table: str) -> None:
             not entry.arguments
             or written
             or set(entry.arguments)
-            <= {"placed", "alone", "anywhere", "numpy", "used", "called", "set", "on"}
+            <= {"placed", "beside", "alone", "anywhere", "numpy", "used", "called", "set", "on"}
         ), entry
 
 

@@ -22,7 +22,7 @@ from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
-OPTIONAL = "is optional here: the script goes on without it as its except says"
+_OPTIONAL = "is optional here: the script goes on without it as its except says"
 """Why a use of a library is left alone."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
@@ -186,7 +186,7 @@ def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> 
     apart = instead or binding.qualified.startswith("apex")
     if not apart or not may_be_missing(scopes, binding.node):
         return entry
-    return replace(entry, action=Action.KEEP, reason=OPTIONAL)
+    return replace(entry, action=Action.KEEP, reason=_OPTIONAL)
 
 
 def _binds_root(binding: Binding) -> bool:
@@ -238,9 +238,11 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
+        if "placed" in entry.arguments:
+            return  # each use says whether it comes to the device
         of_torch = entry.name.startswith("torch.") and isinstance(self._statement, ast.ImportFrom)
         used = of_torch and entry.action is Action.LIST and self._scopes.uses(binding)
-        if used or not {"called", "placed"}.isdisjoint(entry.arguments):
+        if used or "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.LIST and self._is_listed_before(entry):

@@ -16,9 +16,9 @@ from lockstep.wings.migrate.engine.arguments import (
 )
 from lockstep.wings.migrate.engine.scopes import Bound, Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.torch.doubles import holds_doubles, reaches_no_device
 from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
-from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -182,8 +182,7 @@ class _Rewriting:
             return
         if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
             return
-        if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
-            self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
+        if reaches_no_device(self._unit, entry, self._use.node):
             return
         if self._needs_nothing(entry):
             return

@@ -80,7 +80,7 @@ def _in_package(
     path: PurePosixPath, names: set[str], packages: set[PurePosixPath], module: str, *, is_run: bool
 ) -> Head | None:
     top = path.parent
-    while top.parent in packages:
+    while top.name and top.parent in packages:
         top = top.parent
     depth = len(path.parent.parts) - len(top.parts) + 1
     if not is_run and any(name.startswith(".") for name in names):

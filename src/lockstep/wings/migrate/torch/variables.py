@@ -80,7 +80,8 @@ def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.e
             for one in values
         ]
         if replacement.startswith("remove") and values and all(plain):
-            unit.keep(node, _RULE, f"nothing reads it there: {replacement}")
+            told = replacement.partition(": ")[2] or "nothing reads it"
+            unit.keep(node, _RULE, f"needs nothing there: {told}")
         else:
             unit.list(node, _RULE, about, replacement=replacement)
     elif known and any(_is_foreign(value, known) for value in values):
