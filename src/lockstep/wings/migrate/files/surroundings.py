@@ -123,7 +123,9 @@ def backend_on(target: MigrationTarget, value: str) -> str:
 
 
 def word_on(value: str, target: MigrationTarget) -> str:
-    """A device or a backend in a target's words."""
+    """A device, a backend or what a launcher counts in a target's words."""
+    if value == "gpu":
+        return target.launcher_device
     return (backend_on if "nccl" in value else device_on)(target, value)
 
 

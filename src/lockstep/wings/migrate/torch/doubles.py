@@ -85,6 +85,8 @@ def _stays_away(unit: Unit, node: ast.AST) -> bool:
         chain = chain.func if isinstance(chain, ast.Call) else chain.value
     below, converted = whole, whole is not node
     for above in unit.scopes.ancestors(whole):
+        if isinstance(above, ast.IfExp) and unit.text(node) in unit.text(above.test):
+            return True  # double precision where that is asked for
         if isinstance(above, ast.Compare | ast.stmt | ast.comprehension):
             return isinstance(above, ast.Compare)
         if isinstance(above, ast.Dict):

@@ -22,8 +22,8 @@ from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
-_OPTIONAL = "apex is optional here: the script goes on without it as its except says"
-"""Why a use of apex is left alone."""
+_OPTIONAL = "is optional here: the script goes on without it as its except says"
+"""Why a use of a library is left alone."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 _FROM = re.compile(r"from(\s+)([\w.]+)")
@@ -176,11 +176,16 @@ class Imports:
 
 
 def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> Entry:
-    """The row for a use of apex; kept where the script has a way of its own to go on without apex."""
-    if binding is None or not binding.qualified.startswith("apex") or entry.action is Action.KEEP:
+    """The row for a use of a library; kept where the script has a way of its own to go on without it."""
+    if binding is None or binding.kind is not Bound.IMPORT or entry.action is Action.KEEP:
         return entry
-    in_try = isinstance(scopes.parents.get(binding.node), ast.Try)
-    if not in_try or not may_be_missing(scopes, binding.node):
+    around = scopes.parents.get(binding.node)
+    if not isinstance(around, ast.Try) or binding.qualified.startswith("torch"):
+        return entry
+    inner = [node for handler in around.handlers for node in ast.walk(handler)]
+    instead = any(isinstance(node, ast.Assign | ast.Import | ast.ImportFrom) for node in inner)
+    apart = instead or binding.qualified.startswith("apex")
+    if not apart or not may_be_missing(scopes, binding.node):
         return entry
     return replace(entry, action=Action.KEEP, reason=_OPTIONAL)
 

@@ -106,7 +106,15 @@ def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.e
     elif not new:
         about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
         replacement = known.replacement(unit.target) if known else ""
-        unit.list(node, _RULE, about, replacement=replacement)
+        plain = [
+            isinstance(one, ast.Constant) and not (known and _is_foreign(one, known))
+            for one in values
+        ]
+        if replacement.startswith("remove") and values and all(plain):
+            told = replacement.partition(": ")[2] or "nothing reads it"
+            unit.keep(node, _RULE, f"needs nothing there: {told}")
+        else:
+            unit.list(node, _RULE, about, replacement=replacement)
     elif known and any(
         _is_foreign(part, known) for value in values for part in _parts(unit, value)
     ):
