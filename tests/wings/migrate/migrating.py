@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from pathlib import PurePosixPath
 
 from pyflakes.api import check
@@ -11,7 +12,7 @@ from pyflakes.reporter import Reporter
 
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
-from lockstep.wings.migrate.plan import FilePlan, Outcome, apply, merged
+from lockstep.wings.migrate.plan import FilePlan, Outcome
 from lockstep.wings.migrate.project import target_named
 from lockstep.wings.migrate.torch.python import migrate_python, parse
 from lockstep.wings.migrate.torch.table import table_of
@@ -35,36 +36,19 @@ def migrated(code: str, target: str = "neutral", *, similar: bool = False) -> st
     return plan_of_code(code, target, similar=similar).migrated().decode()
 
 
-def rewritten(code: str, target: str = "neutral", *, similar: bool = False) -> str:
-    """The script with its own places rewritten, without what the head of the file gains."""
-    plan = plan_of_code(code, target, similar=similar)
-    return apply(code, merged(edit for mention in plan.mentions for edit in mention.edits))
-
-
-def mentions(code: str, outcome: Outcome, target: str = "neutral") -> list[tuple[str, str]]:
-    """The mentions with an outcome, in order: the source of each and its rule."""
-    plan = plan_of_code(code, target)
-    return [
-        (code[mention.span.start : mention.span.end], mention.rule)
-        for mention in sorted(plan.mentions, key=lambda mention: mention.span)
-        if mention.outcome is outcome
-    ]
-
-
 def listed(code: str, target: str = "neutral") -> list[str]:
     """The source of each mention that needs a person."""
-    return [text for text, _ in mentions(code, Outcome.LISTED, target)]
-
-
-def kept(code: str, target: str = "neutral") -> list[str]:
-    """The source of each mention that needs nothing."""
-    return [text for text, _ in mentions(code, Outcome.KEPT, target)]
+    plan = plan_of_code(code, target)
+    found = sorted(mention.span for mention in plan.mentions if mention.outcome is Outcome.LISTED)
+    return [code[span.start : span.end] for span in found]
 
 
 def warnings_of(code: str) -> list[str]:
     """What pyflakes says of a script, without places."""
     told = io.StringIO()
-    check(code, "script.py", Reporter(told, told))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's own, of the script as it was
+        check(code, "script.py", Reporter(told, told))
     lines = code.splitlines()
     return sorted(
         re.sub(r"^script\.py:\d+:\d+:? | from line \d+", "", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 from hypothesis import given
@@ -180,3 +181,66 @@ def test_what_python_finds_too_deep_is_said_so() -> None:
 def test_warnings_stay_as_they_were_in_a_script_of_every_line() -> None:
     code = "\n".join(["import torch", "import torch.distributed as dist", *LINES[:5]]) + "\n"
     assert new_warnings(code, plan_of_code(code).migrated().decode()) == []
+
+
+_PIECES = st.sampled_from(
+    [
+        "torch.cuda.synchronize()", "x = 'cuda'", "y.cuda()", "def cuda_f(a, cuda=1): return cuda",
+        "from a.cuda import b", "import nvidia.dali as dali", "z = x.cuda_stream", "f(is_cuda=x.is_cuda)",
+        "class Cuda(x.Cuda): pass", "os.environ['NCCL_X'] = '1'", "k = {'cuda': cuda}", "print('no cuda')",
+        "from torch import cuda as c", "c.empty_cache()", "del x.cuda", "x.cuda = lambda cuda: cuda",
+        "torch.backends.cudnn.benchmark = True", "w = f'{cuda} cuda:{x}'", "torch.nccl.x(nccl='nccl')",
+    ]
+)  # fmt: skip
+_WORD = re.compile(r"\w*(?:cuda|nccl|nvidia|cudnn)\w*", re.IGNORECASE)
+
+
+@given(st.lists(_PIECES, min_size=1, max_size=6), st.sampled_from(TARGETS))
+def test_every_word_that_names_the_device_lies_in_a_mention(lines: list[str], target: str) -> None:
+    # given a script of lines that name the device in every way
+    code = "import torch\n" + "\n".join(lines) + "\n"
+    # when it is migrated
+    spans = [mention.span for mention in plan_of_code(code, target).mentions]
+    # then each word of the device lies in a mention
+    for word in _WORD.finditer(code):
+        assert any(s.start < word.end() and word.start() < s.end for s in spans), (code, word)
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding", "bom", "line_end"),
+    [
+        ("", "utf-8", b"", "\n"),
+        ("", "utf-8", b"", "\r\n"),
+        ("", "utf-8", b"", "\r"),
+        ("", "utf-8", b"\xef\xbb\xbf", "\n"),
+        ("", "utf-8", b"\xef\xbb\xbf", "\r\n"),
+        ("# -*- coding: latin-1 -*-\n", "latin-1", b"", "\n"),
+        ("# -*- coding: latin-1 -*-\n", "latin-1", b"", "\r\n"),
+        ("# coding: cp1252\n", "cp1252", b"", "\n"),
+        ("# coding: gb18030\n", "gb18030", b"", "\r\n"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n", "\n\n  \n"])
+@pytest.mark.parametrize("target", ["neutral", "npu"])
+def test_bytes_outside_the_edits_stay(
+    head: str, encoding: str, bom: bytes, line_end: str, end: str, target: str
+) -> None:
+    # given a script in that encoding, with tabs, trailing blanks and characters of several bytes
+    code = f"{head}import torch \nif x :\n\ty = 'é' ; z=y.cuda( ) # é\t\n\tw  =  1{end}"
+    data = bom + code.replace("\n", line_end).encode(encoding)
+    # when it is migrated
+    plan = plan_of_code(data, target)
+    after = plan.migrated()
+    # then what lies between the edits comes back byte for byte
+    assert after.startswith(bom)
+    position = len(bom)
+    start = 0
+    for edit in plan.edits:
+        untouched = plan.source.text[start : edit.span.start].encode(encoding)
+        assert after[position:].startswith(untouched)
+        position += len(untouched) + len(edit.text.encode(encoding))
+        start = edit.span.end
+    assert after[position:] == plan.source.text[start:].encode(encoding)
+    # and line ends are those of the file
+    if line_end == "\r\n":
+        assert after.count(b"\n") == after.count(b"\r\n") == after.count(b"\r")

@@ -271,7 +271,6 @@ def test_format_3_is_read():
         b"{}",
         b'{"cells": [1]}',
         b'{"cells": [{"cell_type": "code", "source": [1]}]}',
-        b'{"cells": [{"cell_type": "code", "source": "a", "source": "b"}]}',
         b'{"cells": {}}',
         b"{",
         b"[" * 200_000,

@@ -47,8 +47,6 @@ STATEMENTS = [
     "s = tf.distribute.MirroredStrategy()",
     "z = 'ünïcode', x  # Kommentar: schön",
 ]
-FUTURE = '"""Text."""\nfrom __future__ import division\n'
-GUARDED = "try:\n    import tensorflow as tf\nfinally:\n    x = {}\n"
 IMPORTS = ["import os", "import tensorflow as tf", "import horovod.tensorflow as hvd"]
 
 
@@ -165,37 +163,6 @@ def _scopes(code: str) -> ModuleScopes:
 
 
 class TestHead:
-    @pytest.mark.parametrize(
-        ("before", "after"),
-        [
-            (
-                "import tensorflow as tf  # here\nx = {}\n",
-                "import tensorflow as tf  # here\n{import}\nx = {}\n",
-            ),
-            ("import tensorflow as tf; x = {}\n", "{import}\nimport tensorflow as tf; x = {}\n"),
-            (
-                FUTURE + GUARDED,
-                FUTURE + "{import}\n" + GUARDED,
-            ),
-            (
-                "from npu_bridge.npu_init import *\nimport tensorflow as tf\nx = {}\n",
-                "from npu_bridge.npu_init import *\nimport tensorflow as tf\nx = {}\n",
-            ),
-            (
-                "import tensorflow as tf\nfrom npu_bridge.npu_init import npu_config_proto as p\nx = {}\nprint(p)\n",
-                "import tensorflow as tf\nfrom npu_bridge.npu_init import npu_config_proto as p\nx = {}\nprint(p)\n",
-            ),
-        ],
-    )
-    def test_imports_stand_where_they_work(self, before: str, after: str) -> None:
-        name = "p" if " as p" in before else "npu_config_proto"
-        imported = "from npu_bridge.npu_init import npu_config_proto"
-
-        text = migrated(before.replace("{}", "tf.Session()"))
-
-        expected = after.replace("{import}", imported).replace("{}", f"tf.Session(config={name}())")
-        assert text == expected
-
     def test_a_file_without_a_last_line_end(self) -> None:
         text = migrated("x = lambda: tf.Session()\nimport tensorflow as tf")
 
@@ -203,16 +170,6 @@ class TestHead:
             "x = lambda: tf.Session(config=npu_config_proto())\nimport tensorflow as tf\n"
             "from npu_bridge.npu_init import npu_config_proto\n"
         )
-
-    def test_many_names_are_imported_on_many_lines(self) -> None:
-        calls = "\n".join(
-            f"x = hvd.{name}()" for name in ("rank", "size", "local_rank", "local_size")
-        )
-        text = migrated(
-            f"import tensorflow as tf\nimport horovod.tensorflow as hvd\n{calls}\ns = tf.Session()\n"
-        )
-
-        assert "from npu_bridge.npu_init import (\n    get_npu_local_rank_id,\n" in text
 
 
 def _plan(data: bytes, generation: Generation) -> FilePlan:

@@ -1,10 +1,8 @@
 """Migrates a text in memory for many processes, and shows what became of it."""
 
 import textwrap
-from functools import partial
 from pathlib import PurePosixPath
 
-from lockstep.wings.migrate.distributed import distribute, list_imported
 from lockstep.wings.migrate.engine.own_names import own_names
 from lockstep.wings.migrate.engine.text import read_python
 from lockstep.wings.migrate.plan import FilePlan, Outcome, rows_of
@@ -40,7 +38,6 @@ class Migrated:
         found = migrate_python(source, settings, own_names(parse(source.text)), first)
         self.plan = FilePlan(PurePosixPath("main.py"), source, found.mentions, found.additions)
         self.text = self.plan.migrated().decode(source.encoding)
-        self.rows = list(rows_of(self.plan))
         compile(self.text, "main.py", "exec")
 
     @property
@@ -49,28 +46,8 @@ class Migrated:
 
     def listed(self, rule):
         """Reasons of what is listed under a rule."""
-        return self._reasons(rule, Outcome.LISTED)
-
-    def rewritten(self, rule):
-        return self._reasons(rule, Outcome.REWRITTEN)
-
-    def kept(self, rule):
-        return self._reasons(rule, Outcome.KEPT)
-
-    def _reasons(self, rule, outcome):
-        return [r.reason for r in self.rows if r.rule == f"{rule}" and r.outcome is outcome]
-
-
-def many(text, *names, target="neutral"):
-    """From one card to many; the text follows the usual imports."""
-    return Migrated(
-        HEAD + textwrap.dedent(text), [partial(distribute, names=names or ("model",))], target
-    )
-
-
-def module(text):
-    """A module that the main script imports."""
-    return Migrated(HEAD + textwrap.dedent(text), [list_imported])
+        rows = rows_of(self.plan)
+        return [row.reason for row in rows if (row.rule, row.outcome) == (rule, Outcome.LISTED)]
 
 
 def visible(text, target="neutral"):

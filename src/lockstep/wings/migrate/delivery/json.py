@@ -52,15 +52,6 @@ def _file(file: FilePlan) -> dict[str, Any]:
 
 
 def _site(row: Row) -> dict[str, Any]:
-    return {
-        "line": row.line,
-        "column": row.column,
-        "end_line": row.end_line,
-        "end_column": row.end_column,
-        "rule": row.rule,
-        "outcome": row.outcome.value,
-        "before": row.before,
-        "after": row.after,
-        "reason": row.reason,
-        "replacement": row.replacement,
-    }
+    values = asdict(row)
+    del values["file"]
+    return {**values, "outcome": row.outcome.value}

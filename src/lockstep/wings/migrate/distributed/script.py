@@ -79,19 +79,18 @@ def distribute(unit: Unit, names: Sequence[str]) -> None:
     found = find_loaders(script)
     ready = _ready_loaders(unit, script, found)
     loops = [loop for loader in ready for loop in loader.loops]
+    if not ready:
+        if not any(loader.loops for loader in found):
+            reason = "no loop over a variable that holds a torch DataLoader computes gradients in this file"
+            _refuse(unit, None, _LOADER, reason)
+        return
     try:
-        wraps = [find_wrap(script, name, loops) for name in names] if ready else []
+        wraps = [find_wrap(script, name, loops) for name in names]
         check_models(script, wraps)
     except CannotDistributeError as error:
         _refuse(unit, error.node, WRAP, str(error))
         return
-    if ready:
-        _Rewriting(unit, script, ready, wraps).run()
-    elif not any(loader.loops for loader in found):
-        reason = (
-            "no loop over a variable that holds a torch DataLoader computes gradients in this file"
-        )
-        _refuse(unit, None, _LOADER, reason)
+    _Rewriting(unit, script, ready, wraps).run()
 
 
 def _list_own_processes(unit: Unit, script: Script) -> bool:

@@ -22,6 +22,12 @@ call=X
     X takes the place of the whole call, where evaluating its arguments does nothing.
 wrap=X
     X is written behind the call.
+rename=K:L
+    The keyword K becomes L.
+takes=K
+    The rewrite holds only where the parameter K alone is given, by keyword or by position.
+called, alone
+    The rewrite holds only for a call, or for one that is a statement by itself.
 
 A call with `*` or `**` keeps them; where a step would have to look inside one, `CannotRewriteError` says so.
 """
@@ -88,6 +94,12 @@ def has_stars(call: ast.Call) -> bool:
     return any(isinstance(item, ast.Starred) for item in call.args) or any(
         item.arg is None for item in call.keywords
     )
+
+
+def takes_only(call: ast.Call, name: str) -> bool:
+    """Whether a call gives one parameter, its first, and nothing else."""
+    alone = len(call.args) + len(call.keywords) == 1 and not has_stars(call)
+    return alone and argument(call, name, 0) is not None
 
 
 def called(call: ast.Call) -> str:
@@ -315,6 +327,21 @@ class ArgumentEdits:
             raise CannotRewriteError("is given an argument that the device's own does not take")
         self._edits += removals(self._scopes, self._call, gone)
 
+    def _rename(self, key: str, text: str) -> None:
+        old, _, new = text.partition(":")
+        self._edits += renamed_keyword(self._scopes, self._call, old, new)
+
+    def _takes(self, key: str, text: str) -> None:
+        if not takes_only(self._call, text):
+            raise CannotRewriteError(f"is given something other than {text}")
+
+    def _called(self, key: str, text: str) -> None:
+        """Holds for every call."""
+
+    def _alone(self, key: str, text: str) -> None:
+        if not isinstance(self._scopes.parents[self._call], ast.Expr):
+            raise CannotRewriteError("its result is used")
+
     def _told(self, key: str, text: str) -> None:
         if not is_shown(self._scopes, self._call):
             raise CannotRewriteError
@@ -350,5 +377,9 @@ _STEPS: dict[str, Callable[[ArgumentEdits, str, str], None]] = {
     "most": ArgumentEdits._most,
     "cut": ArgumentEdits._cut,
     "told": ArgumentEdits._told,
+    "rename": ArgumentEdits._rename,
+    "takes": ArgumentEdits._takes,
+    "called": ArgumentEdits._called,
+    "alone": ArgumentEdits._alone,
     "call": ArgumentEdits._whole,
 }

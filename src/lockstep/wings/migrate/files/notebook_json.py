@@ -11,7 +11,6 @@ from typing import Any
 
 from lockstep.wings.migrate.plan import Edit, Span
 
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s"\[\]{},:]+', re.DOTALL)
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u....|\\.", re.DOTALL
@@ -163,49 +162,57 @@ def code_cells(text: str) -> tuple[CodeCell, ...]:
         If the text is no JSON, or no notebook.
     """
     try:
-        notebook = json.loads(text)
+        notebook = _Decoder().decode(text)
     except json.JSONDecodeError as error:
         raise NotebookError(f"is not JSON: {error.msg}", error.lineno) from error
     except (RecursionError, ValueError) as error:
         raise NotebookError(f"is not a notebook: {error}") from error
-    cells = _cells(notebook)
-    strings = _strings(text, {(*cell.path, cell.key) for cell in cells})
+    cells = enumerate(_cells(notebook), start=1)
     return tuple(
-        _code_cell(text, number, cell, strings.get((*cell.path, cell.key), []))
-        for number, cell in enumerate(cells, start=1)
-        if cell.is_code
+        _code_cell(text, number, cell.get(key, ""))
+        for number, (key, cell) in cells
+        if _is_code(number, cell)
     )
 
 
-_Path = tuple[str | int, ...]
+class _Placed(str):
+    """A string value that knows where it stands in the file, its quotes included."""
+
+    __slots__ = ("span",)
+    span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """Where a cell stands in the JSON, under which key its text is, and what the decoder made of it."""
+class _Decoder(json.JSONDecoder):
+    """Python's own decoder, whose string values are `_Placed`."""
 
-    path: _Path
-    key: str
-    is_code: bool
-    source: str
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_string = _placed
+        # The scanner in C does not ask for `parse_string`.
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
-def _cells(notebook: Any) -> list[_Cell]:
-    """All cells of a notebook of format 3 or 4."""
+def _placed(text: str, start: int, strict: bool = True) -> tuple[_Placed, int]:
+    value, end = json.decoder.scanstring(text, start, strict)  # type: ignore[attr-defined]
+    found = _Placed(value)
+    found.span = Span(start - 1, end)
+    return found, end
+
+
+def _cells(notebook: Any) -> Iterator[tuple[str, Any]]:
+    """All cells of a notebook of format 3 or 4, each with the key that its text has."""
     if not isinstance(notebook, dict):
         raise NotebookError("is not a notebook: its JSON is not an object")
     if not _is_python(notebook.get("metadata")):
-        return []
-    if isinstance(notebook.get("cells"), list):
-        return [_cell(("cells", n), "source", cell) for n, cell in enumerate(notebook["cells"])]
-    sheets = notebook.get("worksheets")
-    if not isinstance(sheets, list):
+        return
+    cells, sheets = notebook.get("cells"), notebook.get("worksheets")
+    if isinstance(cells, list):
+        yield from (("source", cell) for cell in cells)
+    elif isinstance(sheets, list):
+        known = [sheet for sheet in sheets if isinstance(sheet, dict)]
+        yield from (("input", cell) for sheet in known for cell in sheet.get("cells", []))
+    else:
         raise NotebookError("is not a notebook: it has no cells")
-    return [
-        _cell(("worksheets", sheet, "cells", number), "input", cell)
-        for sheet, content in enumerate(sheets)
-        for number, cell in enumerate(content.get("cells", []) if isinstance(content, dict) else [])
-    ]
 
 
 def _is_python(metadata: Any) -> bool:
@@ -217,22 +224,18 @@ def _is_python(metadata: Any) -> bool:
     return True
 
 
-def _cell(path: _Path, key: str, cell: Any) -> _Cell:
+def _is_code(number: int, cell: Any) -> bool:
     if not isinstance(cell, dict):
-        raise NotebookError(f"is not a notebook: cell {path[-1]} is not an object")
-    is_code = cell.get("cell_type") == "code"
-    source = cell.get(key, "")
+        raise NotebookError(f"is not a notebook: cell {number} is not an object")
+    return cell.get("cell_type") == "code"
+
+
+def _code_cell(text: str, number: int, source: Any) -> CodeCell:
     lines = [source] if isinstance(source, str) else source
-    if is_code and not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
-        raise NotebookError(f"is not a notebook: the {key} of cell {path[-1]} is not a text")
-    return _Cell(path, key, is_code, "".join(lines) if is_code else "")
-
-
-def _code_cell(text: str, number: int, cell: _Cell, spans: Sequence[Span]) -> CodeCell:
-    strings = tuple(_decoded(text, span) for span in spans)
-    if "".join(string.text for string in strings) != cell.source:
-        raise NotebookError(f"cell {number}: {cell.key!r} stands twice in one object")
-    return CodeCell(number, strings, _between(text, spans))
+    if not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
+        raise NotebookError(f"is not a notebook: the code of cell {number} is not a text")
+    spans = [line.span for line in lines if isinstance(line, _Placed)]
+    return CodeCell(number, tuple(_decoded(text, span) for span in spans), _between(text, spans))
 
 
 def _between(text: str, spans: Sequence[Span]) -> str:
@@ -256,44 +259,3 @@ def _decoded(text: str, span: Span) -> _String:
         position = escape.end()
     parts.append(text[position:end])
     return _String("".join(parts), [*places, *range(position, end + 1)])
-
-
-@dataclass(slots=True)
-class _Level:
-    """An object or list that is open, and the key or number that its current value has."""
-
-    key: str | int
-    is_object: bool
-    wants_key: bool
-
-
-def _strings(text: str, wanted: set[_Path]) -> dict[_Path, list[Span]]:
-    """The string values at some paths, or in a list there. The text is known to be JSON."""
-    found: dict[_Path, list[Span]] = {}
-    levels: list[_Level] = []
-    depths = {len(path) for path in wanted} | {len(path) + 1 for path in wanted}
-    for token in _TOKEN.finditer(text):
-        first = token[0][0]
-        if first in "{[":
-            levels.append(_Level(0, first == "{", first == "{"))
-        elif first in "}]":
-            levels.pop()
-        elif first == ",":
-            _next_value(levels[-1])
-        elif first == ":":
-            levels[-1].wants_key = False
-        elif first == '"' and levels and levels[-1].wants_key:
-            levels[-1].key = json.loads(token[0])
-        elif first == '"' and len(levels) in depths:
-            path = tuple(level.key for level in levels)
-            path = path if path in wanted else path[:-1]
-            if path in wanted:
-                found.setdefault(path, []).append(Span(*token.span()))
-    return found
-
-
-def _next_value(level: _Level) -> None:
-    if level.is_object:
-        level.wants_key = True
-    elif isinstance(level.key, int):
-        level.key += 1

@@ -10,6 +10,7 @@ from lockstep.wings.migrate.engine.statements import imported_names
 from lockstep.wings.migrate.plan import Edit, Span
 
 _WIDTH = 100
+_PLACEHOLDER = re.compile(r"\{([\w.]+(?: as \w+)?)\}")
 _END_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(\r\n|\r|\n|\Z)")
 
 PACKAGES = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
@@ -45,6 +46,16 @@ class Head:
         """How the module calls a module, which is imported under an alias if it is not yet."""
         known = self._known(dotted)
         return known or self._modules.setdefault(dotted, self._scopes.free_name([alias]))
+
+    def fill(self, template: str) -> str:
+        """An expression with `{package.module.name}` and `{module as alias}` in the words of this module."""
+        return _PLACEHOLDER.sub(self._filled, template)
+
+    def _filled(self, found: re.Match[str]) -> str:
+        module, _, alias = found[1].partition(" as ")
+        if "." in module:
+            return self.name(module)
+        return self.module(module, alias or module)
 
     def statement(self, text: str) -> None:
         """Run a statement behind the imports."""

@@ -17,16 +17,10 @@ from lockstep.wings.migrate.engine.arguments import (
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.tensorflow.script import Generation, Script, is_harmless
 from lockstep.wings.migrate.tensorflow.sessions import bridge
+from lockstep.wings.migrate.tensorflow.table import decided_by_row
 
 _SCALE = "loss-scale"
 _SCALED = "overflow is found by the NPU's own check, so its own loss scaling is used"
-_RENAMED = {
-    "tensorflow.contrib.mixed_precision.LossScaleOptimizer": "NPULossScaleOptimizer",
-    "tensorflow.contrib.mixed_precision.FixedLossScaleManager": "FixedLossScaleManager",
-    "tensorflow.contrib.mixed_precision.ExponentialUpdateLossScaleManager": (
-        "ExponentialUpdateLossScaleManager"
-    ),
-}
 _EXPERIMENTAL = "tensorflow.train.experimental"
 _GRAPH_REWRITE = f"{_EXPERIMENTAL}.enable_mixed_precision_graph_rewrite"
 _DYNAMIC = {
@@ -34,8 +28,6 @@ _DYNAMIC = {
     "increment_period": ("incr_every_n_steps", "2000"),
     "multiplier": ("incr_ratio", "2"),
 }
-_KERAS_OPTIMIZER = "tensorflow.keras.mixed_precision.LossScaleOptimizer"
-_GELUS = ("tensorflow.nn.gelu", "tensorflow.keras.activations.gelu")
 _CURVES = (
     "tensorflow.erf",
     "tensorflow.math.erf",
@@ -47,20 +39,19 @@ _CURVES = (
 
 def find_precision(script: Script) -> None:
     """Decide loss scaling, dropout and GELU."""
-    handlers = _TF1 if script.generation is Generation.TF1 else _TF2
+    handlers = _TF1 if script.generation is Generation.TF1 else {}
     for node in script.references:
-        call = script.scopes.call_of(node)
-        handle = handlers.get(script.name(node))
-        if handle and call and not script.is_gone(node):
+        call, name = script.scopes.call_of(node), script.name(node)
+        if call is None or not name.startswith("tensorflow.") or script.is_gone(node):
+            continue
+        handle = handlers.get(name)
+        if handle is not None:
             handle(script, node, call)
+        else:
+            decided_by_row(script, node)
     for statement in script.scopes.of(ast.FunctionDef):
         if statement.name == "gelu":
             _own_gelu(script, statement)
-
-
-def _rename(script: Script, node: ast.expr, call: ast.Call) -> None:
-    name = _RENAMED[script.name(node)]
-    script.rewrite(call, _SCALE, _SCALED, [script.replaced(node, bridge(script, name))])
 
 
 def _is_for_gpus(script: Script, call: ast.Call) -> bool:
@@ -161,12 +152,6 @@ def _is_manager(script: Script, scale: ast.expr) -> bool:
     )
 
 
-def _keras_optimizer(script: Script, node: ast.expr, call: ast.Call) -> None:
-    npu = script.head.module("npu_device", "npu")
-    name = f"{npu}.train.optimizer.NpuLossScaleOptimizer"
-    script.rewrite(call, _SCALE, _SCALED, [script.replaced(node, name)])
-
-
 def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
     rate, keep = argument(call, "rate", 5), argument(call, "keep_prob", 1)
     replacement = "npu_ops.dropout(x, keep_prob) of npu_bridge.estimator"
@@ -184,11 +169,6 @@ def _dropout(script: Script, node: ast.expr, call: ast.Call) -> None:
         edits.append(insertion(value.start, "1 - ("))
         edits.append(insertion(value.end, ")"))
     script.rewrite(call, "dropout", "the NPU has a dropout of its own", edits)
-
-
-def _gelu(script: Script, node: ast.expr, call: ast.Call) -> None:
-    del node
-    script.keep(call, "gelu", "runs as it is; npu.ops.gelu(x) is faster and approximates")
 
 
 def _own_gelu(script: Script, statement: ast.FunctionDef) -> None:
@@ -210,13 +190,8 @@ def _first_parameter(statement: ast.FunctionDef) -> str:
 
 _Handler = Callable[[Script, ast.expr, ast.Call], None]
 _TF1: dict[str, _Handler] = {
-    **dict.fromkeys(_RENAMED, _rename),
     f"{_EXPERIMENTAL}.FixedLossScale": _fixed,
     f"{_EXPERIMENTAL}.DynamicLossScale": _dynamic,
     f"{_EXPERIMENTAL}.MixedPrecisionLossScaleOptimizer": _optimizer,
     "tensorflow.nn.dropout": _dropout,
-}
-_TF2: dict[str, _Handler] = {
-    _KERAS_OPTIMIZER: _keras_optimizer,
-    **dict.fromkeys(_GELUS, _gelu),
 }

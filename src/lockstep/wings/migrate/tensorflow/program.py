@@ -15,7 +15,6 @@ from lockstep.wings.migrate.tensorflow.sessions import bridge
 
 # Methods that train, evaluate or run what was built.
 _RUNNING = frozenset(names("training"))
-_CLEARING = "tensorflow.keras.backend.clear_session"
 _SETTING = "set_keras_session_npu_config"
 
 
@@ -24,7 +23,6 @@ def find_program(script: Script) -> None:
     if script.generation is Generation.TF2:
         _open_device(script)
     else:
-        _clear_sessions(script)
         _give_session(script)
 
 
@@ -51,15 +49,6 @@ def _open_device(script: Script) -> None:
 
 
 # ------------------------------------------------------------------------- TensorFlow 1: the session
-
-
-def _clear_sessions(script: Script) -> None:
-    for node in script.references:
-        call = script.scopes.call_of(node)
-        if script.name(node) == _CLEARING and call and not script.is_gone(node):
-            edit = script.replaced(node, bridge(script, "npu_clear_session"))
-            reason = "a new session has no entry for the NPU unless it is made by this"
-            script.rewrite(call, "keras-session", reason, [edit])
 
 
 def _give_session(script: Script) -> None:

@@ -23,6 +23,8 @@ _DOUBLES = re.compile(
 )
 _MOVING = frozenset({"to", "cuda"})
 _ON_CPU = frozenset({"cpu", "numpy"})
+_PLAIN = frozenset({"item", "tolist"})
+_PLACES = re.compile(r"device|cuda|\.to\(")
 _CONVERSIONS = frozenset({"to", "type", "astype"})
 _ASKING = frozenset(
     {"finfo", "isinstance", "promote_types", "result_type", "can_cast", "assertEqual", "assertIs"}
@@ -68,11 +70,17 @@ def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:
 
 
 def _stays_away(unit: Unit, node: ast.AST) -> bool:
-    """Whether a dtype or a conversion never reaches the device: compared, asked about, or of a value on the CPU."""
+    """Whether a dtype or a conversion never reaches the device.
+
+    It is compared, asked about, of a value on the CPU, or in a test without a device.
+    """
+    test = unit.test_around(node)
+    if test is not None and not _PLACES.search(unit.text(test)):
+        return True
     whole = unit.scopes.call_of(node) or node
     chain: ast.AST = node
     while isinstance(chain, ast.Attribute | ast.Call):
-        if isinstance(chain, ast.Attribute) and chain.attr in _ON_CPU:
+        if isinstance(chain, ast.Attribute) and chain.attr in _ON_CPU | _PLAIN:
             return True
         chain = chain.func if isinstance(chain, ast.Call) else chain.value
     below, converted = whole, whole is not node
@@ -81,11 +89,14 @@ def _stays_away(unit: Unit, node: ast.AST) -> bool:
             return isinstance(above, ast.Compare)
         if isinstance(above, ast.Dict):
             return "device" not in (getattr(key, "value", None) for key in above.keys)
-        if isinstance(above, ast.Attribute) and above.attr in _ON_CPU:
+        if isinstance(above, ast.Attribute) and above.attr in _ON_CPU | _PLAIN:
             return not converted  # x.double().cpu() is converted where it is
         if isinstance(above, ast.Call) and below is not above.func:
-            if called(above) in _ASKING or _is_cpu(unit.scopes, argument(above, "device")):
+            device = argument(above, "device")
+            if called(above) in _ASKING or _is_cpu(unit.scopes, device):
                 return True
+            if device is not None:
+                return False
             converted = called(above) in _CONVERSIONS
         below = above
     return False

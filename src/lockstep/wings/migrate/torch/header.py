@@ -159,8 +159,9 @@ class Header:
             The module to import the names from that ask for the device; empty where they stand here.
         """
         first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
-        lines = [f"import {name}" for name in self._own_imports if not self._imports_plainly(name)]
         place = self._place(self._scopes.tree.body, first_use)
+        own = (name for name in self._own_imports if not self._imports_plainly(name, place))
+        lines = [f"import {name}" for name in own]
         defines = not shared and self._needs_type and not self._has_type
         there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use, defines)
         local = self._torch_binding is None and self._has_local_torch()
@@ -314,10 +315,12 @@ class Header:
             for name in imported_names(statement)
         )
 
-    def _imports_plainly(self, module: str) -> bool:
-        """Whether a top-level `import module` binds that very name."""
+    def _imports_plainly(self, module: str, place: ast.stmt | None) -> bool:
+        """Whether a top-level `import module` binds that very name where the head goes."""
         return any(
             isinstance(statement, ast.Import)
+            and place is not None
+            and self._scopes.span(statement).end <= self._scopes.span(place).end
             and any(item.name == module and not item.asname for item in statement.names)
             for statement in self._scopes.tree.body
         )

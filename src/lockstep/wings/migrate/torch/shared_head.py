@@ -80,7 +80,7 @@ def _imported(text: str) -> set[str]:
 
 
 def _top(folder: PurePosixPath, packages: set[PurePosixPath]) -> PurePosixPath:
-    while folder.parent in packages:
+    while folder.name and folder.parent in packages:
         folder = folder.parent
     return folder
 

@@ -15,7 +15,7 @@ becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    Of a `list` row: `used`, it holds only where the value is used for more than being shown;
+    Of a `list` row: `used`, it holds only where the value is used for more than being shown; `set`, where it is set;
     `called`, only where it may be called: an import, a type to ask for and one of several names need nothing;
     `placed`, it holds only where the value may reach the device; `beside`, in a module that places tensors itself;
     `numpy`, where it is made of NumPy's numbers in double precision; `given`, or of an array that a function is given;
@@ -238,6 +238,7 @@ def built_in(name: str) -> str:
     return (resources.files(__package__) / "tables" / name).read_text(encoding="utf-8")
 
 
+@lru_cache(maxsize=16)
 def read_table(text: str, table: str) -> tuple[Entry, ...]:
     """Parse a table; lines that start with `#` are comments.
 
