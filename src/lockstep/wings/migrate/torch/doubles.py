@@ -14,7 +14,7 @@ from lockstep.wings.migrate.torch.unit import Unit
 _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"](?:double|float|f8)['\"])\)"
     r"|\.step\("  # the rewards of an environment
-    r"|\.values\b|\.to_numpy\("  # of a table
+    r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
     r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.)(?!.*dtype)"

@@ -251,30 +251,25 @@ class Header:
 
     def _has_local_torch(self) -> bool:
         """Whether functions import torch for themselves, by that name, and nothing at the top needs it."""
-        imports = [
-            isinstance(node, ast.Import) and all(alias.asname is None for alias in node.names)
-            for node in self._torch_imports
-        ]
         at_top = self._needs_type or self._own_lines
-        return not at_top and bool(imports) and all(imports)
-
-    @property
-    def _torch_imports(self) -> list[ast.Import | ast.ImportFrom]:
-        """Every statement that imports torch or something of it."""
-        return [
-            node
-            for node in self._scopes.imports()
-            if any(name.split(".")[0] == "torch" for name in imported_names(node))
-        ]
+        imports = self._lazy_imports
+        plain = (
+            isinstance(one, ast.Import) and all(alias.asname is None for alias in one.names)
+            for one in imports
+        )
+        return not at_top and bool(imports) and all(plain)
 
     @property
     def _lazy_imports(self) -> list[ast.Import | ast.ImportFrom]:
         """Where functions import torch for themselves, in a module that can be imported without it."""
-        imports = [one for one in self._torch_imports if not self._is_for_types_only(one)]
-        if self._torch_binding is not None:
-            return []
-        inside = [self._scopes.function(node) is not None for node in imports]
-        return imports if inside and all(inside) else []
+        imports = [
+            node
+            for node in self._scopes.imports()
+            if any(name.split(".")[0] == "torch" for name in imported_names(node))
+            and not self._is_for_types_only(node)
+        ]
+        inside = all(self._scopes.function(node) is not None for node in imports)
+        return imports if inside and self._torch_binding is None else []
 
     def _has_torch_before(self, place: ast.stmt | None) -> bool:
         """Whether torch is imported where the head goes."""
