@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import time
@@ -9,10 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import torch
 import trainings
 from bench import AtMost, Bench, Row, bytes_below, ratio_row, seconds
 
 import lockstep
+from lockstep.store.reader import open_recording
 
 BARS = {"stats": AtMost(1.4), "sketch": AtMost(1.6), "tensors": AtMost(4.0)}
 GPU_BARS = {"sketch": AtMost(1.25)}
@@ -48,6 +52,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     bars = BARS if bench.device == "cpu" else GPU_BARS
     for save, item in times.items():
         yield from _step_rows(save, item, bare, bars.get(save))
+    yield _limit(bench, step, target, statistics.median(bare))
     yield from _size_rows(bench, target, times["tensors"], bare)
 
 
@@ -85,6 +90,25 @@ def _step_rows(save: str, times: _Times, bare: list[float], bar: AtMost | None) 
     first = f"{save}: first step of a recording, one-off costs inside"
     yield ratio_row(first, times.first, bare, bar=bar, note=coldest)
     yield ratio_row(f"{save}: one step, until the recording is closed", times.closed, bare)
+
+
+def _limit(bench: Bench, step: trainings.Step, target: Path, bare_s: float) -> Row:
+    """What reading the distinct contents of a step once would add, at the speed of `torch.dot`."""
+    with lockstep.record(target, steps="0:1", save="stats"):
+        step()
+    contents = {
+        (content.digest, content.dtype): math.prod(content.shape)
+        * np.dtype("V2" if content.dtype == "bfloat16" else content.dtype).itemsize
+        for record in open_recording(target).records()
+        if (content := record.content).digest is not None
+    }
+    shutil.rmtree(target)
+    size, probe = sum(contents.values()), torch.ones(bench.size.probe_bytes // 4)
+    speed = probe.nbytes / statistics.median(
+        seconds(lambda: torch.dot(probe, probe)) for _ in range(5)
+    )
+    note = f"{size / 1e9:.2f} GB at {speed / 1e9:.1f} GB/s, the speed of torch.dot over one array"
+    return Row("the limit: distinct contents read once", "x", 1 + size / speed / bare_s, note=note)
 
 
 def _size_rows(bench: Bench, target: Path, times: _Times, bare: list[float]) -> Iterator[Row]:

@@ -36,7 +36,7 @@ from training import Training
 from twins import TWINS
 
 from lockstep.core.selection import StepSelection
-from lockstep.replay.verdicts.verdict import Verdicts
+from lockstep.replay.process.answered_here import Verdicts
 from lockstep.wings.audit.auditor import Auditor, SiteChoice
 from lockstep.wings.audit.recorded import audit_recording
 from lockstep.wings.audit.tally import Beyond

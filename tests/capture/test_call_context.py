@@ -40,7 +40,9 @@ def of_transform() -> CallContext:
 
 def test_of_a_forward_a_step_may_begin() -> None:
     around = context_at(None)
-    assert around == CallContext(None, grad=True, in_backward=False, in_transform=False)
+    assert around == CallContext(
+        None, grad=True, in_backward=False, in_transform=False, is_mine=True
+    )
     assert (around.is_top, around.builds_graph, around.is_of_torch) == (True, True, False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.capture.tensors import contents
+from lockstep.capture.tensors import measurements
 from lockstep.capture.tensors.contents import Contents
 from lockstep.kernels.digest import digest_of_bytes
 from lockstep.store import schema
@@ -46,7 +46,7 @@ def count_passes(monkeypatch: pytest.MonkeyPatch, passes: list[str]) -> None:
         return call
 
     for name in ("measured", "numbers_of"):
-        monkeypatch.setattr(contents, name, counted(name, getattr(contents, name)))
+        monkeypatch.setattr(measurements, name, counted(name, getattr(measurements, name)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])

@@ -139,6 +139,7 @@ def test_json_has_every_key_of_the_contract(
         "endings": list,
         "crashes": list,
         "notes": list,
+        "remarks": list,
         "what_next": dict,
         "judged_by": str,
         "uniform": list,
@@ -335,7 +336,7 @@ def test_report_that_cannot_be_written_is_said(
 def test_unknown_steps_are_said(
     reference: Path, faulty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "there are steps 0, 1" in failed([str(reference), str(faulty), "--steps", "7"], capsys)
+    assert "there are steps 0-1" in failed([str(reference), str(faulty), "--steps", "7"], capsys)
 
 
 def test_comparing_loads_no_torch(reference: Path, faulty: Path) -> None:

@@ -124,4 +124,4 @@ def test_of_an_armed_training_nothing_is_told_while_it_runs(workplace: Workplace
     ended = workplace.record("-o", "ref", "--", "python", "train.py")
     assert ended.code == 0
     assert len(ended.ours) == 1
-    assert "recorded rank0 steps 0, 1 (" in ended.ours[0]
+    assert "recorded rank0 steps 0-1 (" in ended.ours[0]

@@ -89,7 +89,7 @@ def test_a_recorded_script_runs_as_the_bare_one(workplace: Workplace) -> None:
     assert "from the user" in recorded.out
     # And the recording is there, complete, with nothing beside it
     assert len(recorded.ours) == 1
-    assert "recorded rank0 steps 0, 1 (" in recorded.ours[0]
+    assert "recorded rank0 steps 0-1 (" in recorded.ours[0]
     assert "in ma référence" in recorded.ours[0]
     recording = lockstep.open(place / "ma référence")
     assert complete(recording) == {"rank0": (0, 1)}

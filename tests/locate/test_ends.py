@@ -13,6 +13,7 @@ import pytest
 
 from lockstep.core.finding import Course
 from lockstep.core.records import Content, Statistics
+from lockstep.core.remarks import On
 from lockstep.core.site import Role
 from lockstep.core.sketch import sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
@@ -101,7 +102,8 @@ def test_a_rounding_that_grows_over_many_steps_is_no_certain_difference() -> Non
 def test_an_end_that_differs_behind_equal_losses_parts_them() -> None:
     found = course_of(side(), side(moved(1e-2)), equal=True)
     assert (found.course, found.certain) == (Course.APART, True)
-    assert found.words == "weight differs at the end, after equal losses"
+    assert found.reasons == ("weight differs at the end, after equal losses",)
+    assert (found.reasons[0].facts.why, found.reasons[0].facts.names) == (On.DIFFERS, ("weight",))
 
 
 def test_an_end_that_roundings_explain_is_noise() -> None:
@@ -117,7 +119,7 @@ def test_ends_that_differ_as_the_steps_do_are_noise() -> None:
 def test_what_one_run_trains_on_and_the_other_leaves_parts_them(equal: bool) -> None:
     found = course_of(side(), side(LAST), equal=equal)
     assert (found.course, found.certain) == (Course.APART, True)
-    assert "weight does not change after the recorded steps in the candidate" in found.words
+    assert "weight does not change after the recorded steps in the candidate" in found.reasons[0]
 
 
 def test_what_neither_trains_on_parts_nothing() -> None:
@@ -127,7 +129,7 @@ def test_what_neither_trains_on_parts_nothing() -> None:
 def test_another_number_of_steps_parts_them() -> None:
     found = course_of(side(), side(steps=6), equal=False)
     assert found.course is Course.APART
-    assert found.words == "the reference trained 5 steps and the candidate 6"
+    assert str(*found.reasons) == "the reference trained 5 steps and the candidate 6"
 
 
 def test_steps_that_were_counted_in_one_run_alone_are_told_by_their_losses() -> None:
@@ -137,7 +139,7 @@ def test_steps_that_were_counted_in_one_run_alone_are_told_by_their_losses() -> 
     # Then a pass more is seen all the same
     longer = replace(side(losses=(3.0, 2.0, 1.0, 0.5)), steps=None)
     found = course_of(side(), longer, equal=True)
-    assert (found.course, found.words) == (
+    assert (found.course, str(*found.reasons)) == (
         Course.APART,
         "the reference trained 3 backward passes after the recorded steps and the candidate 4",
     )
@@ -149,7 +151,7 @@ def test_a_run_that_was_ended_before_its_time_is_not_held_against_its_end() -> N
     )
     found = course_of(side(), candidate, equal=True)
     assert found.course is Course.UNKNOWN
-    assert "the candidate was ended by the exception KeyboardInterrupt" in found.words
+    assert "the candidate was ended by the exception KeyboardInterrupt" in found.reasons[0]
 
 
 def test_losses_up_to_there_are_held_against_each_other_all_the_same() -> None:
@@ -161,14 +163,14 @@ def test_a_state_of_one_run_alone_parts_them() -> None:
     candidate = side()
     candidate.end.update(states(Moment.END, average=END))
     found = course_of(side(), candidate, equal=True)
-    assert found.words == "average is there at the end of the candidate alone"
+    assert str(*found.reasons) == "average is there at the end of the candidate alone"
 
 
 @pytest.mark.parametrize("why", ["was cut off", "has none"])
 def test_an_end_that_was_not_recorded_is_said(why: str) -> None:
     found = course_of(side(), Side(None, why_none=why), equal=True)
     assert found.course is Course.UNKNOWN
-    assert found.words == f"the end was not recorded in the candidate, which {why}"
+    assert str(*found.reasons) == f"the end was not recorded in the candidate, which {why}"
 
 
 def test_what_could_not_be_read_is_said() -> None:
@@ -178,4 +180,4 @@ def test_what_could_not_be_read_is_said() -> None:
     unread.end[key] = replace(unread.end[key], content=empty)
     found = course_of(unread, unread, equal=True)
     assert found.course is Course.UNKNOWN
-    assert found.words == "weight could not be read at the end: sparse_coo layout"
+    assert str(*found.reasons) == "weight could not be read at the end: sparse_coo layout"

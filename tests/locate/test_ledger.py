@@ -11,17 +11,17 @@ from made_steps import Run, met
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Evidence, Kind, Metrics, Outcome, Pair
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import Role
 from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
 from lockstep.locate.flow.ledger import (
     Ledger,
     State,
     agreeing,
-    agreement_words,
     floor_of,
     kind_of,
-    settled_words,
 )
+from lockstep.locate.flow.words import agreement_clause, settled_reason
 
 WRONG = Judgement(1e-6, 1e-7, beyond_floor=True, unexplained=True)
 
@@ -131,20 +131,28 @@ def test_no_difference_has_no_kind_and_says_so() -> None:
     ledger, _, made = ledger_of(0.0)
     equal = agreeing(ledger.measure(made))
     assert kind_of(equal, inherited=False) is None
-    assert agreement_words(equal.measured) == "bitwise equal"
+    assert agreement_clause(equal.measured) == Clause(About.EQUAL, "bitwise equal")
 
 
 @pytest.mark.parametrize(
-    ("judgement", "outcome", "words"),
+    ("judgement", "outcome", "about", "words"),
     [
-        (WRONG, Outcome.DIFFER, "inherited from an earlier site"),
-        (OPEN, Outcome.INCOMPARABLE, "rel 0.0099: could not be judged: its inputs"),
-        (AGREES, Outcome.AGREE, "rel 0.0099, within its tolerance"),
+        (WRONG, Outcome.DIFFER, About.INHERITED, "inherited from an earlier site"),
+        (
+            OPEN,
+            Outcome.INCOMPARABLE,
+            About.OPEN,
+            "rel 0.0099: could not be judged: its inputs differ too much for any bound, or were not judged themselves",
+        ),
+        (AGREES, Outcome.AGREE, About.WITHIN, "rel 0.0099, within its tolerance"),
     ],
 )
-def test_a_settled_pair_says_why(judgement: Judgement, outcome: Outcome, words: str) -> None:
+def test_a_settled_pair_says_why(
+    judgement: Judgement, outcome: Outcome, about: About, words: str
+) -> None:
     ledger, _, made = ledger_of(0.01)
-    assert settled_words(State(ledger.measure(made), judgement, outcome=outcome)).startswith(words)
+    reason = settled_reason(ledger.measure(made), judgement, outcome)
+    assert [(one.about, one.words) for one in reason.clauses] == [(about, words)]
 
 
 @pytest.mark.parametrize(("off", "outcome"), [(1e-4, Outcome.AGREE), (0.5, Outcome.INCOMPARABLE)])
@@ -179,7 +187,7 @@ def test_a_pair_keeps_the_floor_that_it_was_judged_by(judgement: Judgement, floo
     ledger, _, made = ledger_of(0.01)
     state = State(ledger.measure(made), judgement, outcome=Outcome.DIFFER)
     # when that is reported
-    finding = ledger.report(state, "it differs", inherited=not judgement.unexplained)
+    finding = ledger.report(state, Reason("it differs"), inherited=not judgement.unexplained)
     # then the floor stands beside the tolerance, whatever the inputs widen that to
     assert finding.floor == floor == floor_of(state)
 
@@ -209,6 +217,5 @@ def test_whole_numbers_of_which_only_equal_extremes_are_known() -> None:
     ):
         metrics = Metrics(Evidence.STATISTICS, max_abs=apart)
         outcome = Outcome.INCOMPARABLE if apart == 0.0 else Outcome.AGREE
-        state = State(replace(ends, metrics=metrics), AGREES, outcome=outcome)
         # then no difference is told of the first
-        assert settled_words(state).startswith(words)
+        assert settled_reason(replace(ends, metrics=metrics), AGREES, outcome).startswith(words)

@@ -20,7 +20,7 @@ from lockstep.judge.tolerances import (
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.verdicts.distance import Size
 from lockstep.replay.verdicts.margin import Local, Margin, noise_of, within, within_each
-from lockstep.replay.verdicts.two_runs import both_alone, wrong_of
+from lockstep.replay.verdicts.which_run import both_alone, wrong_of
 
 BF16 = 2.0**-8
 ERROR = Size(1.0, 9.0)

@@ -16,9 +16,9 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.calls.again import again
-from lockstep.replay.standalone.failing import failing
-from lockstep.replay.standalone.proof import proof_of
 from lockstep.replay.verdicts.rounded_elements import Bias, Envelope, allowed_bias, bias_of
+from lockstep.wings.replay.standalone.failing import failing
+from lockstep.wings.replay.standalone.proof import proof_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MEMORY = 1 << 34

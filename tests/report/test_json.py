@@ -15,6 +15,13 @@ from lockstep.report.comparison.json import comparison_json, render_json
 from lockstep.report.comparison.verdict_words import headline
 
 
+def told(words: str, why: str, **facts: object) -> dict[str, object]:
+    """A sentence as data."""
+    empty = dict.fromkeys(("side", "rank", "at", "reference", "candidate", "reason"), "")
+    none = dict.fromkeys(("step", "count", "of"))
+    return {"words": words, "why": why, **empty, **none, "names": [], "numbers": {}, **facts}
+
+
 def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
     found = comparison_json(diverged)
     nothing = {"name": "", "reference": "", "candidate": ""}
@@ -74,15 +81,12 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "setup": [],
         "not_compared": ["rank1 occurs only in the reference"],
         "gaps": [
-            {
-                "words": "rank1 occurs only in the reference",
-                "why": "rank of one run alone",
-                "side": "reference",
-                "rank": "rank1",
-                **dict.fromkeys(("step", "count", "of")),
-                **dict.fromkeys(("at", "reference", "candidate", "reason"), ""),
-                "names": [],
-            }
+            told(
+                "rank1 occurs only in the reference",
+                "rank of one run alone",
+                side="reference",
+                rank="rank1",
+            )
         ],
         "unrecorded": [],
         "compiled": [],
@@ -90,6 +94,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "endings": [],
         "crashes": [],
         "notes": list(diverged.notes),
+        "remarks": [told(diverged.notes[0], "told", reason=diverged.notes[0])],
         "what_next": None,
         "judged_by": "error-model",
         "uniform": [],

@@ -26,7 +26,7 @@ def test_each_rank_is_a_row_with_its_steps_calls_and_loss(opened: Recording) -> 
     assert shown.count("<tr>") == 1 + len(opened.ranks)
     for rank in opened.ranks.values():
         assert f"<td>{len(rank.call_table)}</td><td>{rank.record_count}</td>" in shown
-        assert f"<td>{rank.name} of 2</td><td>0, 1" in shown
+        assert f"<td>{rank.name} of 2</td><td>0-1" in shown
     assert shown.count(" to ") == 2  # the losses of the first and the last step
 
 

@@ -47,7 +47,7 @@ LOADED = (
     "lockstep.cli.compare",
     "lockstep.cli.record",
     "lockstep.cli.show",
-    "lockstep.replay.verdicts.verdict",
+    "lockstep.replay.process.answered_here",
     "lockstep.replay.process.worker",
     "lockstep.wings.check.command",
     "lockstep.wings.replay.command",

@@ -17,8 +17,10 @@ from lockstep.align.untold import in_one_order, nested_by_path, tells_nesting, t
 from lockstep.core.manifest import MODULES, Options
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import Call
+from lockstep.core.remarks import On, Remark
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase
+from lockstep.core.text import runs_of
 from lockstep.store.reader import RankRecording
 
 SIDES = ("reference", "candidate")
@@ -69,15 +71,11 @@ class View:
         arriving = _arriving(left) & _arriving(right)
         return _without_data(left, arriving), _without_data(right, arriving)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Remark]:
         """Return notes, if one side kept less of each tensor."""
         left, right = self.reference.save, self.candidate.save
-        if left == right:
-            return []
-        both = "only what both kept of a tensor was compared"
-        return [
-            f"the reference was recorded with --save {left}, the candidate with --save {right}: {both}"
-        ]
+        differs = left != right
+        return [Remark(On.SAVED_LESS, reference=left, candidate=right)] if differs else []
 
 
 def _looks(options: Options) -> tuple[object, ...]:
@@ -234,7 +232,7 @@ class Extent:
         """Steps of which the other side has nothing."""
         return NotCompared(
             WhyNot.STEPS_ALONE, rank=self._ranks[0].name, side=SIDES[side], count=len(numbers),
-            step=numbers[0], names=tuple(_ranges(numbers)), reason=why_it_ends(self._ranks[1 - side]),
+            step=numbers[0], names=tuple(runs_of(numbers)), reason=why_it_ends(self._ranks[1 - side]),
         )  # fmt: skip
 
 
@@ -265,21 +263,6 @@ def looked_at_more(view: View, extents: Iterable[Extent]) -> list[NotCompared]:
     typed = _as_typed(view.reference), _as_typed(view.candidate)
     less = WhyNot.LESS_RECORDED
     return [NotCompared(less, names=tuple(sides), reference=typed[0], candidate=typed[1])]
-
-
-def _ranges(numbers: Sequence[int]) -> list[str]:
-    """Numbers in short.
-
-    >>> _ranges([1, 2, 3, 7])
-    ['1-3', '7']
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
 
 
 # --- as far as both go --------------------------------------------------------------------------

@@ -16,13 +16,11 @@ from functools import cache
 from lockstep.core.manifest import OTHER_TRAININGS
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.process import ANY_WORKER, STARTED_BY_MULTIPROCESSING, how_started, rank_number
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind
 from lockstep.store.reader import RankRecording, Recording
 
 _AS_STARTED = "by how they were started"
-
-_MOST_NOTED = 8
-"""Pairs that one note lists."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class RankPairs:
 
     both: Mapping[str, tuple[RankRecording, RankRecording]]
     alone: tuple[NotCompared, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Remark, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,18 +308,15 @@ def _alone(group: _Group) -> list[NotCompared]:
     ]
 
 
-def _notes(pairs: Iterable[tuple[_Process, _Process, str]]) -> list[str]:
+def _notes(pairs: Iterable[tuple[_Process, _Process, str]]) -> list[Remark]:
     """Which processes were paired otherwise than their names say, or by something weaker than how they were started."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for left, right, how in pairs:
         if how != _AS_STARTED or left.name != right.name:
             by_reason[how].append(f"{left} with the candidate's {right.name}")
-    return [f"paired {how}: {_listed(told)}" for how, told in by_reason.items()]
-
-
-def _listed(told: Sequence[str]) -> str:
-    more = f"; and {len(told) - _MOST_NOTED} more" if len(told) > _MOST_NOTED else ""
-    return "; ".join(told[:_MOST_NOTED]) + more
+    return [
+        Remark(On.RANKS_PAIRED, names=tuple(told), reason=how) for how, told in by_reason.items()
+    ]
 
 
 __all__ = ["RankPairs", "pair_ranks"]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from lockstep.align.names import SUM, NameMap
 from lockstep.core.finding import Axes
 from lockstep.core.records import Content
+from lockstep.core.remarks import On, Remark
 from lockstep.measure.axis_order import TRANSPOSED, is_transposed, may_be_transposed, other_layout
 
 _TELLING = 16
@@ -289,15 +290,17 @@ def find_renames(
 
 
 def _as_names(overlay: _Overlay, given: NameMap) -> NameMap:
-    modules, found_by = {}, {}
+    modules, found_by = dict[str, str](), dict[str, str]()
     for left, right in overlay.partner[0].items():
         if left.path != right.path:
             modules[right.path] = left.path
             how = overlay.found_by[left]
-            found_by[right.path] = f"renamed module {left.path} -> {right.path}, by {how}"
+            found_by[right.path] = Remark(
+                On.MODULE_RENAMED, reference=left.path, candidate=right.path, reason=how
+            )
     tensors = _tensor_partners(overlay, given)
     for new, old in _changes(tensors).items():
-        found_by[new] = f"renamed tensor {old} -> {new}"
+        found_by[new] = Remark(On.TENSOR_RENAMED, reference=old, candidate=new)
     found_by |= given.found_by
     layouts = _layouts(overlay, tensors) | _declared(overlay, given)
     sums = {new: old for new, old in given.tensors.items() if SUM in old}

@@ -445,11 +445,11 @@ class Recorder:
             if len(manifest.steps) == 1 and self.steps.selection.any_from(summary.index + 1):
                 self._kept.first()
             for gap in self._gaps():
-                session.note_gap(gap)
+                session.gaps.add(gap)
             if self._is_first_step and summary.complete and self.is_of_command:
                 self._note_unmatched(summary.index)
-        manifest.events, manifest.not_seen = session.events, session.not_seen
-        manifest.wrappers = session.wrappers
+        manifest.events, manifest.not_seen = session.events, session.gaps
+        manifest.wrappers = session.parameters.wrappers
         recording.step_written(summary.index)
         if self.records_apart:
             recording.close(self._kept.tables)
@@ -576,7 +576,7 @@ class Recorder:
                     "compiled: only the parameters' gradients are recorded",
                 )
             with Silence(self.fail):
-                session.accumulated(parameter)
+                session.updates.accumulated(parameter)
 
     def compiler_loaded(self) -> None:
         """Something was compiled: hooks must not be traced."""

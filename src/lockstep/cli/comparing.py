@@ -12,6 +12,7 @@ from lockstep.comparison import Rule, compare_recordings, read_indices
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.selection import StepSelection
+from lockstep.core.text import spans
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.store.reader import Recording, open_recording
@@ -154,9 +155,7 @@ def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[i
     )
     chosen = StepSelection.parse(text).numbers_in(known)
     if not chosen:
-        raise UsageError(
-            f"--steps {text}: not recorded; there are steps {', '.join(map(str, known)) or 'none'}"
-        )
+        raise UsageError(f"--steps {text}: not recorded; there are steps {spans(known) or 'none'}")
     return chosen
 
 

@@ -18,6 +18,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection, parse_ranks
+from lockstep.core.text import spans
 from lockstep.core.unmatched import unmatched_sentence
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
 from lockstep.launch import Ended, is_left_running, launch
@@ -188,10 +189,9 @@ def _is_removed(directory: Path) -> bool:
 def _what(recording: Recording) -> str:
     ranks = []
     for name, rank in recording.ranks.items():
-        steps = ", ".join(
-            f"{step}" if step in rank.complete_steps else f"{step} (incomplete)"
-            for step in rank.steps
-        )
+        complete = spans(rank.complete_steps)
+        cut = [f"{step} (incomplete)" for step in rank.steps if step not in rank.complete_steps]
+        steps = ", ".join([*([complete] if complete else []), *cut])
         early = ", stopped early" if rank.manifest.stopped_because else ""
         ranks.append(f"{name} steps {steps or 'none'}{early}")
     size_bytes = sum(file.stat().st_size for file in recording.path.rglob("*") if file.is_file())

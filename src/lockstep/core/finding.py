@@ -9,10 +9,11 @@ from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
-from lockstep.core.not_compared import NotCompared, not_compared_of
+from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
+from lockstep.core.told_facts import Told
 
 Axes = tuple[int, ...]
 
@@ -137,7 +138,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Finding:
-    """The result for one pair: outcome, numbers, tolerance and the reason in words.
+    """The result for one pair: outcome, numbers, tolerance and the reason.
 
     `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
     here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided. `kind` is
@@ -156,7 +157,7 @@ class Finding:
     metrics: Metrics
     difference: float
     tolerance: float
-    reason: str
+    reason: Reason
     inherited: bool = False
     kind: Kind | None = None
     judged_by: str = ""
@@ -343,8 +344,8 @@ class Ends:
     ----------
     course
         What became of them.
-    words
-        That in words.
+    reasons
+        What says so.
     certain
         With `Course.APART`: whether it is more than rounding can make of it.
     parted_at
@@ -357,11 +358,13 @@ class Ends:
     steps_to_record
         Steps of both that show where the runs part, the first and the one behind the last; None where they do not.
     notes
-        What else is known, a sentence each.
+        What else is known.
+    rank
+        The rank that decides, of several.
     """
 
     course: Course
-    words: str
+    reasons: tuple[Told, ...] = ()
     certain: bool = False
     parted_at: int | None = None
     final_losses: tuple[float | None, float | None] = (None, None)
@@ -369,7 +372,14 @@ class Ends:
     largest: str = ""
     largest_rel_l2: float = float("nan")
     steps_to_record: tuple[int, int] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Told, ...] = ()
+    rank: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return the reasons as one sentence, "" without any."""
+        words = "; ".join(self.reasons)
+        return f"{self.rank}: {words}" if self.rank and words else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +430,7 @@ class Comparison:
     unaligned_reference: int
     unaligned_candidate: int
     not_compared: tuple[NotCompared, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Told, ...]
     events: tuple[Event, ...] = ()
     uniform: tuple[UniformChange, ...] = ()
     unaligned_calls: tuple[UnalignedCalls, ...] = ()
@@ -473,7 +483,7 @@ class Comparison:
         """The same, but that it cannot be said to agree where there is a reason (`why` is not "") against that."""
         if not why or self.exit_code() != ExitCode.AGREES:
             return self
-        not_compared = (not_compared_of(why), *self.not_compared)
+        not_compared = (NotCompared.of(why), *self.not_compared)
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 

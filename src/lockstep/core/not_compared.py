@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from lockstep.core.text import listed
+from lockstep.core.told_facts import Facts, Told, register, some, verb
 
 
 class WhyNot(str, Enum):
@@ -45,47 +45,10 @@ class WhyNot(str, Enum):
     HELD = "differs beside the training"
     HELD_ALONE = "held by one run alone"
     PARTS_LATER = "may part later"
-    TOLD = "told"
-    """By a verb that compares: the sentence says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The data of one sentence; a field that does not apply is "" or None.
-
-    Parameters
-    ----------
-    why
-        What kind it is.
-    side, rank, step
-        The run ("reference" or "candidate") and the rank that it is about, and the first step.
-    names
-        What it is about: tensors, files, ranks, steps.
-    count, of
-        How many, of how many.
-    at
-        Where the first of them is; of what is trained, which quantity it is.
-    reference, candidate
-        What each run has there.
-    reason
-        What is known of why.
-    """
-
-    why: WhyNot
-    side: str = ""
-    rank: str = ""
-    step: int | None = None
-    names: tuple[str, ...] = ()
-    count: int | None = None
-    of: int | None = None
-    at: str = ""
-    reference: str = ""
-    candidate: str = ""
-    reason: str = ""
-
-
-class NotCompared(str):
-    """One thing that was not compared, as a sentence that keeps its data in `facts`.
+class NotCompared(Told):
+    """One thing that was not compared.
 
     Examples
     --------
@@ -94,30 +57,7 @@ class NotCompared(str):
     rank0: step 3 is only in the candidate, and incomplete 3
     """
 
-    __slots__ = ("facts",)
-    facts: Facts
-
-    def __new__(cls, why: WhyNot | str, **fields: object) -> NotCompared:
-        """Make the sentence of some facts; a plain text is taken as it is."""
-        if not isinstance(why, WhyNot):
-            why, fields = WhyNot.TOLD, {"reason": str(why)}
-        facts = Facts(why, **fields)  # type: ignore[arg-type]  # by name
-        made = super().__new__(cls, _WORDS[why](facts))
-        made.facts = facts
-        return made
-
-
-def not_compared_of(sentence: str) -> NotCompared:
-    """The same with its data; a plain sentence has none."""
-    return sentence if isinstance(sentence, NotCompared) else NotCompared(sentence)
-
-
-def _some(count: int | None, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def _s(facts: Facts, verb: str) -> str:
-    return verb if len(facts.names) > 1 else f"{verb}s"
+    __slots__ = ()
 
 
 def _step_cut(facts: Facts) -> str:
@@ -224,20 +164,20 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     ),
     WhyNot.CONTRADICTION: lambda one: f"in the {one.side}, {one.reason}",
     WhyNot.FILE_MISSING: lambda one: (
-        f"{_some(one.count, 'file that a dump names is', 'files that a dump names are')} missing: {listed(one.names)}"
+        f"{some(one.count, 'file that a dump names is', 'files that a dump names are')} missing: {listed(one.names)}"
     ),
     WhyNot.NO_PARTNER: lambda one: (
-        f"{_some(one.count, 'tensor has', 'tensors have')} no partner, first {one.at}, missing in the {one.side}"
+        f"{some(one.count, 'tensor has', 'tensors have')} no partner, first {one.at}, missing in the {one.side}"
     ),
     WhyNot.OTHER_NAME: lambda one: (
-        f"{_some(one.count, 'result stands', 'results stand')} under a different name, first {one.at}"
+        f"{some(one.count, 'result stands', 'results stand')} under a different name, first {one.at}"
     ),
     WhyNot.CALLS_ALONE: lambda one: (
-        f"{_some(one.count, 'call has', 'calls have')} no partner, and nothing else shows what they return, first"
+        f"{some(one.count, 'call has', 'calls have')} no partner, and nothing else shows what they return, first"
         f" {one.at}"
     ),
     WhyNot.CALLS_NOT_JUDGED: lambda one: (
-        f"{_some(one.count, 'call has', 'calls have')} no partner, and thresholds alone do not tell whether that"
+        f"{some(one.count, 'call has', 'calls have')} no partner, and thresholds alone do not tell whether that"
         f" changes the training: first {one.at}, in the {one.side} alone; compare with --judge error-model"
     ),
     WhyNot.NUMBERS_ALONE: lambda one: (
@@ -257,12 +197,13 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     ),
     WhyNot.NOT_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
     WhyNot.HELD: lambda one: (
-        f"{one.rank}: {listed(one.names)} after step {one.step} {_s(one, 'differ')} by rel {one.reason}, which may be"
-        " rounding"
+        f"{one.rank}: {listed(one.names)} after step {one.step} {verb(one, 'differs', 'differ')} by rel {one.reason},"
+        " which may be rounding"
     ),
     WhyNot.HELD_ALONE: lambda one: (
-        f"{one.rank}: {listed(one.names)} {_s(one, 'change')} beside the training in the {one.side} alone"
+        f"{one.rank}: {listed(one.names)} {verb(one, 'changes', 'change')} beside the training in the"
+        f" {one.side} alone"
     ),
     WhyNot.PARTS_LATER: lambda one: f"the runs part later: {one.reason}",
-    WhyNot.TOLD: lambda one: one.reason,
 }
+register(_WORDS)

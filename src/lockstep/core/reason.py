@@ -1,4 +1,4 @@
-"""The reason for an origin: clauses with their data, which together make a sentence."""
+"""The reason for a finding or an origin: clauses with their data, which together make a sentence."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ class About(str, Enum):
     UNTRIED = "setting not tried"
     LONE_CALL = "call of one run alone"
     RANDOM = "random stream"
+    EQUAL = "equal"
+    WITHIN = "within its tolerance"
+    INHERITED = "inherited"
+    CHOICE = "chosen differently"
+    ALONE = "in one run alone"
+    LATER = "judged by what is computed from it"
+    UNKNOWN = "not known"
+    OPEN = "could not be judged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,30 @@ def listed(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
+def runs_of(numbers: Iterable[int]) -> list[str]:
+    """Return ascending numbers, those that follow each other as a span.
+
+    >>> runs_of([1, 2, 3, 7])
+    ['1-3', '7']
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+
+
+def spans(numbers: Iterable[int], shown: int = 8) -> str:
+    """Return ascending numbers in short, as every screen shows steps and ranks.
+
+    >>> spans([0, 1, 2, 7])
+    '0-2, 7'
+    """
+    return listed(runs_of(numbers), shown)
+
+
 def index_text(value: object) -> str | None:
     """Return a recorded argument as Python writes an index, None where it holds no slice.
 

@@ -28,6 +28,7 @@ from lockstep.devices.methods import (
     copy_,
     cpu,
     data_ptr,
+    detach,
     double,
     item,
     narrow,
@@ -37,14 +38,15 @@ from lockstep.devices.methods import (
     view,
 )
 from lockstep.devices.torch_threads import on_torchs_threads
-from lockstep.kernels.digest import digest_of_bytes
+from lockstep.kernels.digest import digest_of_memory
 from lockstep.kernels.jit import available
 from lockstep.kernels.not_finite import NotFinite
-from lockstep.kernels.numbers import measured_array, numbers_of_array, prepare
+from lockstep.kernels.numbers import Elements, measured_elements, numbers_of_array, prepare
 
 _BYTES, _BITS = np.dtype(np.uint8), np.dtype(np.uint16)
 _WIDENED = {torch.float16, torch.bfloat16}
-_COMPILED = (torch.float32, torch.float64, torch.bfloat16)
+_KINDS = {torch.float32: "f", torch.float64: "d", torch.bfloat16: "H"}
+"""Of what is compiled, as `Elements` has them."""
 _DOTTED = (torch.float32, torch.float64)
 _LARGE = 1 << 14
 _HUGE = 2.0**100
@@ -84,7 +86,7 @@ class _Lent:
 
 
 def _host_array(flat: torch.Tensor, dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
-    """A contiguous one-dimensional tensor as an array of its own dtype or another; shares CPU memory.
+    """The elements of a contiguous tensor as an array of its own dtype or another; shares CPU memory.
 
     Not by `Tensor.numpy`: from then on the storage could never be resized, and FSDP and others could
     not free what they own.
@@ -96,13 +98,14 @@ def _host_array(flat: torch.Tensor, dtype: np.dtype[Any] | None = None) -> npt.N
 
 
 def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Bytes of a contiguous one-dimensional tensor as a host array, uint8, shape (nbytes,); shares CPU memory."""
+    """Bytes of a contiguous tensor as a host array, uint8, shape (nbytes,); shares CPU memory."""
     return _host_array(flat, _BYTES)
 
 
 def digest_of(flat: torch.Tensor) -> str:
-    """Digest of a contiguous one-dimensional tensor's bytes, as 32 hex digits; see `lockstep.kernels.digest`."""
-    return digest_of_bytes(raw_bytes(flat), on_torchs_threads)
+    """Digest of a contiguous tensor's bytes, as 32 hex digits; see `lockstep.kernels.digest`."""
+    here = cpu(flat)
+    return digest_of_memory(data_ptr(here), here.nbytes, on_torchs_threads)
 
 
 def copy_bytes(target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
@@ -119,9 +122,10 @@ def prepare_kernels() -> None:
 def measured(
     flat: torch.Tensor, *, with_sketch: bool
 ) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
-    """`digest_of` and `numbers_of` a tensor, in one pass where that can be."""
+    """`digest_of` and `numbers_of` a tensor, which may have any shape, in one pass where that can be."""
     if _is_compiled(flat):
-        return measured_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
+        elements = Elements(data_ptr(flat), numel(flat), _KINDS[flat.dtype])
+        return measured_elements(elements, with_sketch=with_sketch, run=on_torchs_threads)
     return digest_of(flat), *numbers_of(flat, with_sketch=with_sketch)
 
 
@@ -132,6 +136,7 @@ def finite_norm(flat: torch.Tensor) -> float | None:
     """
     if not _is_compiled(flat) or flat.dtype not in _DOTTED or numel(flat) < _LARGE:
         return None
+    flat = view(detach(flat), -1)
     squares = float(item(torch.dot(flat, flat)))
     return math.sqrt(squares) if math.isfinite(squares) else None
 
@@ -139,12 +144,12 @@ def finite_norm(flat: torch.Tensor) -> float | None:
 def numbers_of(
     flat: torch.Tensor, *, with_sketch: bool
 ) -> tuple[Statistics, npt.NDArray[np.float64] | None]:
-    """Return statistics and, for a floating tensor, the sketch of a contiguous one-dimensional tensor.
+    """Return statistics and, for a floating tensor, the sketch of a contiguous tensor.
 
     Parameters
     ----------
     flat
-        Any dtype, shape (n,), without autograd history.
+        Any dtype and shape.
     with_sketch
         Whether to take the sketch as well; integer and boolean tensors never have one.
 
@@ -155,6 +160,7 @@ def numbers_of(
     """
     if _is_compiled(flat):
         return numbers_of_array(_array(flat), with_sketch=with_sketch, run=on_torchs_threads)
+    flat = view(detach(flat), -1)
     rounds = flat.dtype.is_floating_point or flat.dtype.is_complex
     # The two parts of a complex number are sketched as two elements.
     width = 2 if flat.dtype.is_complex else 1
@@ -189,7 +195,7 @@ def _places(flat: torch.Tensor) -> str:
 
 
 def _is_compiled(flat: torch.Tensor) -> bool:
-    return flat.dtype in _COMPILED and flat.device.type == "cpu" and available()
+    return flat.dtype in _KINDS and flat.device.type == "cpu" and available()
 
 
 def _array(flat: torch.Tensor) -> npt.NDArray[Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.kernels.jit import compiled, from_numba
+from lockstep.kernels.jit import compiled, from_numba, part
 
 _WORDS = 16
 """How many words are looked at; each costs a cache line."""
+
+_SAMPLE = 1024
+"""How many words a sample has."""
 
 _PRIME = 0x9E3779B97F4A7C15 - (1 << 64)
 """Spreads what a word says over all bits of the result: 2**64 divided by the golden ratio, as a signed number."""
@@ -30,6 +33,17 @@ def _loader(numba: Any) -> Any:
 _word_at = from_numba(_loader)
 
 
+@part
+def _seen(address: int, size: int, words: int) -> int:
+    seen = size
+    if size >= 8:
+        step = (size - 8) // (words - 1)
+        for word in range(words):
+            seen = (seen ^ _word_at(address + word * step)) * _PRIME
+            seen ^= seen >> 29
+    return seen
+
+
 @compiled("int64(int64, int64)")
 def glance(address: int, size: int) -> int:
     """A number that is the same as long as nobody writes to some words of the memory there.
@@ -46,10 +60,10 @@ def glance(address: int, size: int) -> int:
     int
         Equal for equal bytes; mostly another one where many of them changed.
     """
-    seen = size
-    if size >= 8:
-        step = (size - 8) // (_WORDS - 1)
-        for word in range(_WORDS):
-            seen = (seen ^ _word_at(address + word * step)) * _PRIME
-            seen ^= seen >> 29
-    return seen
+    return _seen(address, size, _WORDS)
+
+
+@compiled("int64(int64, int64)")
+def sample(address: int, size: int) -> int:
+    """As `glance`, of so many words that memory of which most is alike is told apart too."""
+    return _seen(address, size, _SAMPLE)

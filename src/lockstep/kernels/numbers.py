@@ -3,6 +3,7 @@ loops at `lockstep.kernels.lanes`."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 import threading
@@ -66,6 +67,8 @@ def _plan(width: int, per_block: int, count: int) -> npt.NDArray[np.int64]:
 
 _NO_MIXING = np.empty((0, 1, 1, 1), np.int8)
 _EMPTY = (np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0, 0, 0)
+_NO_SKETCH = np.empty(0)
+_SIZES = {"f": 4, "d": 8, "H": 2}
 _TASKS = {"f": of_float32, "d": of_float64, "H": of_bfloat16}
 """By `numpy.dtype.char`."""
 
@@ -92,43 +95,74 @@ def numbers_of_array(
     if values.size <= SKETCH_SIZE:
         columns, sketches = numbers_of_each(values, [values.size], with_sketch=with_sketch)
         return Statistics(*(column[0] for column in columns)), sketches[0] if with_sketch else None
-    return _numbers(values, 0, with_sketch=with_sketch, run=run)[1:]
+    elements = Elements(address_of(values), values.size, values.dtype.char)
+    return _numbers(elements, 0, with_sketch=with_sketch, run=run)[1:]
 
 
 def measured_array(
     values: Numbers, *, with_sketch: bool, run: Runner = alone
 ) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
     """The same with `lockstep.kernels.digest.digest_of_bytes` of the array before it, in one pass."""
-    data = values.view(np.uint8)
-    if values.size <= SKETCH_SIZE:
-        return digest_of_bytes(data), *numbers_of_array(values, with_sketch=with_sketch)
-    chunks = data.size // CHUNK
-    digests, statistics, sketch = _numbers(values, chunks, with_sketch=with_sketch, run=run)
-    return digest_of_chunks(data, digests), statistics, sketch
+    elements = Elements(address_of(values), values.size, values.dtype.char)
+    return measured_elements(elements, with_sketch=with_sketch, run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Contiguous elements in memory, which has to outlive what is done with them: a large array in fewer words.
+
+    Parameters
+    ----------
+    address, count
+        Of the first element, and how many there are.
+    kind
+        `numpy.dtype.char` of an array that `numbers_of_array` takes.
+    """
+
+    address: int
+    count: int
+    kind: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return self.count * _SIZES[self.kind]
+
+    def array(self) -> Numbers:
+        """The same as an array that shares the memory."""
+        memory = (ctypes.c_ubyte * self.size_bytes).from_address(self.address)
+        return np.ctypeslib.as_array(memory).view(self.kind)
+
+
+def measured_elements(
+    elements: Elements, *, with_sketch: bool, run: Runner = alone
+) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
+    """As `measured_array`."""
+    if elements.count <= SKETCH_SIZE:
+        values = elements.array() if elements.count else np.empty(0, elements.kind)
+        digest = digest_of_bytes(values.view(np.uint8))
+        return digest, *numbers_of_array(values, with_sketch=with_sketch)
+    size_bytes = elements.size_bytes
+    chunks = size_bytes // CHUNK
+    digests, statistics, sketch = _numbers(elements, chunks, with_sketch=with_sketch, run=run)
+    return digest_of_chunks(elements.address, size_bytes, digests), statistics, sketch
 
 
 def _numbers(
-    values: Numbers, chunks: int, *, with_sketch: bool, run: Runner
+    elements: Elements, chunks: int, *, with_sketch: bool, run: Runner
 ) -> tuple[npt.NDArray[np.uint64], Statistics, npt.NDArray[np.float64] | None]:
     """Digests of so many chunks, two numbers each, statistics and sketch."""
-    layout = _layout(values.size, with_sketch=with_sketch)
+    layout = _layout(elements.count, with_sketch=with_sketch)
     start, shares = HEAD + 2 * chunks, layout.sizes[SHARES]
-    places = _memory(start + shares * (PER_SHARE + layout.sizes[LANES]))
-    integers = places.view(np.int64)
+    places, integers, address = _memory(start + shares * (PER_SHARE + layout.sizes[LANES]))
     integers[:HEAD] = (*layout.sizes, chunks)
-    tables = (layout.plan_address, _sign_address())
-    run(
-        _TASKS[values.dtype.char],
-        addresses((address_of(places), address_of(values), *tables)),
-        shares,
-    )
-    sketch = np.zeros(SKETCH_SIZE)
+    given = addresses((address, elements.address, layout.plan_address, _sign_address()))
+    run(_TASKS[elements.kind], given, shares)
+    sketch = np.zeros(SKETCH_SIZE) if with_sketch else _NO_SKETCH
     put_together(integers, places, layout.mixing, sketch)
     sums_start, stop = start + len(_EMPTY), start + PER_SHARE
     counts, sums = integers[start:sums_start].tolist(), places[sums_start:stop].tolist()
-    found = _statistics(values.dtype, values.size, counts, sums)
-    if found.nan_count or found.inf_count:
-        found.not_finite = not_finite_of(values)
+    found = _statistics(elements, counts, sums)
     digests = integers[HEAD:start].view(np.uint64)
     return digests, found, sketch if with_sketch else None
 
@@ -136,12 +170,17 @@ def _numbers(
 _kept = threading.local()
 
 
-def _memory(places: int) -> npt.NDArray[np.float64]:
-    """Memory of this thread, used again and again: pages that the system gave before cost nothing."""
-    kept: npt.NDArray[np.float64] | None = getattr(_kept, "places", None)
-    if kept is None or kept.size < places:
-        kept = _kept.places = np.empty(places)
-    return kept[:places]
+def _memory(places: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]:
+    """Memory of this thread, used again and again, as pages that the system gave before cost nothing.
+
+    At least so many places as numbers and as integers, and its address.
+    """
+    kept: tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int] | None
+    kept = getattr(_kept, "places", None)
+    if kept is None or kept[0].size < places:
+        made = np.empty(places)
+        kept = _kept.places = made, made.view(np.int64), address_of(made)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +338,10 @@ def prepare() -> None:
         numbers_of_array(np.zeros(size, np.float32), with_sketch=False)
 
 
-def _statistics(
-    dtype: np.dtype[Any], size: int, counts: Sequence[int], sums: Sequence[float]
-) -> Statistics:
+def _statistics(elements: Elements, counts: Sequence[int], sums: Sequence[float]) -> Statistics:
     low, high, zeros, nans, infinities, tiny = counts
-    finite = size - nans - infinities
-    double = dtype == np.float64
+    finite = elements.count - nans - infinities
+    double = elements.kind == "d"
     return Statistics(
         minimum=_number(low, double=double) if finite else math.nan,
         maximum=_number(high, double=double) if finite else math.nan,
@@ -314,6 +351,7 @@ def _statistics(
         inf_count=infinities,
         zero_count=zeros,
         subnormal_count=tiny - zeros,
+        not_finite=not_finite_of(elements.array()) if nans or infinities else None,
     )
 
 

@@ -18,8 +18,10 @@ from lockstep.core.finding import (
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import TensorRecord
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
+from lockstep.core.told_facts import Told
 from lockstep.locate.choices import flipped_choices
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states
@@ -28,7 +30,7 @@ from lockstep.locate.ends.training_sides import Side, training_sides
 from lockstep.locate.flow.origins import once_over_ranks, without_sent
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.left_out import left_out
-from lockstep.locate.overruled import overruled_words
+from lockstep.locate.overruled import overruled
 from lockstep.locate.setups.model_setup import compiled_in
 from lockstep.locate.uncompared import not_compared_in
 from lockstep.reading.paired_steps import Pairing
@@ -118,7 +120,7 @@ def _ended(
     pairing = gathered.pairing
     if _ends_before(pairing, steps):
         last = max(gathered.steps, default=0)
-        return Ends(Course.UNKNOWN, f"nothing after step {last} was compared"), []
+        return Ends(Course.UNKNOWN, (Remark(On.NOTHING_AFTER, step=last),)), []
     equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
     sides = training_sides(pairing.ranks.both, pairing.names)
     sides = with_exit_codes(sides, pairing.reference, pairing.candidate)
@@ -133,14 +135,16 @@ def _ended(
 
 def _notes(
     gathered: Gathered, findings: Sequence[Finding], held: Sequence[HeldStates]
-) -> Iterator[str]:
-    """What else is to be known of the comparison, a sentence each."""
-    for recording in (gathered.pairing.reference, gathered.pairing.candidate):
-        yield from (f"{recording.path}: {text}" for text in recording.missing)
-    yield from dict.fromkeys(text for one in held for text in one.notes)
-    yield from overruled_words(findings)
-    yield from gathered.pairing.notes()
-    yield from gathered.judge.notes()
+) -> Iterator[Told]:
+    """What else is to be known of the comparison."""
+    pairing = gathered.pairing
+    for side, recording in (("reference", pairing.reference), ("candidate", pairing.candidate)):
+        names = (str(recording.path),)
+        for text in recording.missing:
+            yield Remark(On.MISSING, side=side, names=names, reason=text)
+    yield from dict.fromkeys(one for each in held for one in each.notes)
+    yield from overruled(findings)
+    yield from map(Told.of, (*pairing.notes(), *gathered.judge.notes()))
     yield from _without_places(findings)
 
 
@@ -206,7 +210,7 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
     return ranges and (constant or (is_mask and one.norm == two.norm))
 
 
-def _without_places(findings: Iterable[Finding]) -> Iterator[str]:
+def _without_places(findings: Iterable[Finding]) -> Iterator[Remark]:
     """Tensors with as many elements that are not finite, of which a recording does not tell the places."""
     count = sum(
         one.metrics.evidence in (Evidence.SKETCH, Evidence.STATISTICS)
@@ -220,10 +224,7 @@ def _without_places(findings: Iterable[Finding]) -> Iterator[str]:
         for one in findings
     )
     if count:
-        yield (
-            f"{count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
-            " by their number alone"
-        )
+        yield Remark(On.NO_PLACES, count=count)
 
 
 def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:

@@ -14,6 +14,7 @@ from lockstep.core.finding import (
     SetupDifference,
 )
 from lockstep.core.not_compared import NotCompared
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes.between_modules import operators_unseen
@@ -112,5 +113,10 @@ class Gathered:
 
 def _missing(pair: Pair, reason: str) -> Finding:
     return Finding(
-        pair, Outcome.MISSING, Metrics(Evidence.NONE), float("nan"), float("nan"), reason
+        pair,
+        Outcome.MISSING,
+        Metrics(Evidence.NONE),
+        float("nan"),
+        float("nan"),
+        Reason(Clause(About.ALONE, reason)),
     )

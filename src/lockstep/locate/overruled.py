@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lockstep.core.finding import Finding
+from lockstep.core.remarks import On, Remark
 
 
-def overruled_words(findings: Sequence[Finding]) -> list[str]:
+def overruled(findings: Sequence[Finding]) -> Iterator[Remark]:
     """Say which judgement overruled which, how often and where first; nothing where all agree."""
     found = [one for one in findings if one.overrules]
-    if not found:
-        return []
-    first = found[0]
-    record = first.pair.present
-    where = f"{record.role.value} of {record.site} at step {record.step}"
-    tensors = "1 tensor differs" if len(found) == 1 else f"{len(found)} tensors differ"
-    words = (
-        f"{tensors} by more than the error model allows, and a re-run overrules it. Lockstep ran these calls again in"
-        " double precision on each run's own inputs: every result is one that a sound kernel may give. First:"
-        f" {where}, rel {first.difference:.2g}"
-    )
-    return [words]
+    if found:
+        record = found[0].pair.present
+        where = f"{record.role.value} of {record.site} at step {record.step}"
+        numbers = {"difference": found[0].difference}
+        yield Remark(
+            On.OVERRULED,
+            count=len(found),
+            at=where,
+            step=record.step,
+            rank=record.rank,
+            numbers=numbers,
+        )

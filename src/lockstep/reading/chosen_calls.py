@@ -9,6 +9,7 @@ from lockstep.core.patterns import nearest_names, site_matches
 from lockstep.core.records import Call
 from lockstep.core.selection import RankSelection, StepSelection, is_rank, is_step
 from lockstep.core.site import Site
+from lockstep.core.text import spans
 from lockstep.store.reader import Recording
 
 ChosenSteps = int | StepSelection | None
@@ -35,8 +36,7 @@ def check_choice(
         raise UsageError(f"{recording.path}: has no {rank}; it has {known}")
     steps = sorted({number for item in recording.ranks.values() for number in item.steps})
     if step is not None and not any(is_step(step, number) for number in steps):
-        known = ", ".join(map(str, steps)) or "none"
-        raise UsageError(f"{recording.path}: has no step {step}; it has {known}")
+        raise UsageError(f"{recording.path}: has no step {step}; it has {spans(steps) or 'none'}")
 
 
 def calls_matching(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lockstep.core.errors import RecordingError
 from lockstep.core.site import CallKind, Role
-from lockstep.core.text import shell_line
+from lockstep.core.text import shell_line, spans
 from lockstep.report.page.tags import Html, tag
 from lockstep.store.reader import RankRecording, Recording, open_recording, show_recordings_as
 
@@ -62,11 +62,7 @@ def _cells(rank: RankRecording) -> Iterator[str]:
 
 
 def _steps(rank: RankRecording) -> str:
-    steps = rank.steps
-    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
-        shown = f"{steps[0]}-{steps[-1]}"
-    else:
-        shown = ", ".join(map(str, steps[:8])) + (f" ... {steps[-1]}" if len(steps) > 8 else "")
+    shown = spans(rank.steps)
     return f"{shown} ({rank.manifest.trained} trained)" if rank.manifest.trained else shown
 
 

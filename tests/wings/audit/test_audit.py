@@ -209,7 +209,7 @@ def test_steps_operators_and_modules_are_chosen(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--steps", "7"], "has no such step; it has 0, 1"),
+        (["--steps", "7"], "has no such step; it has 0-1"),
         (
             ["--only", "liner"],
             "matches no module and no operator; nearest: torch.nn.functional.linear",

@@ -20,14 +20,9 @@ from planted import PLANTED, Planted, Setup, record
 
 import lockstep
 from lockstep.cli.main import main
-from lockstep.locate.setups.circumstances import SEED
-from lockstep.locate.setups.model_setup import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
+from lockstep.locate.setups.setup_facts import FACTS
 from lockstep.wings.check.setups.answers import Answer, State
-from lockstep.wings.check.setups.aspects import (
-    QUESTIONS,
-    aspects,
-    aspects_by_name_of_difference,
-)
+from lockstep.wings.check.setups.aspects import QUESTIONS, aspects
 from lockstep.wings.check.setups.checkup import checkup
 from lockstep.wings.check.setups.screen import headline
 
@@ -208,15 +203,8 @@ def test_every_aspect_has_its_words_and_every_question_an_aspect() -> None:
     assert {one.question for one in found} - {0} == set(QUESTIONS)
     assert {one.aspect for one in PLANTED} <= set(aspects())
     assert len(PLANTED) >= 40
-    # and what locate calls a difference of set-up by one name belongs to one
-    assert {
-        FROZEN,
-        TIED,
-        OTHER_MODE,
-        OPTIMIZER,
-        GROUPS,
-        SEED,
-    } <= aspects_by_name_of_difference().keys()
+    # and each fact of a set-up belongs to one
+    assert {fact.aspect for fact in FACTS.values()} <= set(aspects())
 
 
 def test_what_is_no_recording_is_one_sentence(

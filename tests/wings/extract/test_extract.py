@@ -204,7 +204,7 @@ def test_without_whole_tensors_the_command_that_records_them_is_printed(
     ("site", "options", "sentence"),
     [
         ("frist", (), "pattern 'frist' matches no module and no operator; nearest: first"),
-        ("first", ("--steps", "7"), "has no step 7; it has 0, 1"),
+        ("first", ("--steps", "7"), "has no step 7; it has 0-1"),
         ("first", ("--ranks", "rank3"), "has no rank3; it has rank0"),
     ],
 )

@@ -165,3 +165,11 @@ def test_pytorch_and_mindspore_need_names_alone(mindspore: Twins) -> None:
 def test_a_wrong_slope_is_named_between_pytorch_and_mindspore(mindspore: Twins) -> None:
     origin = mindspore.compared("slope").origins[0]
     assert (origin.step, origin.module) == (0, "act")
+
+
+def test_equal_names_need_no_mapping(tmp_path: Path) -> None:
+    # When a training is mapped to one that calls everything alike, then that is said, and `compare` takes the file
+    file = tmp_path / "mapping.yaml"
+    made = CliRunner().invoke(map_, [str(KERAS), str(KERAS), "-o", str(file)])
+    assert made.output == f"wrote {file}: every name is equal, so no mapping is needed\n"
+    assert lockstep.compare_recordings(KERAS, KERAS, mapping=file).verdict is Verdict.AGREE

@@ -17,10 +17,10 @@ from lockstep.core.site import CallKind
 from lockstep.replay.calls import again as again_module
 from lockstep.replay.calls import rerun
 from lockstep.replay.calls.held_results import results_of
-from lockstep.replay.standalone.failing import failing
-from lockstep.replay.standalone.folder import Background, write_folder
-from lockstep.replay.standalone.proof import proof_of
 from lockstep.store.reader import open_recording
+from lockstep.wings.replay.standalone.failing import failing
+from lockstep.wings.replay.standalone.folder import Background, write_folder
+from lockstep.wings.replay.standalone.proof import proof_of
 
 
 class Net(torch.nn.Module):

@@ -16,11 +16,11 @@ from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Site
 from lockstep.replay.chains.chained import inside_of
-from lockstep.replay.standalone import written_text
-from lockstep.replay.standalone.folder import Background, write_folder
-from lockstep.replay.standalone.module_proof import module_proof
-from lockstep.replay.standalone.proof import proof_of
 from lockstep.store import call_decoder
+from lockstep.wings.replay.standalone import written_text
+from lockstep.wings.replay.standalone.folder import Background, write_folder
+from lockstep.wings.replay.standalone.module_proof import module_proof
+from lockstep.wings.replay.standalone.proof import proof_of
 
 WICKED = "cpu; touch made`id`\n$(touch made) [x](http://x) <script> '''\"\"\""
 

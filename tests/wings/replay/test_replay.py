@@ -270,7 +270,7 @@ def _tested(folder: Path) -> subprocess.CompletedProcess[str]:
         (["sound"], "which operators\\? give --only PATTERN, --whole, or a second recording"),
         (["sound", "--whole", "--only", "norm"], "--whole, --only and --module: give one of them"),
         (["sound", "--only", "nrom"], "matches no module and no operator; nearest: norm"),
-        (["sound", "--only", "norm", "--steps", "9"], "has no step 9; it has 0, 1"),
+        (["sound", "--only", "norm", "--steps", "9"], "has no step 9; it has 0-1"),
         (["sound", "--only", "norm", "--ranks", "rank7"], "has no rank7; it has rank0"),
         (["sound", "--whole", "--device", "nowhere"], "--device nowhere: not to be had here"),
         (["sound", "--whole", "--device", "meta"], "--device meta: not to be had here"),

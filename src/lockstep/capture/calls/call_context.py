@@ -8,6 +8,7 @@ import torch
 
 from lockstep.capture.calls.call_places import Place
 
+_is_grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _transform = torch._C._functorch.peek_interpreter_stack
 
@@ -25,12 +26,15 @@ class CallContext(NamedTuple):
         Whether the autograd engine is at work around it.
     in_transform
         Whether a `torch.func` transform is.
+    is_mine
+        Whether the thread has the recorded training, as far as is known.
     """
 
     place: Place | None
     grad: bool
     in_backward: bool
     in_transform: bool
+    is_mine: bool
 
     @property
     def is_top(self) -> bool:
@@ -48,8 +52,8 @@ class CallContext(NamedTuple):
         return self.in_transform or (self.in_backward and not self.grad)
 
 
-def context_at(place: Place | None) -> CallContext:
+def context_at(place: Place | None, *, is_mine: bool = True) -> CallContext:
     """Return the context of the code at a place."""
     # As `in_backward` and `in_transform` of `surroundings`, at the cost of what torch itself takes.
-    found = place, torch.is_grad_enabled(), _graph_task() != -1, _transform() is not None
+    found = place, _is_grad_enabled(), _graph_task() != -1, _transform() is not None, is_mine
     return tuple.__new__(CallContext, found)

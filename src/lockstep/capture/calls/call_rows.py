@@ -78,10 +78,11 @@ class CallRows:
     def context(self) -> CallContext | None:
         """Return the context of this code; None if its thread trains something that is not recorded."""
         trainers = self._optimizers.trainers
-        if not trainers.is_mine and trainers.is_another:
+        is_mine = trainers.is_mine
+        if not is_mine and trainers.is_another:
             return None
         around = self.places.around
-        return context_at(around[-1] if around else None)
+        return context_at(around[-1] if around else None, is_mine=is_mine)
 
     def is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
@@ -113,9 +114,9 @@ class CallRows:
         conditions: str,
     ) -> OpenCall | None:
         if self._recording.told_tokens and around.place is None:
-            session.note_tokens(self._recording.told_tokens)
+            session.arrivals.note_tokens(self._recording.told_tokens)
             self._recording.told_tokens = {}
-        named, path = without_wrappers(module), session.path_of(module, around.place)
+        named, path = without_wrappers(module), session.parameters.path_of(module, around.place)
         kind = class_name(named)
         call = OpenCall(
             CallKind.MODULE,
@@ -129,7 +130,7 @@ class CallRows:
             around.grad,
             conditions,
             around.in_backward,
-            wanted=session.wants(path, kind),
+            wanted=session.wants_all or session.wants(path, kind),
         )
         return session.begin(call, self.buffers_of(module))
 
@@ -171,7 +172,7 @@ class CallRows:
             conditions,
             around.in_backward,
             frame=frame,
-            wanted=session.wants(path, name),
+            wanted=session.wants_all or session.wants(path, name),
         )
         return session.begin(call, buffers)
 
@@ -312,7 +313,7 @@ class CallRows:
         """Buffers of modules and of all below them; the modules are named where they are met for the first time."""
         with Silence(self.fail):
             for module in modules:
-                session.path_of(module, place)
+                session.parameters.path_of(module, place)
             below = {id(one): one for module in modules for _, one in module.named_buffers()}
             return [("buffer", buffer) for buffer in below.values()]
         return []

@@ -279,7 +279,7 @@ class Calls:
             elif around.builds_graph and trains(name, inputs):
                 self._forward_begins()
         session = self._recording.session
-        if session is None or not self._optimizers.trainers.is_mine:
+        if session is None or not around.is_mine:
             may_begin = around.builds_graph and self._openings.may_begin(name, inputs)
             used = (tensor for _, tensor in inputs)
             if may_begin and not self._optimizers.trainers.uses(used):
@@ -347,7 +347,7 @@ class Calls:
             self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
         elif not (self._optimizers.at_work or (around.place and around.place.opaque)):
             with Silence(self._recording.fail):
-                session.read_by_python(tensor)
+                session.arrivals.read_by_python(tensor)
 
     def gradient_given(self, parameter: Any) -> None:
         """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""
@@ -359,7 +359,7 @@ class Calls:
             with Silence(self._recording.fail):
                 if session.may_be_updated_by_hand(parameter):
                     self._recording.is_certain()
-                    session.accumulated(parameter)
+                    session.updates.accumulated(parameter)
 
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
         with Silence(self._recording.fail):
@@ -482,7 +482,7 @@ class Calls:
             *flattened(args, kwargs),
             self._aten_phase(around),
             conditions=conditions,
-            wanted=session.wants(path, name),
+            wanted=session.wants_all or session.wants(path, name),
         )
         return session.begin(call)
 

@@ -121,7 +121,7 @@ class CompiledCalls:
         self._recording.note_once(
             "the compiler's own kernels", "--compile-eager: what it captured runs eagerly"
         )
-        place = called_at.place or Place(-1, "", "", None, session.stack_here())
+        place = called_at.place or Place(-1, "", "", None, session.rows.stack_here())
         self._around = place.stack
         path = None if around is None else session.names.path_of(around)
         if around is None or path is None or path == place.path:
@@ -190,7 +190,9 @@ class CompiledCalls:
         session, place = self._recording.session, self._rows.places.here
         if session is not None and place is not None:
             self._rows.places.leave()
-            self._rows.places.enter(replace(place, stack=session.stack_told(frames, self._around)))
+            self._rows.places.enter(
+                replace(place, stack=session.rows.stack_told(frames, self._around))
+            )
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor]:

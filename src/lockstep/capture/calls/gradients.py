@@ -12,6 +12,8 @@ outputs to make another, that part is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -105,43 +107,47 @@ def watch(
     list
         The nodes that made the outputs.
     """
-    made = _nodes_of(call, outputs)
+    made: dict[Node, Positions] = {}
+    for index, (_, tensor) in enumerate(outputs):
+        if tensor.requires_grad:
+            try:
+                node = tensor.grad_fn
+            except RuntimeError:  # see `graph_node`
+                continue
+            if node is None or node._sequence_nr() < call.since or node.name() == _ACCUMULATE:
+                continue
+            made[node] = (
+                (*made[node], (tensor.output_nr, index))
+                if node in made
+                else ((tensor.output_nr, index),)
+            )
     if not made:
         return []
     wanted: dict[Edge, tuple[int, ...]] = {}
     for index, edge in call.edges:
         wanted[edge] = (*wanted[edge], index) if edge in wanted else (index,)
     leaving = _edges_leaving(list(made), wanted, call.since) if wanted else []
-    comes_whole = len(leaving) < 2 or len({edge for _, _, edge in leaving}) == len(leaving)
+    comes_whole = len(leaving) < 2 or len(set(map(_EDGE, leaving))) == len(leaving)
     sent: dict[Node, Positions] = {}
     for node, place, edge in leaving if comes_whole else ():
         for index in wanted[edge]:
             sent[node] = (*sent.get(node, ()), (place, index))
     if may_be_at_once and _are_of_one_node(made, sent):
         ((node, arriving),) = made.items()
-        call.arriving, call.leaving = _shared(arriving), _shared(sent[node])
+        call.arriving = _kinds.setdefault(arriving, arriving)
+        call.leaving = _kinds.setdefault(sent[node], sent[node])
         node.register_hook(call)
         return [node]
+    session = call.session
     for node, positions in made.items():
-        node.register_prehook(_Arriving(call, _shared(positions)))
+        positions = _kinds.setdefault(positions, positions)
+        node.register_prehook(partial(session.gradients_came, call, positions))
     for node, positions in sent.items():
-        node.register_hook(_LeavingAtOnce(call, _shared(positions)))
+        positions = _kinds.setdefault(positions, positions)
+        node.register_hook(partial(session.gradients_left, call, positions))
     if not comes_whole:
         _watch_parts(call, leaving, wanted, pending)
     return list(made)
-
-
-def _nodes_of(call: OpenCall, outputs: Sequence[NamedTensor]) -> dict[Node, Positions]:
-    """The nodes that a call made its outputs by."""
-    found: dict[Node, Positions] = {}
-    for index, (_, tensor) in enumerate(outputs):
-        if tensor.requires_grad:
-            node = graph_node(tensor)
-            if node is None or node._sequence_nr() < call.since:
-                continue
-            if node.name() != _ACCUMULATE:
-                found[node] = (*found.get(node, ()), (tensor.output_nr, index))
-    return found
 
 
 def _are_of_one_node(made: dict[Node, Positions], sent: dict[Node, Positions]) -> bool:
@@ -155,12 +161,10 @@ def _are_of_one_node(made: dict[Node, Positions], sent: dict[Node, Positions]) -
     return is_torchs and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
-def _shared(positions: Positions) -> Positions:
-    """The same for all nodes that are alike: there are few kinds, and as many nodes as operators."""
-    return _kinds.setdefault(positions, positions)
-
-
 _kinds: dict[Positions, Positions] = {}
+"""The same for all nodes that are alike: there are few kinds, and as many nodes as operators."""
+
+_EDGE = itemgetter(2)
 
 
 def _watch_parts(
@@ -264,21 +268,6 @@ class _Sum:
                 self._call.session.gradient_left(self._call, index, total)
 
 
-class _Arriving:
-    """Hook before a node runs: delivers what comes to the outputs that it made."""
-
-    __slots__ = ("_call", "_positions")
-
-    def __init__(self, call: OpenCall, positions: Positions) -> None:
-        self._call, self._positions = call, positions
-
-    def __call__(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        for number, index in self._positions:
-            gradient = gradients[number]
-            if gradient is not None:
-                self._call.session.gradient_came(self._call, index, gradient)
-
-
 class _Leaving:
     """Hook after a node has run: adds what it sends to the sums that wait for it."""
 
@@ -290,18 +279,3 @@ class _Leaving:
     def __call__(self, gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
         for number, total in self._positions:
             total.add(gradients[number])
-
-
-class _LeavingAtOnce:
-    """As `_Leaving`, where one edge carries all that the call sends to a tensor."""
-
-    __slots__ = ("_call", "_positions")
-
-    def __init__(self, call: OpenCall, positions: Positions) -> None:
-        self._call, self._positions = call, positions
-
-    def __call__(self, gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
-        for place, index in self._positions:
-            gradient = gradients[place]
-            if gradient is not None:
-                self._call.session.gradient_left(self._call, index, gradient)

@@ -60,7 +60,7 @@ class ModuleNames:
         self._labels: set[str] = set()
         self._primary: Module | None = None
         self.owners: dict[int, tuple[torch.Tensor, str, str]] = {}
-        self._stand_ins: dict[int, tuple[torch.Tensor, str, str]] = {}
+        self.stand_ins: dict[int, tuple[torch.Tensor, str, str]] = {}
         self._aliases: dict[str, str] = {}
         self._alone = 0
         self._holders: dict[int, weakref.ref[Module]] | None = None
@@ -129,7 +129,7 @@ class ModuleNames:
 
     def owner_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """Module path and full name of a parameter or buffer, else None."""
-        found = self.owners.get(id(tensor)) or self._stand_ins.get(id(tensor))
+        found = self.owners.get(id(tensor)) or self.stand_ins.get(id(tensor))
         return found[1:] if found is not None and found[0] is tensor else None
 
     def stands_in(self, parameter: torch.Tensor) -> bool:
@@ -140,7 +140,7 @@ class ModuleNames:
         for module, path in self._paths.items():
             for name, held in module._parameters.items():
                 if held is parameter:
-                    self._stand_ins[id(parameter)] = (parameter, path, _joined(path, name))
+                    self.stand_ins[id(parameter)] = (parameter, path, _joined(path, name))
                     return True
         return False
 
@@ -197,7 +197,7 @@ class ModuleNames:
         self._aliases.clear()
         self._labels.clear()
         self.owners.clear()
-        self._stand_ins.clear()
+        self.stand_ins.clear()
         self._primary = self._holders = None
         self._alone = 0
 

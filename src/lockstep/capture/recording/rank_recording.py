@@ -171,7 +171,7 @@ class RankRecording:
             self.loaders.note(manifest, self.steps.number)
             session.begin_step(self.steps.number)
             if self.model is not None and self.names.path_of(self.model) is None:
-                session.adopt(self.model)
+                session.parameters.adopt(self.model)
             self._hooks.put()
         return self.session
 
@@ -267,7 +267,7 @@ class RankRecording:
             return as_json(manifest, self.kept)
 
         if not (self.options.redact or self.options.apart):
-            named = self.written.named_lines()
+            named = self.written.rows.named_lines()
             writer.add_sources(partial(rows_around, named, self._began_s))
         self.written, self.closing = None, writer
         # Whatever fails here, the writer is told to end: the process waits for it.
@@ -340,7 +340,7 @@ class RankRecording:
     def note_once(self, what: str, reason: str) -> None:
         """Something is not seen."""
         if self.written is not None:
-            self.written.note_gap(NotSeen(what, reason))
+            self.written.gaps.add(NotSeen(what, reason))
 
     def note_autocast(self) -> None:
         """A call runs under autocast."""

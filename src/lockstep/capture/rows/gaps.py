@@ -12,6 +12,15 @@ from torch.optim import Optimizer
 from lockstep.core.manifest import GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS, NotSeen
 
 
+class Gaps(list[NotSeen]):
+    """What is not seen, each noted once."""
+
+    def add(self, gap: NotSeen | None) -> None:
+        """Something is not seen, or nothing is wrong."""
+        if gap is not None and gap not in self:
+            self.append(gap)
+
+
 def gap_of(item: Module | Optimizer) -> NotSeen | None:
     """Return the unseen part of a training because of a module around its model, or an optimizer; None if none is."""
     if isinstance(item, DistributedDataParallel):

@@ -253,7 +253,7 @@ class Rows:
                 call.parent,
                 call.sequence,
                 call.stack,
-                self._text(call),
+                self._text(call) if call.arguments else "{}",
                 call.recomputed,
                 call.conditions,
                 call.drawn,
@@ -263,8 +263,6 @@ class Rows:
     def _text(self, call: OpenCall) -> str:
         """Arguments of a call as JSON; those of its module, or its optimizer, are mostly the same each time."""
         arguments = call.arguments
-        if not arguments:
-            return "{}"
         latest = self._latest_text
         if arguments is not latest[0]:
             site = (call.path, call.op)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from xxhash import xxh3_128_hexdigest
 
+from lockstep.capture.tensors.content_sink import ContentSink
+from lockstep.capture.tensors.measurements import NOT_MEASURED, Measured, Measurements
 from lockstep.capture.tensors.memory import (
     FoundMemory,
     Pins,
@@ -36,7 +36,6 @@ from lockstep.capture.tensors.memory import (
 from lockstep.capture.tensors.shards import local_part, placement_of
 from lockstep.core.content_notes import NoteKind
 from lockstep.core.formulas import Formula, Stored, View
-from lockstep.core.records import Statistics
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.devices.methods import (
     as_strided,
@@ -55,32 +54,17 @@ from lockstep.devices.methods import (
     storage_offset,
     stride,
     untyped_storage,
-    view,
 )
-from lockstep.devices.tensor_numbers import (
-    digest_of,
-    dtype_name,
-    finite_norm,
-    measured,
-    numbers_of,
-    raw_bytes,
-)
+from lockstep.devices.tensor_numbers import digest_of, dtype_name
 from lockstep.kernels.jit import available
 from lockstep.store.content_rows import content_row
-from lockstep.store.encoding import Row
-from lockstep.store.small_tensors import SmallContent, can_wait
-from lockstep.store.tensors import RawTensor, can_store
+from lockstep.store.small_tensors import can_wait
 
 UNRECORDED = -1
 """Content number of a tensor that is known to come from inside the step but was not measured."""
 
-_SAMPLE = 1024
 _LARGEST_EXPANDED_BYTES = 1 << 26
 """Up to which size a tensor whose elements share their memory is written out to take its numbers."""
-
-_LARGE_BYTES = 1 << 18
-"""From which size on a look at some elements costs nothing beside the rest."""
-
 
 _Identity = tuple[Any, ...]
 """Storage, address, dtype (and placement), version, epoch of changes without one, extents, strides, laziness."""
@@ -91,35 +75,17 @@ _UNMET = (UNRECORDED, None)
 _dispatch_keys = torch._C._dispatch_keys  # asked for every tensor
 
 
-class ContentSink(Protocol):
-    """Where contents go; `RankWriter` is the real one."""
-
-    def add_content(self, row: Row) -> None: ...
-
-    def add_small_content(self, content: SmallContent) -> int: ...
-
-    def add_tensor(self, tensor: RawTensor) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Numbers about one run of contiguous bytes, whatever shape is laid over it."""
-
-    digest: str | None
-    statistics: Statistics | None
-    sketch: bytes | None
-    place: Stored | None
-
-
-_NOT_MEASURED = _Measured(None, None, None, None)
-
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What small tensors of one dtype and shape have in common, and the contents of them that are known, by digest."""
+    """What plain tensors of one dtype and shape have in common, and the contents of them that are known, by digest.
+
+    `is_small` stands for those whose bytes are digested sooner than their identity is taken, and `waits` for those
+    that the writer may measure.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    is_small: bool
     size_bytes: int
     element_bytes: int
     memory: type[ctypes.Array[ctypes.c_char]]
@@ -168,12 +134,14 @@ class Contents:
         self.keeps_tensors = save == "tensors"
         self._sketched: type | tuple[()] = torch.nn.Parameter if sketch_parameters else ()
         self._trust_versions, self._trust_results = trust_versions, trust_results
-        self._finite_alone = finite_alone
+        self._measurements = Measurements(
+            sink, keeps_tensors=self.keeps_tensors, finite_alone=finite_alone
+        )
         self._small_wait = available()
         self._next = 0
         self._lock = threading.RLock()
         self._by_identity: dict[_Identity, tuple[int, Sight | None]] = {}
-        self._flat_by_identity: dict[Hashable, _Measured] = {}
+        self._flat_by_identity: dict[Hashable, Measured] = {}
         self._plain_keys = plain_keys()
         self._pins = Pins()
         self._epochs: dict[int, int] = {}
@@ -181,9 +149,7 @@ class Contents:
         self._found: dict[int, FoundMemory] = {}
         self._looks = itertools.count(-1, -1)
         self._by_digest: dict[tuple[str, tuple[int, ...], str], dict[str, int]] = {}
-        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind | None] = {}
-        self._flat_by_digest: dict[tuple[str, str], _Measured] = {}
-        self._samples: set[tuple[int, torch.dtype, str]] = set()
+        self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind] = {}
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
         self._places: dict[int, Stored] = {}
 
@@ -224,24 +190,43 @@ class Contents:
             address = storage._cdata
             if address not in self._pins:
                 self._pins.add(address, storage)
-            if kind is not None and address not in self._found:
-                small = self._of_small(tensor, storage, kind)
-                if small is not None:
-                    return small
+            if kind.is_small and address not in self._found:
+                # The bytes are all that has to be taken now: the writer measures many such contents at once.
+                if is_contiguous(tensor):
+                    read, end_bytes = tensor, kind.size_bytes
+                    if offset := storage_offset(tensor):
+                        end_bytes += int(offset) * kind.element_bytes
+                    is_here = end_bytes <= storage.nbytes() or not kind.size_bytes
+                else:
+                    is_here = is_there(tensor, storage, contiguous=False)
+                    read = (
+                        contiguous(tensor) if is_here else tensor
+                    )  # lives until its bytes are read
+                if is_here:
+                    data = bytes(kind.memory.from_address(data_ptr(read)))
+                    digest = xxh3_128_hexdigest(data)
+                    small = kind.known.get(digest)
+                    if small is None and kind.waits:
+                        small = self._add_small(tensor, kind, digest, data)
+                    if small is not None:
+                        if self._arrived and address in self._arrived:
+                            key = self._identity(tensor, storage, plain=True)
+                            self._by_identity[key] = small, None
+                        return small
             key = self._identity(tensor, storage, plain=True)
             number, sight = self._by_identity.get(key, _UNMET)
             if sight is not None:
-                if sight.holds(storage) and key[0] not in self._arrived:
+                if sight.holds(storage) and address not in self._arrived:
                     return number
                 key = self._changed_identity(key)
-            return self._met(tensor, storage, key, formula)
+            return self._met(tensor, storage, key, formula, kind=kind)
 
     def _of_any(self, tensor: torch.Tensor, formula: Formula | None) -> int:
         """As `of`, for what is not a dense tensor on the host; of what ranks share, this rank's part."""
         tensor, note = _here(tensor)
         why_not = unreadable(tensor)
         if why_not:
-            return self._add(tensor, None, why_not)
+            return self._add(tensor, NOT_MEASURED, why_not)
         storage = untyped_storage(tensor)
         key = self._identity(tensor, storage, note)
         number, sight = self._by_identity.get(key, _UNMET)
@@ -265,24 +250,37 @@ class Contents:
         key: _Identity,
         formula: Formula | None,
         note: str = "",
+        kind: _Kind | None = None,
     ) -> int:
-        """Number of the content of a tensor that is met for the first time, or that may have changed."""
+        """Number of the content of a tensor that is met for the first time, or that may have changed.
+
+        `kind` is that of a plain one.
+        """
         if not is_there(tensor, storage):
-            return self._add(tensor, None, "its memory was freed")
-        if self._is_as_found(storage):
+            return self._add(tensor, NOT_MEASURED, "its memory was freed")
+        if self._found and self._is_as_found(storage):
             number = self._by_identity.get(key, _UNMET)[0]
             if number != UNRECORDED:
                 return number
-            number = self._add(tensor, None, NoteKind.UNWRITTEN.value)
+            number = self._add(tensor, NOT_MEASURED, NoteKind.UNWRITTEN.value)
             self._by_identity[key] = number, None
             return number
         trusted = self._trusts(tensor, storage)
-        sight = sight_of(tensor, storage) if trusted and is_plain(tensor) else None
-        # All contiguous views of the same elements share what is measured.
-        shared = trusted and is_contiguous(tensor) and not key[-1]
-        seen = None if sight is None else sight.seen
-        flat_key = (*key[:5], numel(tensor), seen) if shared else None
-        number = self._content(tensor, key, flat_key, formula, note)
+        sight = sight_of(tensor, storage) if trusted and (kind or is_plain(tensor)) else None
+        is_run = is_contiguous(tensor) and not key[-1]
+        if trusted and is_run:
+            # All contiguous views of the same elements share what is measured.
+            flat_key = (*key[:5], numel(tensor), None if sight is None else sight.seen)
+            measured = self._flat_by_identity.get(flat_key)
+            if measured is None:
+                measured = self._measured(tensor, key, formula, is_run=True)
+                self._flat_by_identity[flat_key] = measured
+                if measured.place is not None:
+                    span = (int(storage_offset(tensor)), numel(tensor), measured.place)
+                    self._spans.setdefault((key[0], *key[2:5]), []).append(span)
+        else:
+            measured = self._measured(tensor, key, formula, is_run=is_run)
+        number = self._add(tensor, measured, measured.note or note, kind)
         self._by_identity[key] = number, sight
         return number
 
@@ -291,61 +289,33 @@ class Contents:
         epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
         return (*key[:4], epoch, *key[5:])
 
-    def _of_small(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, kind: _Kind
-    ) -> int | None:
-        """As `of`, for a tensor whose bytes are digested sooner than its identity is taken.
-
-        The bytes are all that has to be taken now: the writer measures many such contents at once. None where the
-        general way has to be gone.
-        """
-        if is_contiguous(tensor):
-            read = tensor
-            end_bytes = kind.size_bytes + int(storage_offset(tensor)) * kind.element_bytes
-            if end_bytes > storage.nbytes() and kind.size_bytes:
-                return None
-        elif is_there(tensor, storage, contiguous=False):
-            read = contiguous(tensor)  # lives until its bytes are read
-        else:
-            return None
-        data = bytes(kind.memory.from_address(data_ptr(read)))
-        digest = xxh3_128_hexdigest(data)
-        number = kind.known.get(digest)
-        if number is None:
-            if not kind.waits:
-                return None
-            number = self._add_small(tensor, kind, digest, data)
-        if self._arrived and storage._cdata in self._arrived:
-            self._by_identity[self._identity(tensor, storage, plain=True)] = number, None
-        return number
-
     def _add_small(self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes) -> int:
         number = kind.known[digest] = self._next
         self._next += 1
         is_kept = self.keeps_tensors
         dtype, shape = kind.dtype, kind.shape
-        content = number, dtype, shape, "cpu", digest, data, self._sketches(tensor), is_kept
+        with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
+        content = number, dtype, shape, "cpu", digest, data, with_sketch, is_kept
         shard = self._sink.add_small_content(content)
         if is_kept:
             self._places[number] = Stored(shard, number)
         return number
 
-    def _kind_of(self, tensor: torch.Tensor) -> _Kind | None:
-        """What small tensors of a dtype and shape have in common; None where these are not small."""
-        kind = None
-        if self._small_wait and numel(tensor) <= SKETCH_SIZE:
-            dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
-            size = tensor.nbytes
-            kind = _Kind(
-                dtype,
-                shape,
-                size,
-                element_size(tensor),
-                ctypes.c_char * size,
-                can_wait(dtype),
-                self._known_as(dtype, shape),
-            )
-        self._kinds[tensor.dtype, tensor.shape] = kind
+    def _kind_of(self, tensor: torch.Tensor) -> _Kind:
+        """What plain tensors of a dtype and shape have in common."""
+        dtype, shape = dtype_name(tensor.dtype), tuple(map(int, tensor.shape))
+        is_small = self._small_wait and numel(tensor) <= SKETCH_SIZE
+        size = tensor.nbytes if is_small else 0
+        kind = self._kinds[tensor.dtype, tensor.shape] = _Kind(
+            dtype,
+            shape,
+            is_small,
+            size,
+            element_size(tensor),
+            ctypes.c_char * size,
+            can_wait(dtype),
+            self._known_as(dtype, shape),
+        )
         return kind
 
     def _known_as(self, dtype: str, shape: tuple[int, ...], device: str = "cpu") -> dict[str, int]:
@@ -444,46 +414,23 @@ class Contents:
         dtype = (tensor.dtype, note) if note else tensor.dtype
         return address, start, dtype, version, epoch, shape, strides, lazy
 
-    def _content(
-        self,
-        tensor: torch.Tensor,
-        key: _Identity,
-        flat_key: Hashable | None,
-        formula: Formula | None,
-        note: str,
-    ) -> int:
-        with_sketch, tensor = self._sketches(tensor), detach(tensor)
-        if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
-            return self._expanded(tensor)
-        measured = self._flat_by_identity.get(flat_key) if flat_key else None
-        if measured is None:
-            flat = view(contiguous(resolve_neg(resolve_conj(tensor))), -1)
-            if stride(flat, 0) != 1:  # one element, of any stride: its bytes could not be viewed
-                flat = as_strided(flat, (numel(flat),), (1,))
-            try:
+    def _measured(
+        self, tensor: torch.Tensor, key: _Identity, formula: Formula | None, *, is_run: bool
+    ) -> Measured:
+        """Numbers about a tensor; `is_run` tells that its elements lie behind each other as they are."""
+        with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
+        if not is_run:
+            tensor = detach(tensor)
+            if tensor.nbytes > _LARGEST_EXPANDED_BYTES and is_expanded(tensor):
+                return _expanded(tensor)
+        try:
+            if self.keeps_tensors:
                 formula = formula or self._view(tensor, key)
-                measured = self._measure(flat, formula, with_sketch=with_sketch)
-            except (RuntimeError, TypeError) as error:
-                reason = str(error).partition("\n")[0]
-                return self._add(tensor, None, f"its numbers cannot be taken: {reason}")
-            if flat_key:
-                self._flat_by_identity[flat_key] = measured
-                if measured.place is not None:
-                    span = (int(storage_offset(tensor)), numel(tensor), measured.place)
-                    self._spans.setdefault((key[0], *key[2:5]), []).append(span)
-        return self._add(tensor, measured, note)
-
-    def _expanded(self, tensor: torch.Tensor) -> int:
-        """What many elements of a tensor share is digested, with its shape and strides; nothing is written out."""
-        count = extent(tensor)
-        shared = digest_of(cpu(as_strided(tensor, (count,), (1,))))
-        laid = f"{shared} {tuple(tensor.shape)} {stride(tensor)}"
-        measured = _Measured(xxh3_128_hexdigest(laid.encode()), None, None, None)
-        return self._add(
-            tensor,
-            measured,
-            f"expanded from {count} elements: it would take {tensor.nbytes >> 20} MB to read as a whole",
-        )
+            run = tensor if is_run else contiguous(resolve_neg(resolve_conj(tensor)))
+            return self._measurements.of(run, self._next, formula, with_sketch=with_sketch)
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            return Measured(note=f"its numbers cannot be taken: {reason}")
 
     def _view(self, tensor: torch.Tensor, key: _Identity) -> View | None:
         """The tensor as a view of one that was saved and has its elements in the same storage."""
@@ -499,55 +446,17 @@ class Contents:
                 return View(place, first - start, extents, strides)
         return None
 
-    def _sketches(self, tensor: torch.Tensor) -> bool:
-        return self._save != "stats" or isinstance(tensor, self._sketched)
-
-    def _measure(
-        self, flat: torch.Tensor, formula: Formula | None, *, with_sketch: bool
-    ) -> _Measured:
-        # The digest needs the bytes here, and numbers that are taken with it cost little more.
-        flat = cpu(flat)
-        dtype = dtype_name(flat.dtype)
-        norm = finite_norm(flat) if self._finite_alone else None
-        if norm is not None:
-            unknown = math.nan
-            return _Measured(None, Statistics(unknown, unknown, unknown, norm, 0, 0, 0), None, None)
-        if self._resembles_one_before(flat):
-            digest = digest_of(flat)
-            if (digest, dtype) in self._flat_by_digest:
-                return self._flat_by_digest[(digest, dtype)]
-            statistics, sketch = numbers_of(flat, with_sketch=with_sketch)
+    def _add(
+        self, tensor: torch.Tensor, measured: Measured, note: str, kind: _Kind | None = None
+    ) -> int:
+        """Number a content, the same number for the same bytes, dtype, shape and device."""
+        if kind is not None and not note:
+            dtype, shape, device, known = kind.dtype, kind.shape, "cpu", kind.known
         else:
-            digest, statistics, sketch = measured(flat, with_sketch=with_sketch)
-            if (digest, dtype) in self._flat_by_digest:
-                return self._flat_by_digest[(digest, dtype)]
-        place = None
-        if self.keeps_tensors and can_store(dtype):
-            formula = None if statistics.nan_count else formula
-            zeros, shape = statistics.zero_count, (numel(flat),)
-            raw = RawTensor(self._next, dtype, shape, raw_bytes(flat), formula, zeros)
-            place = Stored(self._sink.add_tensor(raw), self._next)
-        packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
-        found = self._flat_by_digest[(digest, dtype)] = _Measured(digest, statistics, packed, place)
-        return found
-
-    def _resembles_one_before(self, flat: torch.Tensor) -> bool:
-        """Whether a large tensor may well be known by its digest, so that its numbers need not be taken with it."""
-        if flat.nbytes < _LARGE_BYTES:
-            return False
-        # From all over: rows of an embedding that no token used are zero in many tensors.
-        sample = contiguous(_every(flat, numel(flat) // _SAMPLE))
-        known = (flat.nbytes, flat.dtype, digest_of(sample))
-        if known in self._samples:
-            return True
-        self._samples.add(known)
-        return False
-
-    def _add(self, tensor: torch.Tensor, measured: _Measured | None, note: str) -> int:
-        dtype, device = dtype_name(tensor.dtype), str(tensor.device)
-        shape = () if tensor.is_nested else tuple(int(extent) for extent in tensor.shape)
-        if measured is not None and measured.digest is not None:
+            dtype, device = dtype_name(tensor.dtype), str(tensor.device)
+            shape = () if tensor.is_nested else tuple(map(int, tensor.shape))
             known = self._known_as(dtype, shape, device + note)
+        if measured.digest is not None:
             found = known.get(measured.digest)
             if found is not None:
                 if measured.place is not None and measured.place.number == self._next:
@@ -556,12 +465,22 @@ class Contents:
             known[measured.digest] = self._next
         number = self._next
         self._next += 1
-        if measured is not None and measured.place is not None:
+        if measured.place is not None:
             self._places[number] = measured.place
-        kept = measured or _NOT_MEASURED
-        numbers = kept.digest, kept.statistics, kept.sketch, kept.place
+        numbers = measured.digest, measured.statistics, measured.sketch, measured.place
         self._sink.add_content(content_row(number, dtype, shape, device, *numbers, note))
         return number
+
+
+def _expanded(tensor: torch.Tensor) -> Measured:
+    """What many elements of a tensor share is digested, with its shape and strides; nothing is written out."""
+    count = extent(tensor)
+    shared = digest_of(cpu(as_strided(tensor, (count,), (1,))))
+    laid = f"{shared} {tuple(tensor.shape)} {stride(tensor)}"
+    note = (
+        f"expanded from {count} elements: it would take {tensor.nbytes >> 20} MB to read as a whole"
+    )
+    return Measured(xxh3_128_hexdigest(laid.encode()), note=note)
 
 
 def unreadable(tensor: torch.Tensor) -> str:
@@ -585,11 +504,6 @@ def unreadable(tensor: torch.Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""
-
-
-def _every(flat: torch.Tensor, step: int) -> torch.Tensor:
-    """Each so many elements of a contiguous tensor."""
-    return as_strided(flat, ((numel(flat) + step - 1) // step,), (step,))
 
 
 def _here(tensor: torch.Tensor) -> tuple[torch.Tensor, str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -164,8 +163,7 @@ def is_lent(storage: torch.UntypedStorage) -> bool:
     return not storage.resizable() or (storage.is_shared() and storage.device.type == "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(NamedTuple):
     """A quick look at a tensor on the host: its elements, or the storage around strided ones."""
 
     needed_bytes: int

@@ -283,13 +283,13 @@ class Optimizers:
         op = optimizer_name(optimizer)
         with Silence(self._steps.fail):
             self._steps.is_certain()
-            stack = session.stack_here()
+            stack = session.rows.stack_here()
             options = [plain_options(group) for group in optimizer.param_groups]
             for name, number, parameter in _parameters_of(optimizer):
                 if parameter.grad is None and not update.has_closure:
                     continue
-                session.adopt_parameter(parameter, name)
-                opened = session.before_update(
+                session.parameters.adopt_parameter(parameter, name)
+                opened = session.updates.before_update(
                     optimizer,
                     op,
                     options[number],
@@ -315,7 +315,7 @@ class Optimizers:
         if session is not None and update is not None:
             with Silence(self._steps.fail):
                 for opened, parameter in update.calls:
-                    session.after_update(optimizer, opened, parameter)
+                    session.updates.after_update(optimizer, opened, parameter)
         try:
             self._count(optimizer, End.ALL_STEPPED)
         except Exception as error:  # of ours: it must not reach the training

@@ -57,7 +57,7 @@ class UpdateNotes:
             reason = "compiled: its graph breaks where recording listens to it, before and after"
             recording.note_once(f"inside of {name}.step", reason)
         if recording.written is not None:
-            recording.written.note_gap(gap_of(optimizer))
+            recording.written.gaps.add(gap_of(optimizer))
         step = recording.steps.number
         groups = [
             with_texts(plain_options(group), recording.kept) for group in optimizer.param_groups

@@ -16,10 +16,10 @@ from lockstep.core.site import Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.causes.between_modules import between_words
 from lockstep.locate.causes.gradient_causes import GradientCauses, contents_of
+from lockstep.locate.causes.other_arguments import SettingCauses
+from lockstep.locate.causes.other_models import SetupCauses
 from lockstep.locate.causes.recomputed_causes import RecomputedCauses
 from lockstep.locate.causes.scaling import StepGradients
-from lockstep.locate.causes.setting_causes import SettingCauses
-from lockstep.locate.causes.setup_causes import SetupCauses
 from lockstep.locate.causes.side_effects import SideEffects
 from lockstep.locate.causes.step_origins import RankOrigins, StepOrigins
 from lockstep.locate.causes.wiring import taken_instead

@@ -12,7 +12,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.locate.causes.lone_updates import origin_of_moved, still_moved
-from lockstep.locate.setups.model_setup import FROZEN, TIED
+from lockstep.locate.setups.setup_facts import FROZEN, TIED
 
 _OTHER = {"reference": "candidate", "candidate": "reference"}
 
@@ -81,7 +81,7 @@ def _lone_gradients(step: AlignedStep, names: Collection[str]) -> dict[str, Tens
     return found
 
 
-def _origin(step: AlignedStep, record: TensorRecord, name: str, reason: str) -> Origin:
+def _origin(step: AlignedStep, record: TensorRecord, name: str, reason: Reason) -> Origin:
     is_reference = record in _of_reference(step)
     pair = Pair(record, None) if is_reference else Pair(None, record)
     finding = Finding(
@@ -101,7 +101,7 @@ def _origin(step: AlignedStep, record: TensorRecord, name: str, reason: str) -> 
         tensor=name,
         source=record.source,
         finding=finding,
-        reason=Reason(reason),
+        reason=reason,
         sequence=record.sequence,
         kind=Kind.SETUP,
     )

@@ -10,16 +10,15 @@ from lockstep.core.content_notes import NoteKind
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Course, Ends
 from lockstep.core.records import Content
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
-from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
 from lockstep.locate.ends.held_outside import HeldOutside, held_beyond_noise, held_outside
 from lockstep.locate.ends.rounding_alone import NO_STEPS, RoundingAlone
 from lockstep.locate.ends.training_sides import (
     SIDES,
     Side,
-    States,
     absolute,
     beside,
     further_apart,
@@ -37,12 +36,12 @@ class RankEnds:
     """
 
     course: Course
-    words: str
+    reasons: tuple[Remark, ...] = ()
     certain: bool = False
     parted_at: int | None = None
     is_beside: bool = False
     is_outside: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remark, ...] = ()
 
 
 def course_of(
@@ -65,28 +64,25 @@ def course_of(
     """
     sides = (reference, candidate)
     if unlike := _unlike_copies(sides):
-        return RankEnds(Course.APART, unlike, certain=True)
+        return RankEnds(Course.APART, (unlike,), certain=True)
     last = [state.step for side in sides for state in list(side.last.values())[:1]]
     if len(set(last)) > 1:
-        return RankEnds(
-            Course.UNKNOWN,
-            "the last recorded step is not the same, so what follows was not compared",
-        )
+        return RankEnds(Course.UNKNOWN, (Remark(On.OTHER_LAST_STEP),))
     parted = _first_other_loss(sides) if equal else None
     if parted is not None:
         return _parted(sides, parted)
     if reason := _not_comparable(sides):
-        return RankEnds(Course.UNKNOWN, reason)
+        return RankEnds(Course.UNKNOWN, (reason,))
     left, right, unit = _lengths(sides)
     if left != right:
-        words = f"the reference trained {left} {unit} and the candidate {right}"
-        return RankEnds(Course.APART, words)
+        lengths = Remark(On.LENGTHS, reference=str(left), candidate=str(right), at=unit)
+        return RankEnds(Course.APART, (lengths,))
     if other := _other_course(sides):
-        return RankEnds(Course.APART, other, certain=True)
+        return RankEnds(Course.APART, (other,), certain=True)
     if cut := next((side.end_cut for side in sides if side.end_cut), ""):
-        return RankEnds(Course.UNKNOWN, cut)
+        return RankEnds(Course.UNKNOWN, (Remark(On.UNJOINED, reason=cut),))
     if not equal:
-        return RankEnds(Course.NOISE, "", notes=held_beyond_noise(*sides))
+        return RankEnds(Course.NOISE, notes=held_beyond_noise(*sides))
     found = _equal_or_not(sides, rounding_alone)
     if found.course is Course.NOISE:
         return replace(found, notes=held_beyond_noise(*sides))
@@ -95,10 +91,10 @@ def course_of(
 
 def _with_held(held: HeldOutside) -> RankEnds:
     """What the scripts hold beside, where all else is equal."""
-    if held.words:
-        return RankEnds(Course.APART, held.words, held.certain, is_outside=True, notes=held.notes)
+    if held.differs:
+        return RankEnds(Course.APART, held.differs, held.certain, is_outside=True, notes=held.notes)
     if held.rounded:
-        return RankEnds(Course.NOISE, "", notes=held.notes)
+        return RankEnds(Course.NOISE, notes=held.notes)
     return RankEnds(Course.EQUAL, held.unseen, notes=held.notes)
 
 
@@ -110,26 +106,26 @@ def _lengths(sides: tuple[Side, Side]) -> tuple[int, int, str]:
     return left, right, "backward passes after the recorded steps"
 
 
-def _not_comparable(sides: tuple[Side, Side]) -> str:
-    """Why the ends cannot be held against each other, or ""."""
+def _not_comparable(sides: tuple[Side, Side]) -> Remark | None:
+    """Why the ends cannot be held against each other; None where they can."""
     without = [(name, side) for name, side in zip(SIDES, sides, strict=True) if not side.end]
     if len(without) == 2:
-        return "the ends were not recorded"
+        return Remark(On.NO_ENDS)
     if without:
         name, side = without[0]
         if side.end_cut:
-            return side.end_cut
-        return f"the end was not recorded in the {name}, which {side.why_none}"
+            return Remark(On.UNJOINED, reason=side.end_cut)
+        return Remark(On.NO_END, side=name, reason=side.why_none)
     cut = [(name, side) for name, side in zip(SIDES, sides, strict=True) if side.ended_by]
     left, right, _ = _lengths(sides)
     if cut and left != right:
         name, side = cut[0]
-        return f"the ends are of different steps: the {name} was ended by {side.ended_by}"
-    return ""
+        return Remark(On.OTHER_STEPS, side=name, reason=side.ended_by)
+    return None
 
 
-def _unlike_copies(sides: tuple[Side, Side]) -> str:
-    """What ranks should hold alike at the end, and do not, in words; "" where nothing is more than roundings apart."""
+def _unlike_copies(sides: tuple[Side, Side]) -> Remark | None:
+    """What ranks should hold alike at the end, and do not; None where nothing is more than roundings apart."""
     for name, side in zip(SIDES, sides, strict=True):
         unlike = [
             key
@@ -139,9 +135,8 @@ def _unlike_copies(sides: tuple[Side, Side]) -> str:
             <= _copies_tolerance(state.content, state.step)
         ]
         if unlike:
-            verb = "differ" if len(unlike) > 1 else "differs"
-            return f"{listed(_names(unlike))} {verb} at the end between the ranks of the {name}"
-    return ""
+            return Remark(On.COPIES, side=name, names=_names(unlike))
+    return None
 
 
 def _copies_tolerance(content: Content, steps: int) -> float:
@@ -170,16 +165,17 @@ def _parted(sides: tuple[Side, Side], place: int) -> RankEnds:
     left, right = (side.losses[place] for side in sides)
     if left.step != right.step:
         step = min(left.step, right.step)
-        words = f"after step {step} the runs make different numbers of backward passes a step"
-        return RankEnds(Course.APART, words, certain=True, parted_at=step)
-    words = f"the loss of step {left.step} is the first that differs: {left.value:.9g} / {right.value:.9g}"
+        other = Remark(On.OTHER_PASSES, step=step)
+        return RankEnds(Course.APART, (other,), certain=True, parted_at=step)
+    shown = [f"{one.value:.9g}" for one in (left, right)]
+    loss = Remark(On.LOSS, step=left.step, reference=shown[0], candidate=shown[1])
     following = [
         pair
         for pair in zip(sides[0].losses[place:], sides[1].losses[place:], strict=False)
         if pair[0].step < left.step + PARTED_STEPS
     ]
     certain = any(_is_more_than_rounding(*pair) for pair in following)
-    return RankEnds(Course.APART, words, certain=certain, parted_at=left.step)
+    return RankEnds(Course.APART, (loss,), certain=certain, parted_at=left.step)
 
 
 def _is_more_than_rounding(left: LaterLoss, right: LaterLoss) -> bool:
@@ -211,10 +207,8 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
         and state.standing is not Standing.BESIDE
     ]
     if alone:
-        words = (
-            f"{listed(_names(alone))} is there at the end of the {_side_with(alone[0], left)} alone"
-        )
-        return RankEnds(Course.APART, words, certain=True)
+        there = Remark(On.THERE_ALONE, side=SIDES[alone[0] not in left], names=_names(alone))
+        return RankEnds(Course.APART, (there,), certain=True)
     both = [key for key in left if key in right]
     unread = [
         key for key in both if left[key].content.digest is None or right[key].content.digest is None
@@ -229,22 +223,18 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
     ]
     untold = [key for key in others if math.isnan(relative(left[key].content, right[key].content))]
     if others and not (beyond or untold or unread):
-        return RankEnds(Course.NOISE, "")
+        return RankEnds(Course.NOISE)
     if others:
         certain = bool(beyond)
         others = [*beyond, *(key for key in others if key not in beyond)]
-        words = (
-            f"{listed(_names(others))} {'differ' if len(others) > 1 else 'differs'} at the end"
-            + ("" if not sides[0].losses else ", after equal losses")
-        )
+        after = "after equal losses" if sides[0].losses else ""
+        differs = Remark(On.DIFFERS, names=_names(others), at=after)
         is_beside = all(left[key].standing is Standing.BESIDE for key in others)
-        return RankEnds(Course.APART, words, certain=certain, is_beside=is_beside)
+        return RankEnds(Course.APART, (differs,), certain=certain, is_beside=is_beside)
     if unread:
-        words = (
-            f"{listed(_names(unread))} could not be read at the end: {left[unread[0]].content.note}"
-        )
-        return RankEnds(Course.UNKNOWN, words)
-    return RankEnds(Course.EQUAL, "")
+        why = left[unread[0]].content.note
+        return RankEnds(Course.UNKNOWN, (Remark(On.UNREAD, names=_names(unread), reason=why),))
+    return RankEnds(Course.EQUAL)
 
 
 def _is_of_rounding(
@@ -263,14 +253,10 @@ def _is_of_rounding(
     return role is Role.PARAM and rounding_alone.allows_parameter(name, steps, far, ends[0].numel)
 
 
-def _names(keys: Sequence[tuple[Role, str]]) -> list[str]:
+def _names(keys: Sequence[tuple[Role, str]]) -> tuple[str, ...]:
     """Names, those of parameters and buffers first."""
     ordered = sorted(keys, key=lambda key: key[0] is Role.STATE)
-    return [name.replace("|", "'s ") for _, name in ordered]
-
-
-def _side_with(key: tuple[Role, str], reference: States) -> str:
-    return SIDES[key not in reference]
+    return tuple(name.replace("|", "'s ") for _, name in ordered)
 
 
 def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
@@ -280,7 +266,7 @@ def _is_beyond(left: Content, right: Content, roundings: float) -> bool:
     return further_apart(left, right) > roundings * unit_roundoff(left.dtype)
 
 
-def _other_course(sides: tuple[Side, Side]) -> str:
+def _other_course(sides: tuple[Side, Side]) -> Remark | None:
     """A parameter that one run leaves as it was at the last recorded step, and the other goes on to train."""
     found: dict[int, list[str]] = {0: [], 1: []}
     for key in sides[0].end:
@@ -293,12 +279,8 @@ def _other_course(sides: tuple[Side, Side]) -> str:
                 found[index].append(name)
     for index, names in found.items():
         if names:
-            verb = "do" if len(names) > 1 else "does"
-            return (
-                f"{listed(names)} {verb} not change after the recorded steps in the {SIDES[index]},"
-                f" and {'do' if len(names) > 1 else 'does'} in the {SIDES[1 - index]}"
-            )
-    return ""
+            return Remark(On.STILL_ALONE, side=SIDES[index], names=tuple(names))
+    return None
 
 
 def _moved(last: Content, end: Content) -> float:
@@ -338,13 +320,12 @@ def ends_between(
         for name, both in sides.items()
     }
     if not found:
-        return Ends(Course.UNKNOWN, "the ends were not recorded")
+        return Ends(Course.UNKNOWN, (Remark(On.NO_ENDS),))
     name, worst = min(found.items(), key=lambda item: _order(item[1]))
-    words = worst.words if len(found) == 1 or not worst.words else f"{name}: {worst.words}"
     far = _how_far(list(sides.values())) if worst.course in (Course.NOISE, Course.APART) else _NEAR
     return Ends(
         worst.course,
-        words,
+        worst.reasons,
         worst.certain,
         worst.parted_at,
         _final_losses(sides[name]),
@@ -353,6 +334,7 @@ def ends_between(
         far[1],
         _steps_to_record(sides[name], worst),
         worst.notes,
+        rank=name if len(found) > 1 else "",
     )
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from lockstep.align.settings import differing_settings
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Content
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Role
 from lockstep.core.states import Standing, StateRecord
-from lockstep.core.text import listed
 from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE
 from lockstep.locate.ends.training_sides import SIDES, Side, further_apart, is_equal, relative
 
@@ -28,35 +28,35 @@ class HeldOutside:
 
     Attributes
     ----------
-    words
-        What differs, "" where nothing does.
+    differs
+        What differs.
     certain
         Whether that is more than rounding can make of it.
     unseen
-        What was not looked at, "" where all was.
+        What was not looked at.
     notes
-        What else is to be known, a sentence each.
+        What else is to be known.
     rounded
         Whether anything differs by no more than rounding.
     """
 
-    words: str = ""
+    differs: tuple[Remark, ...] = ()
     certain: bool = False
-    unseen: str = ""
-    notes: tuple[str, ...] = ()
+    unseen: tuple[Remark, ...] = ()
+    notes: tuple[Remark, ...] = ()
     rounded: bool = False
 
 
 def held_outside(reference: Side, candidate: Side) -> HeldOutside:
     """Compare the state of the scripts, if all recorded steps and the ends are equal bit by bit."""
-    unseen = _unseen(reference, candidate)
+    unseen = tuple(_unseen(reference, candidate))[:1]
     if reference.settings is None or candidate.settings is None:
         return HeldOutside(unseen=unseen)
     settings = _other_settings(reference, candidate)
     found = _others(reference, candidate)
     others = [name for name in found if not _is_one_number(name, reference, candidate)]
     lost = [*_lost(reference, candidate)]
-    words = [*settings.certain, *lost]
+    differs = [*settings.certain, *lost]
     roundings = END_ROUNDINGS + math.sqrt(reference.steps or 0)
     beyond = [
         name for name in others if _is_beyond(reference.held[name], candidate.held[name], roundings)
@@ -66,17 +66,17 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
     ]
     if beyond or untold:  # the ones that tell most come first
         names = _named_once([*beyond, *untold], reference, candidate)
-        words.insert(0, f"{listed(names)} {'differ' if len(names) > 1 else 'differs'} at the end")
+        differs.insert(0, Remark(On.DIFFERS, names=names))
     rounded = [name for name in others if name not in (*beyond, *untold)]
     notes = (
         *settings.notes,
-        *_rounded(_named_once(rounded, reference, candidate)),
-        *_logged([name for name in found if name not in others]),
+        *_of(On.ROUNDED, _named_once(rounded, reference, candidate)),
+        *_of(On.SINGLE_NUMBERS, [name for name in found if name not in others]),
         *_alone(reference, candidate),
         *_unread(reference, candidate),
     )
     return HeldOutside(
-        "; ".join(words[:_SHOWN]),
+        tuple(differs[:_SHOWN]),
         bool(beyond or settings.certain or lost),
         unseen,
         notes,
@@ -87,7 +87,7 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
 _SHOWN = 3
 
 
-def held_beyond_noise(reference: Side, candidate: Side) -> tuple[str, ...]:
+def held_beyond_noise(reference: Side, candidate: Side) -> tuple[Remark, ...]:
     """Return notes on things that differ by more than noise, where the recorded steps differ by noise."""
     if reference.settings is None or candidate.settings is None:
         return ()
@@ -105,10 +105,13 @@ def held_beyond_noise(reference: Side, candidate: Side) -> tuple[str, ...]:
         for name in _others(reference, candidate)
         if _is_beyond_noise(reference.held[name].content, candidate.held[name].content, noise)
     ]
-    notes = [
-        f"{listed(far)} {'are' if len(far) > 1 else 'is'} further apart at the end than noise explains"
-    ]
-    return (*(notes if far else ()), *_other_settings(reference, candidate).certain)
+    return (*_of(On.BEYOND_NOISE, far), *_other_settings(reference, candidate).certain)
+
+
+def _of(subject: On, names: Sequence[str], side: str = "") -> Iterator[Remark]:
+    """A remark on some names, where there are any."""
+    if names:
+        yield Remark(subject, names=tuple(names), side=side)
 
 
 # --- tensors ------------------------------------------------------------------------------------
@@ -130,30 +133,18 @@ def _is_one_number(name: str, *sides: Side) -> bool:
     return all(side.held[name].content.numel <= 1 for side in sides)
 
 
-def _logged(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        verb = "differ" if len(names) > 1 else "differs"
-        yield f"{listed(names)} {verb} at the end: single numbers, which may be logged alone, are not judged"
-
-
-def _rounded(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        verb = "differ" if len(names) > 1 else "differs"
-        yield f"{listed(names)} {verb} at the end by no more than rounding"
-
-
 def _is_untold(name: str, *sides: Side) -> bool:
     """Whether nothing tells how far apart two tensors are."""
     return math.isnan(relative(*(side.held[name].content for side in sides)))
 
 
-def _named_once(names: Iterable[str], *sides: Side) -> list[str]:
+def _named_once(names: Iterable[str], *sides: Side) -> tuple[str, ...]:
     """Paths without longer ones to the same, as of a function that another one has called."""
     found: dict[tuple[str | None, ...], str] = {}
     for name in names:
         key = tuple(side.held[name].content.digest for side in sides if name in side.held)
         found[key] = min(name, found.get(key, name), key=_steps_of)  # the outer one comes last
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _steps_of(name: str) -> int:
@@ -173,7 +164,7 @@ def _is_beyond_noise(left: Content, right: Content, noise: float) -> bool:
     return relative(left, right) > math.sqrt(unit_roundoff(left.dtype)) + FOLLOWING_NOISE * noise
 
 
-def _lost(*sides: Side) -> Iterator[str]:
+def _lost(*sides: Side) -> Iterator[Remark]:
     """What is there in one run, and in the other one nothing, or a container without that element, by the same name.
 
     Where the other one has nothing at all, only what has the shape of something trained counts, as a copy or a mean of
@@ -197,10 +188,7 @@ def _lost(*sides: Side) -> Iterator[str]:
                 )
             )
         ]
-        if names:
-            names = _named_once(names, side)
-            verb = "are" if len(names) > 1 else "is"
-            yield f"{listed(names)} {verb} there at the end of the {SIDES[index]} alone"
+        yield from _of(On.THERE_ALONE, _named_once(names, side), SIDES[index])
 
 
 _ELEMENT = re.compile(r"\[[^\]]*\]$|\{[^}]*\}$")
@@ -222,7 +210,7 @@ def _containers(names: Iterable[str]) -> set[str]:
     return {name[: -len(found[0])] for name in names if (found := _ELEMENT.search(name))}
 
 
-def _alone(*sides: Side) -> Iterator[str]:
+def _alone(*sides: Side) -> Iterator[Remark]:
     """What one run alone has by its names, so that it was not compared: the variables that lead there."""
     for index, side in enumerate(sides):
         other = sides[1 - index].held
@@ -231,12 +219,7 @@ def _alone(*sides: Side) -> Iterator[str]:
             for name, state in side.held.items()
             if name not in other and state.standing is Standing.OUTSIDE
         )
-        if names:
-            verb = "lead" if len(names) > 1 else "leads"
-            yield (
-                f"{listed([*names])} {verb} to tensors at the end of the {SIDES[index]} alone;"
-                " these were not compared"
-            )
+        yield from _of(On.LEADS_ALONE, [*names], SIDES[index])
 
 
 def _variable(name: str) -> str:
@@ -244,7 +227,7 @@ def _variable(name: str) -> str:
     return re.split(r"[\[{]", name, maxsplit=1)[0]
 
 
-def _unread(*sides: Side) -> Iterator[str]:
+def _unread(*sides: Side) -> Iterator[Remark]:
     names = [
         name
         for name, state in sides[0].held.items()
@@ -252,7 +235,8 @@ def _unread(*sides: Side) -> Iterator[str]:
         and None in (state.content.digest, other.content.digest)
     ]
     if names:
-        yield f"{listed(names)} could not be read at the end: {sides[0].held[names[0]].content.note}"
+        why = sides[0].held[names[0]].content.note
+        yield Remark(On.UNREAD, names=tuple(names), reason=why)
 
 
 # --- settings -----------------------------------------------------------------------------------
@@ -260,30 +244,28 @@ def _unread(*sides: Side) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    certain: list[str]
-    notes: list[str]
+    certain: list[Remark]
+    notes: list[Remark]
 
 
 def _other_settings(*sides: Side) -> _Settings:
-    """Settings with another value, in words; numbers that move in both runs are noted: counts and times may do so."""
+    """Settings with another value; numbers that move in both runs are noted: counts and times may do so."""
     left, right = (side.settings or {} for side in sides)
     both = [
         {path: one.value for path, one in side.items() if one.value is not None}
         for side in (left, right)
     ]
-    certain, notes = list[str](), list[str]()
+    certain, notes = list[Remark](), list[Remark]()
     for one in differing_settings(*both):
         moves = left[one.name].moves and right[one.name].moves
-        shown = one.shown
-        words = (
-            f"{one.name} is {shown[0]} in the reference and {shown[1]} in the candidate at the end"
-        )
-        (notes if moves else certain).append(words)
+        reference, candidate = one.shown
+        differs = Remark(On.SETTING, names=(one.name,), reference=reference, candidate=candidate)
+        (notes if moves else certain).append(differs)
     certain.extend(_trainable(*sides))
     return _Settings(_shortened(certain), _shortened(notes))
 
 
-def _trainable(*sides: Side) -> Iterator[str]:
+def _trainable(*sides: Side) -> Iterator[Remark]:
     """Parameters that require a gradient at the end of one run alone."""
     for index, side in enumerate(sides):
         names = [
@@ -294,27 +276,18 @@ def _trainable(*sides: Side) -> Iterator[str]:
             and key in sides[1 - index].end
             and not sides[1 - index].end[key].trainable
         ]
-        if names:
-            verb = "require" if len(names) > 1 else "requires"
-            yield f"{listed(names)} {verb} a gradient at the end of the {SIDES[index]} alone"
+        yield from _of(On.TRAINABLE_ALONE, names, SIDES[index])
 
 
-def _shortened(words: Iterable[str]) -> list[str]:
-    every = list(words)
-    return (
-        every
-        if len(every) <= _SHOWN
-        else [*every[:_SHOWN], f"{len(every) - _SHOWN} more settings differ"]
-    )
+def _shortened(every: list[Remark]) -> list[Remark]:
+    more = len(every) - _SHOWN
+    return [*every[:_SHOWN], Remark(On.MORE_SETTINGS, count=more)] if more > 0 else every
 
 
-def _unseen(*sides: Side) -> str:
+def _unseen(*sides: Side) -> Iterator[Remark]:
     for name, side in zip(SIDES, sides, strict=True):
         if side.settings is None:
-            return f"other variables of the {name}'s script were not recorded"
-    found = [
-        f"{side.held_cut} in the {name}"
-        for name, side in zip(SIDES, sides, strict=True)
-        if side.held_cut
-    ]
-    return f"not looked at: {found[0]}" if found else ""
+            yield Remark(On.VARIABLES_UNRECORDED, side=name)
+    for name, side in zip(SIDES, sides, strict=True):
+        if side.held_cut:
+            yield Remark(On.VARIABLES_UNSEEN, side=name, reason=side.held_cut)

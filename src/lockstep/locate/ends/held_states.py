@@ -15,6 +15,7 @@ from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outc
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.reason import Reason
 from lockstep.core.records import TensorRecord
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
 from lockstep.core.text import listed
@@ -45,12 +46,12 @@ class HeldStates:
     unclear
         Differences that rounding may make.
     notes
-        What else is to be known, in words.
+        What else is to be known.
     """
 
     origins: tuple[Origin, ...] = ()
     unclear: tuple[NotCompared, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remark, ...] = ()
 
 
 def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> HeldStates:
@@ -92,7 +93,7 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
                 )
     unclear.extend(_moving_alone(rank, reference, candidate))
     notes = [
-        f"{root} is held beside the training and differs; nothing recorded tells whether it is used"
+        Remark(On.HELD_IDLE, rank=rank, names=(root,))
         for root in _idle_that_differ(reference, candidate, found)
     ]
     return HeldStates(tuple(origins), tuple(unclear), tuple(notes))
@@ -205,7 +206,7 @@ def _origin(rank: str, moment: Moment, apart: Sequence[_Apart]) -> Origin:
     """The origin at the first of several states that differ together."""
     first = apart[0]
     state, step, phase = first.left, first.step, _PHASES[moment]
-    reason = _sentence(moment, apart)
+    reason = Reason(_sentence(moment, apart))
     far, tolerance = first.far, first.tolerance
     kind = Kind.SETUP if moment is Moment.FIRST else Kind.FAULT
     metrics = Metrics(Evidence.SKETCH, rel_l2=far)
@@ -224,7 +225,7 @@ def _origin(rank: str, moment: Moment, apart: Sequence[_Apart]) -> Origin:
         tensor=state.name,
         source="",
         finding=finding,
-        reason=Reason(reason),
+        reason=reason,
         kind=kind,
     )
 

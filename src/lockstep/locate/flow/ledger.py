@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockstep.align.settings import Setting
-from lockstep.core.finding import Evidence, Finding, Kind, Outcome, Pair
-from lockstep.core.records import Content, is_other_checksum_alone
-from lockstep.judge.protocol import AGREES, OPEN, Judgement, word_for_evidence
+from lockstep.core.finding import Finding, Kind, Outcome, Pair
+from lockstep.core.reason import Reason
+from lockstep.core.records import Content
+from lockstep.judge.protocol import AGREES, OPEN, Judgement
 from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.ends.rounding_alone import RoundingAlone
 from lockstep.locate.flow.buffers import Buffers
 from lockstep.locate.flow.origins import Place
+from lockstep.locate.flow.words import settled_reason
 from lockstep.locate.setups.precision import PrecisionClasses
 from lockstep.measure.measured_pair import (
     Measured,
-    dims_that_do_not_fit,
-    is_placed_otherwise,
     is_read_whole,
     measure_pair,
     sketched_distances,
@@ -217,7 +217,7 @@ class Ledger:
         state = self._states.get(key_of(measured.pair))
         return state is not None and state.outcome is Outcome.INCOMPARABLE
 
-    def report(self, state: State, reason: str, *, inherited: bool) -> Finding:
+    def report(self, state: State, reason: Reason, *, inherited: bool) -> Finding:
         """Add the finding of one pair."""
         measured = state.measured
         finding = Finding(
@@ -236,7 +236,7 @@ class Ledger:
         self.findings.append(finding)
         return finding
 
-    def report_instead(self, state: State, reason: str, *, inherited: bool) -> Finding:
+    def report_instead(self, state: State, reason: Reason, *, inherited: bool) -> Finding:
         """Give a pair that was reported lately this finding in place of its own: it is one tensor, and counts once."""
         pair = state.measured.pair
         for position in range(len(self.findings) - 1, -1, -1):
@@ -325,66 +325,6 @@ def settle(ledger: Ledger, state: State) -> None:
         state = replace(state, outcome=Outcome.INCOMPARABLE)
     ledger.remember(state)
     differs = state.outcome is Outcome.DIFFER
-    ledger.report(state, settled_words(state), inherited=differs)
-
-
-def settled_words(state: State) -> str:
-    """Why a pair that is no origin is none."""
-    judgement = state.judgement
-    if state.outcome is Outcome.DIFFER:
-        words = "inherited from an earlier site"
-    elif state.outcome is Outcome.INCOMPARABLE and state.measured.known:
-        if state.measured.shape_differs and judgement.words:
-            return f"could not be judged: {judgement.words}"
-        words = open_words(state.measured)
-    elif state.outcome is Outcome.INCOMPARABLE and state.measured.metrics.max_abs == 0.0:
-        words = "its smallest and largest values are equal, and its elements are not known"
-    elif not (state.measured.floating or state.measured.equal or state.measured.shape_differs):
-        words = "chosen differently, from inputs that differ"
-    else:
-        words = agreement_words(state.measured)
-    if judgement.kind is Kind.AMPLIFIED:
-        words = f"{words}; ill-conditioned here: small differences of the inputs grow far"
-    return f"{words}; {judgement.words}" if judgement.words else words
-
-
-def open_words(measured: Measured) -> str:
-    """Why a pair whose numbers are known could not be judged."""
-    return (
-        f"{word_for_evidence(measured)}rel {measured.difference:.2g}: could not be judged: its inputs differ too"
-        " much for any bound, or were not judged themselves"
+    ledger.report(
+        state, settled_reason(state.measured, state.judgement, state.outcome), inherited=differs
     )
-
-
-def _unknown_words(pair: Pair) -> str:
-    """Why the numbers of a pair are not known."""
-    left, right = pair.reference, pair.candidate
-    if left is None or right is None or not is_placed_otherwise(left.content, right.content):
-        return pair.present.content.note or "nothing is known of one side"
-    if words := dims_that_do_not_fit(left.content, right.content):
-        return words
-    here, there = (one.content.note or "whole" for one in (left, right))
-    return f"spread over ranks differently: {here} in the reference, {there} in the candidate"
-
-
-OTHER_CHECKSUM = (
-    "not judged: equal numbers, a different checksum; an operator that works in place can change a tensor before its"
-    " checksum is taken"
-)
-"""Why nothing is said of a pair of which only checksums of another tool differ."""
-
-
-def agreement_words(measured: Measured) -> str:
-    """Why a pair counts as agreeing."""
-    if measured.equal:
-        return "bitwise equal" if measured.metrics.evidence.value == "digest" else "equal"
-    if is_other_checksum_alone(*_contents(measured.pair)):
-        return OTHER_CHECKSUM
-    if math.isnan(measured.difference):
-        return _unknown_words(measured.pair)
-    if measured.shape_differs:
-        return "its shape differs: judged by the results computed from it"
-    words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
-    if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
-        return f"{words}; its layout differs, so only statistics were compared"
-    return words

@@ -11,6 +11,7 @@ from lockstep.align.settings import differing_settings
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.core.optimizer_classes import KERNEL_CHOICES, STEP_COUNT
+from lockstep.core.reason import Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
@@ -18,7 +19,7 @@ from lockstep.judge.update_model import state_name
 from lockstep.locate.flow.counts import count_words
 from lockstep.locate.flow.ledger import Key, Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, origin_at, place_of, without_partner
-from lockstep.locate.flow.words import what_leaves
+from lockstep.locate.flow.words import left_clause
 from lockstep.measure.measured_pair import Measured
 
 _BETWEEN_STEPS = Region(unseen=1)
@@ -187,7 +188,9 @@ class OptimizerStates:
         for one in found:
             if one.state is not None:
                 follows = inherited or bool(findings)
-                findings.append(self._ledger.report(one.state, _numbers(one), inherited=follows))
+                findings.append(
+                    self._ledger.report(one.state, Reason(_numbers(one)), inherited=follows)
+                )
         self._ledger.any_tainted = True
         if inherited:
             return
@@ -234,14 +237,13 @@ def _sentence(found: list[_Otherwise]) -> str:
                 f"{of} {verbs[0]} absent in the {side}" if side else f"{of} {verbs[1]}"
             )
     first = next((one for one in found if one.state is not None), None)
-    numbers = f": {_numbers(first)}" if first is not None else ""
+    numbers = f": {_numbers(first).words}" if first is not None else ""
     return "; ".join(sentences) + when + numbers
 
 
-def _numbers(one: _Otherwise) -> str:
+def _numbers(one: _Otherwise) -> Clause:
     assert one.state is not None
-    measured = one.state.measured
-    return what_leaves(measured, one.state.judgement, one.pair.present.name)
+    return left_clause(one.state.measured, one.state.judgement, one.pair.present.name)
 
 
 __all__ = ["BETWEEN_STEPS", "OptimizerStates"]

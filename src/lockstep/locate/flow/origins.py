@@ -77,7 +77,8 @@ def _place(
 def without_partner(pair: Pair, reason: str) -> Finding:
     """The finding of a tensor that one run has where the other should."""
     metrics = Metrics(Evidence.NONE)
-    return Finding(pair, Outcome.MISSING, metrics, math.nan, math.nan, reason, kind=Kind.FAULT)
+    why = Reason(reason)
+    return Finding(pair, Outcome.MISSING, metrics, math.nan, math.nan, why, kind=Kind.FAULT)
 
 
 def origin_at(place: Place, finding: Finding, reason: str, kind: Kind) -> Origin:

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from lockstep.align.step import Aligned
 from lockstep.core.finding import Kind, Outcome
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN
 from lockstep.locate.flow.extents import Extents
 from lockstep.locate.flow.judged_pair import JudgedPair
-from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settled_words
+from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of
 from lockstep.locate.flow.origins import Origins, Place
 from lockstep.locate.flow.outweighed import OUTWEIGHED
 from lockstep.locate.flow.scopes import Scopes
-from lockstep.locate.flow.words import origin_reason
+from lockstep.locate.flow.words import origin_reason, settled_reason
 from lockstep.measure.measured_pair import Measured
 
 
@@ -41,7 +42,8 @@ class Settling:
             self.settle(judged.item, known.at(measured))
             return
         if judgement is OUTWEIGHED:
-            self._set_aside(agreeing(measured), OUTWEIGHED.words, judged.place())
+            reason = Reason(Clause(About.EVIDENCE, OUTWEIGHED.words))
+            self._set_aside(agreeing(measured), reason, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         if self._is_origin(judged, tainting):
@@ -63,17 +65,17 @@ class Settling:
         state = State(measured, judgement, apart or bool(tainting), outcome)
         aside = self._followed_aside(judged)
         if outcome is Outcome.AGREE and judgement.beyond_floor and aside is not None:
-            self._set_aside(state, settled_words(state), aside)
+            self._set_aside(state, settled_reason(measured, judgement, outcome), aside)
         else:
             self.settle(judged.item, state)
 
-    def _set_aside(self, state: State, words: str, place: Place) -> None:
+    def _set_aside(self, state: State, reason: Reason, place: Place) -> None:
         """Report a difference that this step follows without, and do not keep it.
 
         It may go into a later step, which is not known to follow: there it is judged anew.
         """
         self._ledger.aside.setdefault(key_of(state.measured.pair), place)
-        self._ledger.report(state, words, inherited=False)
+        self._ledger.report(state, reason, inherited=False)
 
     def _followed_aside(self, judged: JudgedPair) -> Place | None:
         """Where a difference began that explains this one and was set aside; None where none does."""
@@ -125,6 +127,6 @@ class Settling:
     def settle(self, item: Aligned, state: State) -> None:
         """Keep and report a pair that is no origin."""
         self._ledger.remember(state)
-        differs = state.outcome is Outcome.DIFFER
-        self._ledger.report(state, settled_words(state), inherited=differs)
+        reason = settled_reason(state.measured, state.judgement, state.outcome)
+        self._ledger.report(state, reason, inherited=state.outcome is Outcome.DIFFER)
         self._scopes.widen(item, state.measured)

@@ -324,7 +324,8 @@ class UpdateWalk:
         ):
             self._ledger.repeat(finding)
         for other in wrong[1:]:
-            self._ledger.report(other.state, "follows from the hyper-parameter", inherited=True)
+            follows = Reason(Clause(About.INHERITED, "follows from the hyper-parameter"))
+            self._ledger.report(other.state, follows, inherited=True)
 
     def _size_differs(self, items: list[Aligned]) -> list[Wrong]:
         """Updates of another size, pooled over the parameters whose gradients agree well."""

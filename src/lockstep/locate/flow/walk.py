@@ -19,6 +19,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Evidence, Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.progress import CountedProgress
+from lockstep.core.reason import Reason
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, as_open
@@ -38,7 +39,6 @@ from lockstep.locate.flow.ledger import (
     State,
     Updated,
     agreeing,
-    agreement_words,
     key_of,
     last_updates,
 )
@@ -53,6 +53,8 @@ from lockstep.locate.flow.settling import Settling
 from lockstep.locate.flow.words import (
     FIRST_BY_NAME,
     OWN_CONSTANT,
+    agreement_clause,
+    open_clause,
 )
 from lockstep.measure.measured_pair import Measured
 
@@ -219,7 +221,7 @@ class StepWalk:
         elif is_of_other_function(item, measured.pair):
             self._ledger.report(
                 State(measured, AGREES, outcome=Outcome.INCOMPARABLE),
-                f"could not be judged: {OTHER_FUNCTION}",
+                Reason(open_clause(OTHER_FUNCTION)),
                 inherited=False,
             )
         else:
@@ -311,11 +313,11 @@ class StepWalk:
         measured, name = self._ledger.measure(pair), pair.present.name
         if self._is_own_constant(pair, measured):
             self._constants.add(key_of(pair))
-            self._ledger.report(State(measured, AGREES), OWN_CONSTANT, inherited=False)
+            self._ledger.report(State(measured, AGREES), Reason(OWN_CONSTANT), inherited=False)
         elif self._settling.is_clear(item, measured):
             pass
         elif measured.shape_differs and _is_cut_again(item, pair):
-            self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
+            self._report_agreeing(measured)
         elif self._is_changed_by_lone_calls(pair):
             self._passage_arrival(item, pair, measured)
         elif _both_named(pair, self._ledger.parameter_names):
@@ -326,6 +328,10 @@ class StepWalk:
             self._passage_arrival(item, pair, measured)
         if name in self._ledger.buffer_names and item.reference.kind is CallKind.OPERATOR:
             self._between.note_user(item, pair)
+
+    def _report_agreeing(self, measured: Measured) -> None:
+        reason = Reason(agreement_clause(measured))
+        self._ledger.report(agreeing(measured), reason, inherited=False)
 
     def _is_own_constant(self, pair: Pair, measured: Measured) -> bool:
         """Whether a constant enters a call that each run makes by calls of its own, and not the same."""
@@ -353,7 +359,7 @@ class StepWalk:
         boundary = self._tracer.forward(pair)
         if measured.shape_differs and boundary.region.operators and pair.present.role is Role.INPUT:
             # Another tensor goes in behind calls without partner: the call belongs to that region.
-            self._ledger.report(agreeing(measured), agreement_words(measured), inherited=False)
+            self._report_agreeing(measured)
             return
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=False)
         place = partial(self._places.of_region, item, pair, boundary, Phase.FORWARD)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from lockstep.align.settings import Setting
 from lockstep.core.content_notes import NoteKind
-from lockstep.core.finding import Evidence
+from lockstep.core.finding import Evidence, Kind, Outcome
 from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.records import TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.locate.flow.counts import count_words
-from lockstep.measure.measured_pair import Measured
+from lockstep.measure.measured_pair import Measured, dims_that_do_not_fit, is_placed_otherwise
 from lockstep.measure.metrics import are_placed_apart
 
 SETTING_UNTESTED = Clause(About.UNTRIED, "this setting was not tried alone")
@@ -82,8 +83,79 @@ def _is_placed_apart(output: Measured) -> bool:
     return alike and counted and are_placed_apart(one, two)
 
 
-OWN_CONSTANT = (
-    "a constant that each run makes by its own calls: judged by the results computed from it"
+def settled_reason(measured: Measured, judgement: Judgement, outcome: Outcome) -> Reason:
+    """Why a pair that is no origin is none."""
+    if outcome is Outcome.DIFFER:
+        clause = Clause(About.INHERITED, "inherited from an earlier site")
+    elif outcome is Outcome.INCOMPARABLE and measured.known:
+        if measured.shape_differs and judgement.words:
+            return Reason(open_clause(judgement.words))
+        far = f"{word_for_evidence(measured)}rel {measured.difference:.2g}"
+        clause = open_clause(
+            "its inputs differ too much for any bound, or were not judged themselves", f"{far}: "
+        )
+    elif outcome is Outcome.INCOMPARABLE and measured.metrics.max_abs == 0.0:
+        words = "its smallest and largest values are equal, and its elements are not known"
+        clause = Clause(About.UNKNOWN, words)
+    elif not (measured.floating or measured.equal or measured.shape_differs):
+        clause = Clause(About.CHOICE, "chosen differently, from inputs that differ")
+    else:
+        clause = agreement_clause(measured)
+    more = [_ILL_CONDITIONED] if judgement.kind is Kind.AMPLIFIED else []
+    if judgement.words:
+        more.append(Clause(About.EVIDENCE, judgement.words))
+    return _AS_CLAUSE[clause] if not more and clause in _AS_CLAUSE else Reason(clause, *more)
+
+
+def open_clause(why: str, far: str = "") -> Clause:
+    """Why a pair could not be judged."""
+    return Clause(About.OPEN, f"{far}could not be judged: {why}")
+
+
+def agreement_clause(measured: Measured) -> Clause:
+    """Why a pair counts as agreeing."""
+    if measured.equal:
+        return _BITWISE if measured.metrics.evidence is Evidence.DIGEST else _EQUAL
+    left, right = measured.pair.reference, measured.pair.candidate
+    assert left is not None
+    assert right is not None
+    if is_other_checksum_alone(left.content, right.content):
+        return _OTHER_CHECKSUM
+    if math.isnan(measured.difference):
+        return Clause(About.UNKNOWN, _unknown_words(left, right))
+    if measured.shape_differs:
+        return Clause(About.LATER, "its shape differs: judged by the results computed from it")
+    words = f"{word_for_evidence(measured)}rel {measured.difference:.2g}, within its tolerance"
+    if measured.pair.layout is not None and measured.metrics.evidence is Evidence.STATISTICS:
+        words += "; its layout differs, so only statistics were compared"
+    return Clause(About.WITHIN, words, difference=measured.difference)
+
+
+def _unknown_words(left: TensorRecord, right: TensorRecord) -> str:
+    """Why the numbers of a pair are not known."""
+    if not is_placed_otherwise(left.content, right.content):
+        return left.content.note or "nothing is known of one side"
+    if words := dims_that_do_not_fit(left.content, right.content):
+        return words
+    here, there = (one.content.note or "whole" for one in (left, right))
+    return f"spread over ranks differently: {here} in the reference, {there} in the candidate"
+
+
+_BITWISE, _EQUAL = Clause(About.EQUAL, "bitwise equal"), Clause(About.EQUAL, "equal")
+_AS_CLAUSE = {_BITWISE: Reason(_BITWISE), _EQUAL: Reason(_EQUAL)}
+_ILL_CONDITIONED = Clause(
+    About.EVIDENCE, "ill-conditioned here: small differences of the inputs grow far"
+)
+_OTHER_CHECKSUM = Clause(
+    About.OPEN,
+    "not judged: equal numbers, a different checksum; an operator that works in place can change a tensor before its"
+    " checksum is taken",
+)
+"""Why nothing is said of a pair of which only checksums of another tool differ."""
+
+OWN_CONSTANT = Clause(
+    About.LATER,
+    "a constant that each run makes by its own calls: judged by the results computed from it",
 )
 FIRST_BY_NAME = "the first by name: neither recording says which call came first"
 """Why what is named need not be where a difference began."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
 from lockstep.core.redaction import is_withheld
+from lockstep.locate.setups.setup_facts import (
+    BACKEND,
+    DEVICES,
+    NUMERICS,
+    PLATFORM,
+    RANKS,
+    SEED,
+    Fact,
+    named,
+)
 
 _ABSENT = "-"
 """How a value reads that one side does not have."""
@@ -21,39 +31,12 @@ _OF_THIS_RUN = frozenset(
 
 _OF_A_LAUNCHER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHINDUCTOR_CACHE")
 
-_WORDS = {
-    "interop_threads": "interop threads",
-    "default_dtype": "default dtype",
-    "float32_matmul_precision": "float32 matmul precision",
-    "deterministic_algorithms": "deterministic algorithms",
-    "onednn": "oneDNN",
-    "reduced_precision_reduction": "reductions in fewer bits",
-    "onednn_fp32_precision": "oneDNN float32 precision",
-    "hf32": "HF32",
-    "cudnn": "cuDNN",
-    "tf32": "TF32",
-    "emulated_device": "emulated device",
-}
-
-_ONLY_WHERE_SET = frozenset({"emulated_device"})
-"""Numerics that stand only where they are in use; others that one side lacks were not noted by its build."""
-
-_PLATFORM = {
-    "cpu": "CPU capability", "machine": "machine", "system": "system", "cuda": "CUDA", "rocm": "ROCm",
-    "cudnn": "cuDNN version", "driver": "driver",
-}  # fmt: skip
-SEED = "seed"
-"""The setting that a generator's first number is."""
-
-_SINCE = frozenset({"cuda", "rocm", "cudnn", "driver"})
-"""What earlier builds did not note, and CPUs do not have."""
-
 
 def circumstances(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
     """Return the differences between the set-ups of two processes, in the order of print."""
     return [
         one
-        for one in every_circumstance(reference, candidate)
+        for _, one in every_circumstance(reference, candidate)
         if one.reference != one.candidate and is_known(one)
     ]
 
@@ -63,48 +46,64 @@ def is_known(one: SetupDifference) -> bool:
     return not (is_withheld(one.reference) or is_withheld(one.candidate))
 
 
-def every_circumstance(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
-    """Return all noted circumstances of both processes, alike or not, in the order of print."""
-    seeds = {_seed_of(name) for name in {**reference.seeds, **candidate.seeds}}
+def every_circumstance(
+    reference: RankManifest, candidate: RankManifest
+) -> list[tuple[Fact, SetupDifference]]:
+    """Return all noted circumstances of both processes, alike or not, each with its fact, in the order of print."""
     return [
-        SetupDifference(name, left, right, SEED if name in seeds else "")
-        for (name, left), right in zip(
-            _told(reference, candidate),
-            (value for _, value in _told(candidate, reference)),
-            strict=True,
+        (fact, SetupDifference(name, left, right, SEED if fact.name == SEED else ""))
+        for (fact, name, left), (*_, right) in zip(
+            _told(reference, candidate), _told(candidate, reference), strict=True
         )
     ]
 
 
-def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[str, str]]:
-    """Everything that is compared, by name; the two runs of a pair tell the same names in the same order."""
-    yield "python", manifest.python
-    for name, mine in _both(manifest.packages, other.packages):
-        yield name, mine
-    for name, mine in _both(manifest.numerics, other.numerics):
-        noted = name in _ONLY_WHERE_SET or name in manifest.numerics.keys() & other.numerics.keys()
-        yield _WORDS.get(name, name), mine if noted else _ABSENT
+def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[Fact, str, str]]:
+    """Each fact that is compared, its name and value; the two runs of a pair tell the same ones in the same order."""
+    yield from _of("versions", {"python": manifest.python}, {"python": other.python})
+    yield from _of("versions", manifest.packages, other.packages)
+    yield from _noted(
+        NUMERICS, sorted({*manifest.numerics, *other.numerics}), manifest.numerics, other.numerics
+    )
     for name, mine in _both(manifest.mixed_precision, other.mixed_precision):
-        yield name.replace("_", " "), mine
-    yield "devices", ", ".join(manifest.devices) or _ABSENT
-    for key, name in _PLATFORM.items():
-        noted = key not in _SINCE or key in manifest.platform.keys() & other.platform.keys()
-        yield name, manifest.platform.get(key, _ABSENT) if noted else _ABSENT
-    yield "ranks", str(manifest.world_size)
-    yield "backend", manifest.distributed.get("backend", _ABSENT)
+        yield _row(named(name.replace("_", " "), "amp"), mine)
+    yield _row(named(DEVICES, ""), ", ".join(manifest.devices) or _ABSENT)
+    yield from _noted(PLATFORM, PLATFORM, manifest.platform, other.platform)
+    yield _row(named(RANKS, ""), str(manifest.world_size))
+    yield _row(named(BACKEND, ""), manifest.distributed.get("backend", _ABSENT))
     for name, mine in _both(manifest.seeds, other.seeds):
-        yield _seed_of(name), mine
+        yield named(SEED, ""), f"seed ({name})", mine
     if manifest.wrappers and other.wrappers:
-        yield from _both(manifest.wrappers, other.wrappers)
-    for name, mine in _both(manifest.asked, other.asked):
-        yield name, mine
+        yield from _of("wrappers", manifest.wrappers, other.wrappers)
+    yield from _of("asked", manifest.asked, other.asked)
     for name, mine in _both(manifest.environment, other.environment):
         if name not in _OF_THIS_RUN and not name.startswith(_OF_A_LAUNCHER):
-            yield name, mine
+            yield _row(Fact(name, "environment"), mine)
 
 
-def _seed_of(generator: str) -> str:
-    return f"seed ({generator})"
+def _row(fact: Fact, mine: str) -> tuple[Fact, str, str]:
+    return fact, fact.name, mine
+
+
+def _of(
+    aspect: str, mine: Mapping[str, str], others: Mapping[str, str]
+) -> Iterator[tuple[Fact, str, str]]:
+    """What either side has of an aspect, under its own name."""
+    for name, value in _both(mine, others):
+        yield _row(Fact(name, aspect), value)
+
+
+def _noted(
+    table: Mapping[str, Fact],
+    keys: Iterable[str],
+    mine: Mapping[str, str],
+    others: Mapping[str, str],
+) -> Iterator[tuple[Fact, str, str]]:
+    """What a table has facts of; what is in no table counts where both note it."""
+    for key in keys:
+        fact = table.get(key) or Fact(key, "environment", noted_by_both=True)
+        noted = not fact.noted_by_both or (key in mine and key in others)
+        yield _row(fact, mine.get(key, _ABSENT) if noted else _ABSENT)
 
 
 def _both(mine: Mapping[str, str], others: Mapping[str, str]) -> Iterator[tuple[str, str]]:

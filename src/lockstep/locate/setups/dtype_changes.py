@@ -24,6 +24,7 @@ from lockstep.core.finding import (
     UniformChange,
 )
 from lockstep.core.operators import Family, Trait, canonical_name, operator_of
+from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
@@ -141,10 +142,11 @@ class DtypeChanges:
         first = self._first[key]
         modules = sorted({site.module or "the model" for sites in names.values() for site in sites})
         what = _HELD.get(first.place.role, "results")
-        reason = (
+        words = (
             f"{what} are {key[1]} in the candidate and {key[0]} in the reference, in part of the model only:"
             f" {listed(modules, _SHOWN)}"
         )
+        reason = Reason(Clause(About.SETTING, words, what, *key))
         metrics = Metrics(Evidence.NONE)
         finding = Finding(
             first.pair, Outcome.DIFFER, metrics, math.nan, math.nan, reason, kind=Kind.SETUP

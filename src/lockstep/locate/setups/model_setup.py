@@ -24,11 +24,8 @@ from lockstep.locate.setups.module_differences import (
     dropping,
     module_differences,
 )
+from lockstep.locate.setups.setup_facts import FROZEN, GROUPS, OPTIMIZER, OTHER_MODE, TIED
 from lockstep.store.reader import RankRecording
-
-FROZEN, TIED, OTHER_MODE = "frozen parameters", "tied", "in training mode only"
-OPTIMIZER, GROUPS = "optimizer", "parameter groups"
-"""What differences of set-up are called that are of the model as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from lockstep.replay.chains.same_function import functions_apart, where_both_lea
 from lockstep.replay.verdicts.distance import error_of, perturbed, size_of
 from lockstep.replay.verdicts.margin import Local, within_each, worst
 from lockstep.replay.verdicts.pairing import records_of
-from lockstep.replay.verdicts.two_runs import RUNS, both_alone, explained, fault, wrong_of
+from lockstep.replay.verdicts.which_run import RUNS, both_alone, explained, fault, wrong_of
 
 _MOST_WORK = 1 << 32
 """Elements that one comparison may write in re-runs of regions; what comes then is left to the next judge."""
@@ -43,7 +43,7 @@ _RUNS = 9
 
 @dataclass(frozen=True, slots=True)
 class AfterRegion:
-    """One run's tensor after a region; a `lockstep.replay.verdicts.two_runs.Held`.
+    """One run's tensor after a region; a `lockstep.replay.verdicts.which_run.Held`.
 
     Parameters
     ----------

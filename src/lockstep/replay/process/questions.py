@@ -1,7 +1,7 @@
 """The questions to the process that runs recorded calls again: a class for each, with the reading of its answer.
 
-`lockstep.replay.verdicts.verdict` answers in this process, `lockstep.replay.process.rerun_process` has one of its own
-do it. A new question is a class here and a line of the table there. Knows no torch.
+`lockstep.replay.process.answered_here` answers in this process, `lockstep.replay.process.rerun_process` has one of its
+own do it. A new question is a class here and a line of the table there. Knows no torch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lockstep.replay.calls.imported import Import
 from lockstep.replay.chains.chained import Chained, ModuleCall, chained_of
 from lockstep.replay.equal_forms.substitute import Substitute, substitute_of
 from lockstep.replay.explanation.unexplained import Unexplained
+from lockstep.replay.process.judgements_sent import explanation_of, judgement_of
 from lockstep.replay.process.time_alone import Timed, timed_of
 from lockstep.replay.smaller.shrunk import Makes, Shrunk, shrunk_of
-from lockstep.replay.verdicts.judgements import explanation_of, judgement_of
 
 Answer = TypeVar("Answer")
 Asked = TypeVar("Asked", covariant=True)

@@ -38,7 +38,7 @@ _CODE = (
 
 
 class RerunsApart:
-    """Asks a process to judge, as `lockstep.replay.verdicts.verdict.Verdicts` does in this one.
+    """Asks a process to judge, as `lockstep.replay.process.answered_here.Verdicts` does in this one.
 
     The process is started when it is first needed, serves the comparisons of this process one after the other, and ends
     with it. One that dies is replaced.

@@ -33,7 +33,7 @@ def main() -> None:
     prepare_vector_math()
     os.environ.pop(ONE_THREAD, None)
     confine()
-    import lockstep.replay.verdicts.verdict  # noqa: F401 - the threads of what it loads are confined with it
+    import lockstep.replay.process.answered_here  # noqa: F401 - the threads of what it loads are confined with it
 
     answers.write(READY)
     answers.flush()
@@ -56,9 +56,9 @@ def _load_compiled() -> None:
 
 def _answer(questions: BinaryIO, answers: BinaryIO) -> None:
     from lockstep.replay.calls.imported import bring
+    from lockstep.replay.process.answered_here import Verdicts
     from lockstep.replay.process.messages import Begin, Known, answer, know, received
     from lockstep.replay.process.questions import Question
-    from lockstep.replay.verdicts.verdict import Verdicts
 
     verdicts = Verdicts(0)
     while (said := received(questions)) is not None:

@@ -16,7 +16,7 @@ from lockstep.replay.calls.side import Side
 from lockstep.replay.verdicts.decisions import Dropped, dropped
 from lockstep.replay.verdicts.distance import rounded
 from lockstep.replay.verdicts.pairing import Pairing
-from lockstep.replay.verdicts.two_runs import RUNS, fault, wrong_of
+from lockstep.replay.verdicts.which_run import RUNS, fault, wrong_of
 
 
 def dropout(

@@ -10,7 +10,7 @@ from lockstep.judge.protocol import Judgement
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.verdicts.decisions import decided, decision_words
 from lockstep.replay.verdicts.pairing import Pairing
-from lockstep.replay.verdicts.two_runs import FOLLOWS_OWN, RUNS, fault, wrong_of
+from lockstep.replay.verdicts.which_run import FOLLOWS_OWN, RUNS, fault, wrong_of
 
 
 def decision(pairing: Pairing, reference: TensorRecord, candidate: TensorRecord) -> Judgement:

@@ -27,6 +27,7 @@ from functools import partial
 from lockstep.core.finding import CallPair
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Call
+from lockstep.core.remarks import On, Remark
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
@@ -167,12 +168,15 @@ class LocalErrorJudge:
 
     def notes(self) -> list[str]:
         """Return notes about calls that were not run again because of their size, or because they crashed."""
-        crashed = [f"{op}: judged without a re-run: {why}" for op, why in self._crashed.items()]
+        crashed = [Remark(On.CRASHED, names=(op,), reason=why) for op, why in self._crashed.items()]
+        allowed = self._memory_bytes
         return [*self._fallback.notes(), *crashed] + [
-            f"{op}: {count} {'tensors' if count > 1 else 'tensor'} judged without a re-run, which takes"
-            f" {most / 1e9:.1f} GB of memory; --memory allows {self._memory_bytes / 1e9:.1f} GB"
+            Remark(
+                On.TOO_LARGE, names=(op,), count=count,
+                numbers={"needed_bytes": most, "allowed_bytes": allowed},
+            )
             for op, (count, most) in self._too_large.items()
-        ]
+        ]  # fmt: skip
 
     def _reruns(self, op: str) -> Answers:
         """What runs operators again."""
@@ -191,7 +195,7 @@ def _over(explained: Judgement, found: Judgement | None) -> Judgement:
 
 
 def _here(memory_bytes: int) -> Answers:
-    from lockstep.replay.verdicts.verdict import Verdicts  # loads torch
+    from lockstep.replay.process.answered_here import Verdicts  # loads torch
 
     return Verdicts(memory_bytes)
 

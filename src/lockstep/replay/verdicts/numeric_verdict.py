@@ -28,7 +28,7 @@ from lockstep.replay.verdicts.lower_precision import recognised
 from lockstep.replay.verdicts.margin import Local
 from lockstep.replay.verdicts.pairing import Pairing
 from lockstep.replay.verdicts.rounded_inside import rounded_inside
-from lockstep.replay.verdicts.two_runs import (
+from lockstep.replay.verdicts.which_run import (
     FOLLOWS_OWN,
     RUNS,
     both_alone,

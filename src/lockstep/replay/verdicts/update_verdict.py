@@ -11,7 +11,7 @@ from lockstep.replay.calls.optimizer_update import UpdateRerun, local_of
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.verdicts.distance import error_of, together
 from lockstep.replay.verdicts.margin import Local
-from lockstep.replay.verdicts.two_runs import RUNS, explained, fault, wrong_of
+from lockstep.replay.verdicts.which_run import RUNS, explained, fault, wrong_of
 
 
 def updated(

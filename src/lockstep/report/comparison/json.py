@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
-from lockstep.core.not_compared import not_compared_of
 from lockstep.core.reason import Clause
+from lockstep.core.told_facts import Told
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.report.json_text import finite, json_text
@@ -57,7 +57,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "other_classes": [dataclasses.asdict(one) for one in comparison.other_classes],
         "setup": [dataclasses.asdict(one) for one in comparison.setup],
         "not_compared": list(comparison.not_compared),
-        "gaps": [_gap(one) for one in comparison.not_compared],
+        "gaps": [_told(one) for one in comparison.not_compared],
         "unrecorded": list(comparison.unrecorded),
         "compiled": list(comparison.compiled),
         "ranks": {
@@ -67,6 +67,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "endings": list(comparison.endings),
         "crashes": list(comparison.crashes),
         "notes": list(comparison.notes),
+        "remarks": [_told(one) for one in comparison.notes],
         "what_next": None
         if comparison.what_next is None
         else dataclasses.asdict(comparison.what_next),
@@ -128,10 +129,15 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _gap(sentence: str) -> dict[str, Any]:
-    """One thing that was not compared: its sentence, and what that is made of."""
-    facts = not_compared_of(sentence).facts
-    return {"words": str(sentence), **dataclasses.asdict(facts), "names": list(facts.names)}
+def _told(sentence: str) -> dict[str, Any]:
+    """One sentence: its words, and what they are made of."""
+    facts = Told.of(sentence).facts
+    return {
+        "words": str(sentence),
+        **dataclasses.asdict(facts),
+        "names": list(facts.names),
+        "numbers": {name: _number(value) for name, value in facts.numbers.items()},
+    }
 
 
 def _clause(clause: Clause) -> dict[str, Any]:
@@ -153,6 +159,8 @@ def _ends(ends: Ends | None) -> dict[str, Any] | None:
     return {
         "course": ends.course.value,
         "words": ends.words,
+        "reasons": [_told(one) for one in ends.reasons],
+        "rank": ends.rank,
         "parted_at": ends.parted_at,
         "final_losses": {
             name: None if loss is None else _number(loss)
@@ -163,6 +171,7 @@ def _ends(ends: Ends | None) -> dict[str, Any] | None:
         "largest_rel_l2": _number(ends.largest_rel_l2),
         "steps_to_record": None if ends.steps_to_record is None else list(ends.steps_to_record),
         "notes": list(ends.notes),
+        "remarks": [_told(one) for one in ends.notes],
     }
 
 

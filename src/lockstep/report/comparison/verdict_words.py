@@ -18,7 +18,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.reason import About
 from lockstep.core.site import Phase
-from lockstep.core.text import times
+from lockstep.core.text import spans, times
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.paragraphs import counted
@@ -266,7 +266,7 @@ def ranks_words(ranks: RanksCompared) -> str:
     """`rank 0 of 2`; nothing where every rank was compared."""
     if ranks.are_all or not ranks.numbers:
         return ""
-    return f"rank{'s'[len(ranks.numbers) == 1 :]} {_span(ranks.numbers)} of {ranks.world_size}"
+    return f"rank{'s'[len(ranks.numbers) == 1 :]} {spans(ranks.numbers)} of {ranks.world_size}"
 
 
 def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
@@ -275,11 +275,4 @@ def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
         return ""
     known = sorted({count for count in trained if count is not None and count > len(steps)})
     of = f" of {' and '.join(map(str, known))} trained" if known else ""
-    return f"{'steps' if len(steps) > 1 else 'step'} {_span(steps)}{of}, "
-
-
-def _span(numbers: Sequence[int]) -> str:
-    """`0-3`, or every number where some between are left out."""
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ", ".join(map(str, numbers))
+    return f"{'steps' if len(steps) > 1 else 'step'} {spans(steps)}{of}, "

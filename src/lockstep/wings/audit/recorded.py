@@ -7,6 +7,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection, is_rank
 from lockstep.core.site import Phase, Site
+from lockstep.core.text import spans
 from lockstep.reading.chosen_calls import ChosenRanks, check_choice, is_chosen, no_match
 from lockstep.replay.calls.held_results import RUNS_AGAIN
 from lockstep.store.reader import RankRecording, Recording
@@ -41,8 +42,7 @@ def audit_recording(
 def _check_steps(recording: Recording, ranks: list[RankRecording], steps: StepSelection) -> None:
     there = sorted({number for item in ranks for number in item.steps})
     if not steps.numbers_in(there):
-        known = ", ".join(map(str, there)) or "none"
-        raise UsageError(f"{recording.path}: has no such step; it has {known}")
+        raise UsageError(f"{recording.path}: has no such step; it has {spans(there) or 'none'}")
 
 
 def _check_patterns(recording: Recording, choice: SiteChoice) -> None:

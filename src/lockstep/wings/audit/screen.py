@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from lockstep.core.text import spans
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.rerun_results import add_refusals, figures
 from lockstep.report.table import add_more
@@ -76,9 +77,8 @@ def _add_beyond(text: Page, one: Beyond) -> None:
 
 def _often(one: Beyond) -> str:
     steps = sorted(one.steps)
-    shown = ", ".join(map(str, steps[:6])) + (", ..." if len(steps) > 6 else "")
     ranks = f", {', '.join(sorted(one.ranks))}" if one.ranks != {"rank0"} else ""
-    return f"{one.times} of {counted(one.judged, 'time')} (step {shown}{ranks})"
+    return f"{one.times} of {counted(one.judged, 'time')} (step {spans(steps, 6)}{ranks})"
 
 
 def _beside_host(one: Beyond) -> str:

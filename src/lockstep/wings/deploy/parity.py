@@ -17,9 +17,10 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.not_compared import not_compared_of
+from lockstep.core.not_compared import NotCompared
 from lockstep.core.site import Role
 from lockstep.core.text import listed
+from lockstep.core.told_facts import Told
 from lockstep.judge.protocol import Judge
 from lockstep.locate.flow.noise import measure_noise
 from lockstep.reading.paired_steps import opened
@@ -324,13 +325,13 @@ def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str])
     operators, compared = _counts(comparison)
     if operators and not compared:
         sentences.append("no operator was compared, only what the model returns")
-    not_compared = (*comparison.not_compared, *map(not_compared_of, sentences))
+    not_compared = (*comparison.not_compared, *map(NotCompared.of, sentences))
     differs = comparison.verdict is Verdict.DIVERGED
     return replace(
         comparison,
         verdict=verdict_of(differs=differs, not_compared=not_compared),
         not_compared=not_compared,
-        notes=(*comparison.notes, *notes),
+        notes=(*comparison.notes, *map(Told.of, notes)),
         ends=None,  # a program has no course of training
     )
 

@@ -23,8 +23,8 @@ from lockstep.wings.replay.smaller_inputs import SmallerInputs
 from lockstep.wings.replay.story import Story
 
 if TYPE_CHECKING:
-    from lockstep.replay.standalone.folder import Background
-    from lockstep.replay.standalone.proof import Proof
+    from lockstep.wings.replay.standalone.folder import Background
+    from lockstep.wings.replay.standalone.proof import Proof
 
 _PACKAGES = ("torch", "numpy", "transformers", "torch_npu", "triton")
 
@@ -67,8 +67,12 @@ def write_test(
     OutputExistsError
         If the folder is there, or cannot be written.
     """
-    from lockstep.replay.standalone.folder import Background, file_name, write_folder  # loads torch
-    from lockstep.replay.standalone.proof import proof_of
+    from lockstep.wings.replay.standalone.folder import (  # loads torch
+        Background,
+        file_name,
+        write_folder,
+    )
+    from lockstep.wings.replay.standalone.proof import proof_of
 
     try:
         proof = proof_of(one.call, like=one.chosen.like)
@@ -113,8 +117,8 @@ def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
         If the folder is there, or cannot be written.
     """
     call = one.module.call
-    from lockstep.replay.standalone.folder import Background, file_name, write_folder
-    from lockstep.replay.standalone.module_proof import module_proof
+    from lockstep.wings.replay.standalone.folder import Background, file_name, write_folder
+    from lockstep.wings.replay.standalone.module_proof import module_proof
 
     try:
         proof = module_proof(one.module, like_its_own=one.like_its_own)
@@ -166,9 +170,9 @@ def _on_less(
     smaller: SmallerInputs, proof: Proof, background: Background, replays: Replays
 ) -> tuple[_Proven | None, str]:
     """The test on smaller inputs, and what is said of it; none where it would tell another story than the whole one."""
-    from lockstep.replay.standalone.failing import failing
-    from lockstep.replay.standalone.folder import ORIGINAL, Smaller, file_name
-    from lockstep.replay.standalone.proof import proof_of
+    from lockstep.wings.replay.standalone.failing import failing
+    from lockstep.wings.replay.standalone.folder import ORIGINAL, Smaller, file_name
+    from lockstep.wings.replay.standalone.proof import proof_of
 
     one, shrunk = smaller.one, smaller.shrunk
     if shrunk is None or not shrunk.cut.ranges:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lockstep.core.finding import Comparison
 from lockstep.core.redaction import REDACTED
 from lockstep.core.text import shell_line
-from lockstep.locate.setups.set_up_answers import set_up_answers
+from lockstep.locate.setups.explains_origin import set_up_answers
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences

@@ -10,6 +10,7 @@ import numpy as np
 
 from lockstep.core.finding import Comparison, Evidence
 from lockstep.core.finding import Kind as FindingKind
+from lockstep.core.text import spans
 from lockstep.report.comparison.kinds import EQUAL, IN_TOLERANCE, KINDS
 from lockstep.report.comparison.pairs import EVIDENCE_WORDS
 from lockstep.report.page import (
@@ -95,7 +96,7 @@ def comparison_page(data: ComparisonData) -> Page:
     )
     versions = dict.fromkeys(f"torch {run.version}" for run in data.runs if run.version)
     steps = data.answer["steps"]
-    about = " / ".join(versions) + (f" · steps {_span(steps)}" if steps else "")
+    about = " / ".join(versions) + (f" · steps {spans(steps)}" if steps else "")
     return Page(
         title=f"{words_alone(verdict.sentence)} · Lockstep",
         areas=(verdict, Strip(_strip_title(data)), work, _coverage(data)),
@@ -216,7 +217,7 @@ def _runs(data: ComparisonData) -> list[str]:
         f"{run.name}: {run.path}"
         + (f", torch {run.version}" if run.version else "")
         + (f", {run.device}" if run.device else "")
-        + (f", steps {_span(run.steps)}" if run.steps else "")
+        + (f", steps {spans(run.steps)}" if run.steps else "")
         for run in data.runs
     ]
 
@@ -226,10 +227,3 @@ def _again(data: ComparisonData) -> Commands | Sentences:
         Command(f"The {run.name}'s command", run.command) for run in data.runs if run.command
     ]
     return Commands(commands, "How they were run") if commands else Sentences(())
-
-
-def _span(numbers: tuple[int, ...] | list[int]) -> str:
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{shown} … {numbers[-1]}" if len(numbers) > 8 else shown

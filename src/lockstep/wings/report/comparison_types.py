@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.records import Statistics
-from lockstep.locate.setups.set_up_answers import Answer
+from lockstep.locate.setups.explains_origin import Answer
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int32]

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from lockstep.core.site import CallKind, Role
+from lockstep.core.text import spans
 from lockstep.reading.recorded_series import GRADIENT, PARAMETER
 from lockstep.reading.recorded_values import ValueCounts
 from lockstep.report.page import HeatMap, Histogram
@@ -53,8 +54,7 @@ def value_blocks(counted: ValueCounts) -> tuple[Block, ...]:
     both = Histogram(f"Values{part}", edges, rows[0], rows[-1], (moments[0], moments[-1]))
     if len(rows) == 2:
         return (both,)
-    shown = ", ".join(map(str, counted.steps))
-    about = f"rows: steps {shown}; columns: from {edges[0]:.4g} to {edges[-1]:.4g}"
+    about = f"rows: steps {spans(map(int, counted.steps))}; columns: from {edges[0]:.4g} to {edges[-1]:.4g}"
     bins = rows.shape[1]
     return both, HeatMap(
         f"Values over steps{part}", len(rows), bins, rows.ravel(), about, signed=False, means=False

@@ -9,7 +9,7 @@ from lockstep.cli import options
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.patterns import nearest_names
 from lockstep.core.site import Phase, Site
-from lockstep.core.text import printable
+from lockstep.core.text import printable, spans
 from lockstep.reading import calls_matching, is_chosen
 from lockstep.report.recording import render_calls
 from lockstep.report.table import Column, table_text
@@ -60,7 +60,7 @@ def _facts(recording: Recording) -> tuple[str, str, str]:
     return (
         " ".join(recording.manifest.command),
         recording.manifest.options.save,
-        ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "") or "none",
+        spans(steps, 5) or "none",
     )
 
 

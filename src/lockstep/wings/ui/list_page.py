@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lockstep.core.text import spans
 from lockstep.report.page import Grid, Link
 from lockstep.wings.ui.runs import Run
 
@@ -64,8 +65,4 @@ def _short(command: str) -> str:
 
 
 def _steps(steps: tuple[int, ...]) -> str:
-    if not steps:
-        return "none"
-    if steps == tuple(range(steps[0], steps[-1] + 1)):
-        return f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else str(steps[0])
-    return ", ".join(map(str, steps[:6])) + (" ..." if len(steps) > 6 else "")
+    return spans(steps, 6) or "none"

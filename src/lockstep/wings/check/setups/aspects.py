@@ -39,8 +39,6 @@ class Aspect:
         The larger, the earlier it is told.
     counts
         Whether a difference in it makes the set-ups differ.
-    tells
-        Names of differences, of `locate.circumstances` and of `ModelSetup.differences`, that belong to it.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Aspect:
     question: int
     harm: int
     counts: bool
-    tells: tuple[str, ...]
     meaning: str
     cure: str
     source: str
@@ -61,18 +58,11 @@ def aspects() -> Mapping[str, Aspect]:
     return {one.name: one for one in found}
 
 
-@cache
-def aspects_by_name_of_difference() -> Mapping[str, str]:
-    """Which aspect a difference belongs to, by its name."""
-    return {told: aspect.name for aspect in aspects().values() for told in aspect.tells}
-
-
 def _aspect(row: Mapping[str, Any]) -> Aspect:
     return Aspect(
         name=row["id"],
         question=row.get("question", 0),
         harm=row["harm"],
         counts=row.get("counts", True),
-        tells=tuple(row.get("tells", ())),
         **{key: row[key] for key in ("title", "meaning", "cure", "source")},
     )

@@ -13,11 +13,12 @@ from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup,
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
-from lockstep.locate.setups.circumstances import SEED, every_circumstance, is_known
+from lockstep.locate.setups.circumstances import every_circumstance, is_known
 from lockstep.locate.setups.model_setup import ModelSetup
+from lockstep.locate.setups.module_differences import CLASS
+from lockstep.locate.setups.setup_facts import SEED, named
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
-from lockstep.wings.check.setups.aspects import aspects_by_name_of_difference
 
 _OLDER = "a recording does not tell it: an earlier build made it, or it is of another framework than PyTorch"
 _PLACE = re.compile(
@@ -29,29 +30,13 @@ _PLACE = re.compile(
 
 def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -> None:
     """Versions, devices, switches, seeds and variables of one process of each run."""
-    by_name = aspects_by_name_of_difference()
-    packages = {"python", *left.packages, *right.packages}
-    variables = {*left.environment, *right.environment}
-    precisions = {
-        name.replace("_", " ") for name in (*left.mixed_precision, *right.mixed_precision)
-    }
-    for one in every_circumstance(left, right):
-        if one.name in packages:
-            aspect = "versions"
-        elif one.name in variables:
-            aspect = "environment"
-        elif one.name in {**left.wrappers, **right.wrappers}:
-            aspect = "wrappers"
-        else:
-            aspect = by_name.get(
-                one.setting or one.name, "amp" if one.name in precisions else "environment"
-            )
-        if one.setting == SEED and not (left.seeds and right.seeds):
+    for fact, one in every_circumstance(left, right):
+        if fact.name == SEED and not (left.seeds and right.seeds):
             continue
         if not is_known(one):
-            answers.not_known([aspect], f"{one.name} was taken out of a recording")
+            answers.not_known([fact.aspect], f"{one.name} was taken out of a recording")
         elif one.reference != one.candidate:
-            answers.differ(aspect, one)
+            answers.differ(fact.aspect, one)
     if not (left.numerics and right.numerics):
         known = ("matmul-precision", "deterministic", "kernels", "threads", "default-dtype")
         answers.not_known(known, _OLDER)
@@ -139,8 +124,7 @@ def look_at_model(
 ) -> None:
     """Modes, frozen and tied parameters, settings of modules, optimizers and schedules."""
     for one in setup.differences():
-        aspect = aspects_by_name_of_difference().get(one.name, "module-settings")
-        answers.differ(aspect, one)
+        answers.differ(named(one.name, "module-settings").aspect, one)
     answers.differ(
         "optimizer-options", *(SetupDifference(one.name, *one.shown) for one in setup.options)
     )
@@ -181,7 +165,7 @@ def _look_at_structure(
                 answers.differ("model", SetupDifference(f"{what} that one run alone has", *words))
     for path, module in setup.modules.items():
         for one in module.differences:
-            if one.name == "its class":
+            if one.name == CLASS:
                 where = f"class of {path or '(model)'}"
                 answers.differ("model", SetupDifference(where, one.reference, one.candidate))
 

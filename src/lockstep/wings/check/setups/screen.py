@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.core.finding import SetupDifference
-from lockstep.core.text import listed, printable
+from lockstep.core.text import listed, printable, spans
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.check.machine.findings import known_variables
@@ -43,12 +43,8 @@ def _steps(answers: Answers) -> str:
     steps = answers.steps
     if not steps:
         return "; no step was looked at"
-    gapless = steps[-1] - steps[0] == len(steps) - 1
-    words = (
-        f"{steps[0]}-{steps[-1]}" if gapless and len(steps) > 1 else listed(list(map(str, steps)))
-    )
     alone = f"; {listed(answers.alone, 1)}" if answers.alone else ""
-    return f"; looked at {'steps' if len(steps) > 1 else 'step'} {words}{alone}"
+    return f"; looked at {'steps' if len(steps) > 1 else 'step'} {spans(steps, 3)}{alone}"
 
 
 def render(answers: Answers, *, limit: int) -> Page:

@@ -63,7 +63,7 @@ def text_of(proposal: Proposal) -> str:
     certain = [line for line in proposal.lines if not line.is_guess]
     guesses = [line for line in proposal.lines if line.is_guess]
     text = ["# reference name: candidate name, proposed by `lockstep map`; edit it as you like."]
-    text += _sections(certain, "")
+    text += _sections(certain, "") if proposal.lines else ["{}"]
     if guesses:
         text += ["# Not used: move what is right to its section above.", "guesses:"]
         text += _sections(guesses, "  ")
@@ -88,6 +88,8 @@ def _sections(lines: list[Line], indent: str) -> list[str]:
 
 
 def _told(proposal: Proposal, output: Path) -> str:
+    if not proposal.lines and not proposal.unmapped:
+        return f"wrote {output}: every name is equal, so no mapping is needed"
     guesses = sum(line.is_guess for line in proposal.lines)
     said = [f"wrote {output}: {len(proposal.lines) - guesses} lines"]
     if guesses:

@@ -111,13 +111,15 @@ class Claims:
         *,
         span: Span,
         replacement: str = "",
+        differs: bool = False,
     ) -> None:
         """Claim a node instead of what claimed it before: rewritten with edits, listed without."""
         before = self._claimed.pop(node, None)
         if before is not None:
             self.mentions.remove(before)
         changes = tuple(edits)
-        outcome = Outcome.REWRITTEN if changes else Outcome.LISTED
+        written = Outcome.DIFFERS if differs else Outcome.REWRITTEN
+        outcome = written if changes else Outcome.LISTED
         self.claim(node, rule, outcome, reason, span=span, replacement=replacement, edits=changes)
 
     def settle(self, nodes: Iterable[ast.AST], claimed: ast.AST | Mention) -> None:

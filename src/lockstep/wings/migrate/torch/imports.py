@@ -22,7 +22,7 @@ from lockstep.wings.migrate.plan import Edit, Outcome, Span
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
-OPTIONAL = "apex is optional here: the script goes on without it as its except says"
+_OPTIONAL = "apex is optional here: the script goes on without it as its except says"
 """Why a use of apex is left alone."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
@@ -175,13 +175,13 @@ class Imports:
 
 
 def as_optional(scopes: ModuleScopes, binding: Binding | None, entry: Entry) -> Entry:
-    """The row for a use of apex; a listing where the script has a way of its own to go on without apex."""
+    """The row for a use of apex; kept where the script has a way of its own to go on without apex."""
     if binding is None or not binding.qualified.startswith("apex") or entry.action is Action.KEEP:
         return entry
     in_try = isinstance(scopes.parents.get(binding.node), ast.Try)
     if not in_try or not may_be_missing(scopes, binding.node):
         return entry
-    return replace(entry, action=Action.LIST, reason=OPTIONAL)
+    return replace(entry, action=Action.KEEP, reason=_OPTIONAL)
 
 
 def _binds_root(binding: Binding) -> bool:
@@ -233,8 +233,13 @@ class _Statement:
 
     def _claim_staying(self, alias: ast.alias, binding: Binding, entry: Entry) -> None:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
+        if "placed" in entry.arguments:
+            return  # each use says whether it comes to the device
         if "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
+            self._unit.keep(alias, entry.rule, reason, span=span)
+        elif entry.action is Action.LIST and self._is_listed_before(entry):
+            reason = "goes with the import before it, which is listed"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.KEEP:
             self._unit.keep(alias, entry.rule, entry.reason, span=span)
@@ -243,9 +248,22 @@ class _Statement:
             self._unit.list(alias, entry.rule, entry.reason, replacement=replacement, span=span)
         elif not _binds_root(binding) or alias.name != "torch":
             reason = "stays imported: not every use could be rewritten, or other modules import it"
-            self._unit.list(
-                alias, entry.rule, reason, replacement=self._unit.settings.readable(entry.becomes)
-            )
+            replacement = self._unit.settings.readable(entry.becomes)
+            self._unit.list(alias, entry.rule, reason, replacement=replacement, span=span)
+
+    def _is_listed_before(self, entry: Entry) -> bool:
+        """Whether an import before this one in its block is listed for the same reason."""
+        block = siblings(self._scopes, self._statement)
+        names = (
+            alias
+            for before in block[: block.index(self._statement) + 1]
+            if isinstance(before, ast.Import | ast.ImportFrom)
+            for alias in before.names
+        )
+        known = (self._unit.mention_of(alias) for alias in names)
+        return any(
+            one and one.outcome is Outcome.LISTED and one.reason == entry.reason for one in known
+        )
 
     # -- edits
 

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 
 from lockstep.wings.migrate.engine.arguments import attribute_span, called
+from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.header import is_type_expression
 from lockstep.wings.migrate.torch.strings import is_docstring
+from lockstep.wings.migrate.torch.table import Action
 from lockstep.wings.migrate.torch.unit import Unit
 from lockstep.wings.migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 
@@ -47,7 +49,9 @@ _DOTTED = re.compile(r"torch(?:\.\w+)+\Z")
 _KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
 _HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
-_IMPORTING = frozenset({"__import__", "find_spec", "import_module"})
+_IMPORTING = frozenset({"__import__", "import_module"})
+_ASKING = re.compile(r"find_spec|importorskip|requirement|available|installed", re.IGNORECASE)
+"""What functions are called that ask whether a package is there."""
 _OTHER_DEVICE = re.compile(r"torch\.(?:cpu|xpu|mps|npu|hpu|mtia|xla)\.")
 _COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
@@ -170,6 +174,13 @@ def _is_told(unit: Unit, node: ast.Constant) -> bool:
     return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
 
 
+def _asks_for_package(parent: ast.AST, text: str) -> bool:
+    """Whether a call asks for a package that the tables know."""
+    if not isinstance(parent, ast.Call) or not _ASKING.search(called(parent)):
+        return False
+    return called(parent) == "find_spec" or surroundings().package(text) is not None
+
+
 def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     if is_docstring(unit.scopes, node):
         return
@@ -181,8 +192,13 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _KEY.match(text) and _is_key(parent, node):
         unit.keep(node, "leftovers/own-name", "a key of this project's own")
     elif _DOTTED.match(text) and (row := unit.settings.table.lookup(text)) is not None:
-        reason = "the name of something of CUDA's in a text, which a program looks up"
-        unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
+        if row.action is Action.KEEP:
+            unit.keep(node, "leftovers/text", row.reason)
+        else:
+            reason = "the name of something of CUDA's in a text, which a program looks up"
+            unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
+    elif _asks_for_package(parent, text):
+        unit.keep(node, "leftovers/text", "asks whether a package is there, and goes on without it")
     elif isinstance(parent, ast.Call) and called(parent) in _IMPORTING:
         reason = "imports a module that is compiled for CUDA: a device of another kind has none"
         unit.list(node, "leftovers/import", reason)

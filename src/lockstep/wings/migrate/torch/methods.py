@@ -19,7 +19,7 @@ from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.indices import given_device
 from lockstep.wings.migrate.torch.receivers import is_own
-from lockstep.wings.migrate.torch.table import Action
+from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
@@ -337,14 +337,27 @@ def _claim_type(unit: Unit, node: ast.Attribute) -> None:
         return
     kind = call.args[0]
     dtype = _dtype(unit, kind)
-    if not dtype or _has_tensor_types(unit, dtype) or (dtype == "float64" and unit.target.single):
+    if not dtype or _has_tensor_types(unit, dtype):
         return
+    entry = _type_row(unit, dtype)
+    listed = entry is not None and entry.action is Action.LIST
     edits = [
         Edit(attribute_span(unit.scopes, node), "to"),
         Edit(unit.scopes.span(kind), f"{unit.fill('{device}')}, {unit.fill('torch.' + dtype)}"),
     ]
     place = Span(edits[0].span.start, unit.scopes.span(call).end)
-    unit.supersede(kind, "methods/type", "device and dtype by their own names", edits, span=place)
+    reason = "device and dtype by their own names"
+    if entry is not None and (listed or entry.action is Action.DIFFERS):
+        reason = entry.reason
+    unit.supersede(
+        kind,
+        "methods/type",
+        reason,
+        () if listed else edits,
+        span=place,
+        replacement=f".to({unit.settings.readable('{device}')}, torch.float32)" if listed else "",
+        differs=entry is not None and entry.action is Action.DIFFERS,
+    )
 
 
 def _claim_default_type(unit: Unit, call: ast.Call) -> None:
@@ -387,6 +400,11 @@ def _dtype(unit: Unit, kind: ast.AST | None) -> str:
 
 def _has_tensor_types(unit: Unit, dtype: str) -> bool:
     """Whether the target has tensor types of its own, so that renaming does."""
-    name = next(name for name, known in _DTYPES.items() if known == dtype)
-    entry = unit.settings.table.lookup(_TYPE_PREFIX + name)
+    entry = _type_row(unit, dtype)
     return entry is not None and entry.action is Action.RENAME and "{module}" in entry.becomes
+
+
+def _type_row(unit: Unit, dtype: str) -> Entry | None:
+    """The row for the CUDA tensor type of a dtype."""
+    name = next(name for name, known in _DTYPES.items() if known == dtype)
+    return unit.settings.table.lookup(_TYPE_PREFIX + name)

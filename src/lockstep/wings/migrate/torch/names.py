@@ -15,9 +15,9 @@ from lockstep.wings.migrate.engine.arguments import (
 )
 from lockstep.wings.migrate.engine.scopes import Bound, Meaning, ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.torch.imports import OPTIONAL, Imports, as_optional
+from lockstep.wings.migrate.torch.doubles import holds_doubles, reaches_no_device
+from lockstep.wings.migrate.torch.imports import Imports, as_optional
 from lockstep.wings.migrate.torch.kernels import is_inside_kernel
-from lockstep.wings.migrate.torch.results import holds_doubles, stays_away
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 
@@ -172,13 +172,14 @@ class _Rewriting:
         """Claim the use as its row says."""
         entry = self._use.entry
         if isinstance(self._use.node.ctx, ast.Store | ast.Del):
-            if entry.action is not Action.KEEP:
+            if entry.action is Action.KEEP:
+                self._unit.keep(self._use.node, entry.rule, entry.reason)
+            else:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
         if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
             return
-        if "placed" in entry.arguments and stays_away(self._unit, self._use.node):
-            self._unit.keep(self._use.node, entry.rule, "stays on the CPU, or is compared")
+        if reaches_no_device(self._unit, entry, self._use.node):
             return
         if self._needs_nothing(entry):
             return
@@ -195,7 +196,7 @@ class _Rewriting:
             self._rewrite(entry)
 
     def _needs_nothing(self, entry: Entry) -> bool:
-        """Keep what a row lists where it stands only for a type to ask for, or for a text to show."""
+        """Keep what a row lists where it only stands for a type, is read or shown, or repeats another row."""
         node = self._use.node
         if entry.action is not Action.LIST:
             return False
@@ -209,6 +210,10 @@ class _Rewriting:
             self._unit.keep(node, entry.rule, "goes with its import, which is listed")
         elif "used" in entry.arguments and is_shown(self._scopes, self._call or node):
             self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
+        elif "set" in entry.arguments:
+            self._unit.keep(node, entry.rule, "is only read here, and every device has it")
+        elif "placed" in entry.arguments and self._is_repeated(entry):
+            self._unit.keep(node, entry.rule, "its statement is listed already")
         else:
             return False
         return True
@@ -219,9 +224,17 @@ class _Rewriting:
         if binding is None or binding.kind is not Bound.IMPORT or entry.table != "common":
             return False
         row = self._unit.settings.table.lookup(binding.qualified)
-        listed = row is not None and row.action is Action.LIST and row is not entry
-        foreign = not entry.becomes and not self._use.name.startswith("torch")
-        return entry.reason == OPTIONAL or (foreign and listed)
+        listed = row is not None and row.action is Action.LIST
+        foreign = entry.name.endswith(".*") and not self._use.name.startswith(("torch.", "apex."))
+        return foreign and listed
+
+    def _is_repeated(self, entry: Entry) -> bool:
+        """Whether an earlier place of the statement is listed for the same reason."""
+        statement = self._scopes.span(self._scopes.statement(self._use.node))
+        return any(
+            mention.rule == entry.rule and statement.contains(mention.span)
+            for mention in self._unit.mentions
+        )
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry
@@ -351,7 +364,7 @@ class _Rewriting:
     def _names_a_type(self, parent: ast.AST) -> bool:
         """Whether only the type is meant: an annotation, or the second argument of `isinstance`."""
         node: ast.AST = self._use.node
-        if isinstance(parent, ast.Tuple):
+        while isinstance(parent, ast.Tuple | ast.BinOp | ast.Subscript):
             node, parent = parent, self._scopes.parents[parent]
         if isinstance(parent, ast.Call):
             name = parent.func.id if isinstance(parent.func, ast.Name) else ""

@@ -6,11 +6,11 @@ The rows stand in the tables of names, `function().attribute` for a result, `.me
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from lockstep.wings.migrate.engine.arguments import argument, attribute_span, keyword
-from lockstep.wings.migrate.plan import Edit
+from lockstep.wings.migrate.engine.arguments import attribute_span
+from lockstep.wings.migrate.plan import Edit, Span
+from lockstep.wings.migrate.torch.doubles import reaches_no_device
 from lockstep.wings.migrate.torch.table import Action, Entry
 from lockstep.wings.migrate.torch.unit import Unit
 
@@ -42,27 +42,33 @@ def _claim_anywhere(unit: Unit, node: ast.Attribute) -> None:
 
 
 def find_method_rows(unit: Unit) -> None:
-    """Claim the methods that rows speak of, whatever has them, and keywords with such a value: `dtype=float`."""
+    """Claim what rows speak of wherever it stands: a method, a keyword's value (`dtype=float`), a type as a text."""
+    if not unit.settings.table.loose:
+        return
+    for item in unit.scopes.of(ast.keyword):
+        function = getattr(unit.scopes.parents[item], "func", item)
+        if unit.scopes.name(function).startswith("torch."):
+            name = f".{item.arg}={getattr(item.value, 'id', '')}"
+            _list_row(unit, item, name, asked=item.value)
+    for text in unit.scopes.of(ast.Constant):
+        if isinstance(text.value, str):
+            _list_row(unit, text, text.value)
+    for node in unit.scopes.of(ast.Attribute):
+        if unit.scopes.call_of(node) is not None and node.attr not in unit.own.methods:
+            span = attribute_span(unit.scopes, node)
+            _list_row(unit, node, f".{node.attr}()", span=span)
+
+
+def _list_row(
+    unit: Unit, node: ast.AST, name: str, *, asked: ast.AST | None = None, span: Span | None = None
+) -> None:
+    """List a place if a row has its name."""
     table = unit.settings.table
-    for item in unit.scopes.of(ast.keyword) if table.methods else ():
-        name = f"{item.arg}={getattr(item.value, 'id', '')}"
-        entry = table.lookup(f".{name}") if name in table.methods else None
-        of_torch = unit.scopes.name(getattr(unit.scopes.parents[item], "func", item)).startswith(
-            "torch."
-        )
-        if entry is not None and of_torch and not stays_away(unit, item.value):
-            instead = unit.settings.readable(entry.becomes)
-            unit.list(item, entry.rule, entry.reason, replacement=instead)
-    for node in unit.scopes.of(ast.Attribute) if table.methods else ():
-        called = unit.scopes.call_of(node)
-        name = f"{node.attr}()" if called is not None else ""
-        own = node.attr in unit.own.methods
-        if name in table.methods and not unit.is_claimed(node) and not own:
-            entry = table.lookup(f".{name}")
-            if entry is not None and not stays_away(unit, node):
-                span = attribute_span(unit.scopes, node)
-                instead = unit.settings.readable(entry.becomes)
-                unit.list(node, entry.rule, entry.reason, replacement=instead, span=span)
+    entry = table.lookup(name) if name in table.loose else None
+    reached = entry is not None and not reaches_no_device(unit, entry, asked or node)
+    if entry is not None and reached and not unit.is_claimed(node):
+        instead = unit.settings.readable(entry.becomes)
+        unit.list(node, entry.rule, entry.reason, replacement=instead, span=span)
 
 
 def _asked(unit: Unit) -> Iterator[tuple[ast.AST, ast.expr, str]]:
@@ -116,54 +122,3 @@ def _claim(unit: Unit, node: ast.AST, entry: Entry, calls: list[ast.Call]) -> No
         differs = entry.action is Action.DIFFERS
         edits = [Edit(span, entry.becomes)]
         unit.rewrite(node, entry.rule, entry.reason, edits, span=span, differs=differs)
-
-
-_DOUBLES = re.compile(
-    r"float64|\.astype\((?:float|['\"]double['\"])\)"
-    r"|\.step\("  # the rewards of an environment
-    r"|(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|full|random\.(?:rand|randn|uniform|normal))\((?!.*dtype)"
-)
-_MOVING = frozenset({"to", "cuda"})
-_CONVERTING = re.compile(
-    r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
-)
-
-
-def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
-    """Whether a call makes a tensor of NumPy's double precision that is moved at once, and nothing converts it."""
-    if call is None or not call.args or keyword(call, "dtype"):
-        return False
-    given = call.args[0]
-    texts = [unit.text(given)]
-    if isinstance(given, ast.Name):
-        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
-        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
-        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
-    whole: ast.AST = call
-    moved = keyword(call, "device") is not None
-    while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
-        if isinstance(above, ast.Call) and above.func is not whole:
-            break
-        moved |= isinstance(above, ast.Attribute) and above.attr in _MOVING
-        whole = above
-    behind = unit.text(whole)[len(unit.text(call)) :]
-    return moved and any(map(_DOUBLES.search, texts)) and not _CONVERTING.search(behind)
-
-
-def stays_away(unit: Unit, node: ast.AST) -> bool:
-    """Whether a dtype or a conversion never reaches the device: compared, or of a value that is on the CPU."""
-    whole = unit.scopes.call_of(node) or node
-    chain: ast.AST = node
-    while isinstance(chain, ast.Attribute | ast.Call):
-        if isinstance(chain, ast.Attribute) and chain.attr in ("cpu", "numpy"):
-            return True
-        chain = chain.func if isinstance(chain, ast.Call) else chain.value
-    for above in unit.scopes.ancestors(whole):
-        if isinstance(above, ast.Compare | ast.Dict | ast.stmt | ast.comprehension):
-            return isinstance(above, ast.Compare | ast.Dict)
-        if isinstance(above, ast.Attribute) and above.attr in ("cpu", "numpy"):
-            return True
-        device = argument(above, "device") if isinstance(above, ast.Call) else None
-        if isinstance(device, ast.Constant) and device.value == "cpu":
-            return True
-    return False

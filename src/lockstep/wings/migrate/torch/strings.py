@@ -12,6 +12,12 @@ from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.header import is_type_expression
+from lockstep.wings.migrate.torch.one_device import (
+    ONE_DEVICE,
+    claim_one_device,
+    is_numbered_later,
+    joined,
+)
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.torch.vocabulary import WORDS
 
@@ -20,7 +26,6 @@ _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
-_ONE_DEVICE = "there is one device, number 0"
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
 _SEQUENCES = (ast.Tuple, ast.List, ast.Set)
@@ -78,13 +83,22 @@ class _Text:
             return
         if self._is_left_to_the_project(use):
             use = Use.TEST
-        if self._unit.target.single and index not in ("", "0"):
-            self._list(_ONE_DEVICE, f'"{self._unit.target.device}"')
+        single = self._unit.target.single
+        whole = joined(self._scopes, self._node) if single else self._node
+        if single and index not in ("", "0"):
+            self._list(ONE_DEVICE, f'"{self._unit.target.device}"')
+        elif whole is not self._node:
+            claim_one_device(self._unit, self._node, self._rule, whole)
+        elif single and is_numbered_later(self._scopes, self._node):
+            self._list(f"gets a number later, and {ONE_DEVICE}", f'"{self._unit.target.device}"')
         elif self._has_target_beside():
             reason = "stands beside the target's own name"
             self._unit.keep(self._node, self._rule, reason)
-        elif self._unit.target.single and self._first_of_device_call(other=True):
-            self._list(_ONE_DEVICE, f'torch.device("{self._unit.target.device}")')
+        elif single and self._first_of_device_call(other=True):
+            call = self._scopes.parents[self._node]
+            assert isinstance(call, ast.Call)
+            text = f'{self._scopes.text(call.func)}("{self._unit.target.device}")'
+            claim_one_device(self._unit, self._node, self._rule, call, text)
         elif self._unit.target.device:
             self._replace_inside("cuda", self._unit.target.device)
         elif self._first_of_device_call():
@@ -141,8 +155,9 @@ class _Text:
         """`"cuda:%d" % rank`, `"cuda:{}".format(rank)`, `"cuda:" + str(rank)`."""
         if not self._is_rewritable(self._use):
             return
-        if self._unit.target.single and ":" in value:
-            self._list(_ONE_DEVICE, f'"{self._unit.target.device}"')
+        whole = _filled(self._scopes, self._node)
+        if self._unit.target.single and whole is not self._node:
+            claim_one_device(self._unit, self._node, self._rule, whole)
             return
         if self._unit.target.device:
             self._replace_inside("cuda", self._unit.target.device)
@@ -445,7 +460,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     head_span = Span(parts[0].span.start, parts[0].span.start + 4)
     rule = "strings/device-format"
     if unit.target.single and len(parts) > 1:
-        unit.list(node, rule, _ONE_DEVICE, f'"{unit.target.device}"')
+        claim_one_device(unit, node, rule, node)
     elif unit.target.device:
         unit.header.need_import_for([unit.target.module])
         unit.rewrite(node, rule, "the target's own name", [Edit(head_span, unit.target.device)])
@@ -474,7 +489,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
         unit.list(node, rule, "is written in several pieces, the first as raw text")
 
 
-def _filled(scopes: ModuleScopes, node: ast.AST) -> ast.AST:
+def _filled(scopes: ModuleScopes, node: ast.expr) -> ast.expr:
     """The whole expression that fills a template in: `"cuda:%d" % rank`, `"cuda:{}".format(rank)`."""
     parent = scopes.parents[node]
     if isinstance(parent, ast.BinOp) and parent.left is node:

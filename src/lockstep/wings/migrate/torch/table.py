@@ -15,10 +15,11 @@ becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    Of a `list` row: `used`, it holds only where the value is used for more than being shown;
+    Of a `list` row: `used`, it holds only where the value is used for more than being shown; `set`, where it is set;
     `called`, only where it may be called: an import, a type to ask for and one of several names need nothing;
-    `placed`, it holds only where the value may reach the device; `numpy`, where it is made of NumPy's
-    numbers in double precision; `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
+    `placed`, it holds only where the value may reach the device; `beside`, in a module that places tensors itself;
+    `numpy`, where it is made of NumPy's numbers in double precision;
+    `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
     for whatever has the field, in a module that calls the function.
     Of others: what happens to a call's arguments, steps as the words of a shell;
     see `lockstep.wings.migrate.engine.arguments`.
@@ -99,8 +100,12 @@ class Table:
                 self._starts.setdefault(entry.name[:-1], entry)
             else:
                 self._exact.setdefault(entry.name, entry)
-        self.methods = frozenset(name[1:] for name in self._exact if name.startswith("."))
-        """What rows say of methods, whatever has them: `double()`."""
+        self.loose = frozenset(
+            name
+            for name, entry in self._exact.items()
+            if name.startswith(".") or (name.endswith("Tensor") and "placed" in entry.arguments)
+        )
+        """What rows speak of wherever it stands: `.double()`, and `torch.DoubleTensor` as a text."""
         self.results = frozenset(
             name.partition("()")[0] for name in (*self._exact, *self._prefixes) if ")." in name
         )

@@ -81,6 +81,16 @@ class Unit(Claims):
         """The device that the script is written for."""
         return self.settings.target
 
+    def test_around(self, node: ast.AST) -> ast.FunctionDef | None:
+        """The unit test that a node is in: a function `test_...` that asserts, in a file `test_...` or `..._test`."""
+        if not (self._module.startswith("test_") or self._module.endswith("_test")):
+            return None
+        for one in self.scopes.ancestors(node):
+            named = isinstance(one, ast.FunctionDef) and one.name.lstrip("_").startswith("test_")
+            if named and "assert" in self.text(one):
+                return one  # type: ignore[return-value]
+        return None
+
     def is_requested(self, name: str) -> bool:
         """Whether another module of the project imports a name from this one."""
         return bool(self._module) and f"{self._module}.{name}" in self.own.requested

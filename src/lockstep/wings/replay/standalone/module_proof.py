@@ -17,10 +17,10 @@ from lockstep.replay.calls.recorded_tensors import load, random_state_of, widene
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.chains.chain import Chain, is_passed
 from lockstep.replay.chains.chained import ModuleCall
-from lockstep.replay.standalone.proof import Limit, Proof
-from lockstep.replay.standalone.python_source import as_name, call_source
 from lockstep.replay.verdicts.distance import median_size
 from lockstep.replay.verdicts.margin import Local
+from lockstep.wings.replay.standalone.proof import Limit, Proof
+from lockstep.wings.replay.standalone.python_source import as_name, call_source
 
 _ALL_THERE_IS = 1 << 62
 """Bytes: it was run again before it is written down."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lockstep.replay.standalone.checks import compare
-from lockstep.replay.standalone.proof import Proof, facts
+from lockstep.wings.replay.standalone.checks import compare
+from lockstep.wings.replay.standalone.proof import Proof, facts
 
 
 def failing(proof: Proof) -> set[str]:

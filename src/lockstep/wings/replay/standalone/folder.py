@@ -17,9 +17,9 @@ from lockstep.core.replacement import aside_of
 from lockstep.core.text import shell_line, times
 from lockstep.core.version import VERSION
 from lockstep.replay.calls.held_results import Held, Result
-from lockstep.replay.standalone.checks import ROUNDED_TWICE
-from lockstep.replay.standalone.proof import Proof, facts
-from lockstep.replay.standalone.written_text import code, device_of, plain, quoted
+from lockstep.wings.replay.standalone.checks import ROUNDED_TWICE
+from lockstep.wings.replay.standalone.proof import Proof, facts
+from lockstep.wings.replay.standalone.written_text import code, device_of, plain, quoted
 
 _IMPORTS = "from __future__ import annotations\n"
 

@@ -23,17 +23,17 @@ from lockstep.replay.calls.recorded_tensors import load
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 from lockstep.replay.calls.side import Reading, Side
-from lockstep.replay.standalone.checks import as_real
-from lockstep.replay.standalone.python_source import (
-    as_name,
-    call_source,
-    settings_source,
-)
 from lockstep.replay.verdicts.decisions import probability_of
 from lockstep.replay.verdicts.distance import median_size
 from lockstep.replay.verdicts.margin import Local
 from lockstep.replay.verdicts.rounded_elements import Envelope
 from lockstep.replay.verdicts.roundoff import carrier
+from lockstep.wings.replay.standalone.checks import as_real
+from lockstep.wings.replay.standalone.python_source import (
+    as_name,
+    call_source,
+    settings_source,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from small_training import Loop, against_sound, compared
 from lockstep.core.finding import Comparison, Kind, SetupDifference, Verdict
 from lockstep.core.site import Phase
 from lockstep.core.text import times
-from lockstep.locate.setups.set_up_answers import Answer, set_up_answers
+from lockstep.locate.setups.explains_origin import Answer, set_up_answers
 
 THREADS = SetupDifference("threads", "1", "2")
 VERSION = SetupDifference("torch", "2.13.0", "2.12.0")

@@ -16,8 +16,7 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.reason import About
 from lockstep.core.site import Phase
 from lockstep.core.text import times
-from lockstep.locate.setups.circumstances import SEED
-from lockstep.locate.setups.model_setup import FROZEN, GROUPS, OPTIMIZER, TIED
+from lockstep.locate.setups.setup_facts import Acts, fact_of
 
 
 class Answer(str, Enum):
@@ -37,16 +36,6 @@ class SetupAnswer:
     why: str
 
 
-_ORDER_OF_ROUNDINGS = frozenset(
-    {
-        "threads", "interop threads", "oneDNN", "deterministic algorithms", "OMP_NUM_THREADS", "OMP_SCHEDULE",
-        "OMP_DYNAMIC", "MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS", "KMP_DETERMINISTIC_REDUCTION",
-    }
-)  # fmt: skip
-"""What chooses in which order a sound kernel of one and the same dtype adds its numbers up."""
-
-_OF_UPDATES = frozenset({OPTIMIZER, GROUPS})
-_OF_GRADIENTS = frozenset({FROZEN, TIED})
 _DRAWING = frozenset({Family.DROPOUT, Family.RANDOM, Family.ATTENTION})
 
 
@@ -63,13 +52,14 @@ def _answer(difference: SetupDifference, comparison: Comparison) -> tuple[Answer
     origin = comparison.origins[0]
     if _is_named(difference, origin):
         return Answer.YES, "it is what the verdict names"
-    if difference.setting == SEED:
+    acts = fact_of(difference).acts
+    if acts is Acts.DRAWS:
         return _of_seed(origin)
-    if difference.name in _ORDER_OF_ROUNDINGS:
+    if acts is Acts.SUMS:
         return _of_rounding(origin)
-    if difference.name in _OF_UPDATES and origin.phase in _BEFORE_UPDATES:
+    if acts is Acts.UPDATES and origin.phase in _BEFORE_UPDATES:
         return Answer.NO, f"it acts in the update, and {_AGREES}"
-    if difference.name in _OF_GRADIENTS and origin.phase in (Phase.DATA, Phase.FORWARD):
+    if acts is Acts.GRADIENTS and origin.phase in (Phase.DATA, Phase.FORWARD):
         return Answer.NO, f"it acts on gradients, and the origin is in the {origin.phase.value}"
     return Answer.UNKNOWN, "no two runs that differ in it alone were compared"
 

@@ -14,7 +14,6 @@ from lockstep.locate.causes.frozen_parameters import frozen_origin, tied_origin
 from lockstep.locate.causes.step_origins import StepOrigins, is_cut
 from lockstep.locate.flow.origins import origin_at, place_of_call
 from lockstep.locate.flow.words import setting_clause
-from lockstep.locate.setups.model_setup import GROUPS, OPTIMIZER, OTHER_MODE
 from lockstep.locate.setups.module_differences import (
     MODE,
     OtherModule,
@@ -23,6 +22,7 @@ from lockstep.locate.setups.module_differences import (
     outwards,
     unseen_inside,
 )
+from lockstep.locate.setups.setup_facts import GROUPS, OPTIMIZER, OTHER_MODE
 
 _MODES = frozenset({"training", "p", "kwargs.training", "kwargs.p", "kwargs.dropout_p"})
 _DROPPING = frozenset({Family.DROPOUT, Family.ATTENTION})

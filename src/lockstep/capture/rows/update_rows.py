@@ -1,0 +1,167 @@
+"""Rows of updates: gradients as they are added up, and what an optimizer gets and makes of each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from lockstep.capture.calls.kernel_context import layout_of
+from lockstep.capture.calls.leaves import tensors_in
+from lockstep.capture.calls.open_call import OpenCall
+from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.rows.rows import Rows
+from lockstep.capture.tensors.contents import Contents
+from lockstep.capture.tensors.derivations import Derivations
+from lockstep.capture.updates.hand_updates import HandUpdates
+from lockstep.core.formulas import Formula
+from lockstep.core.records import BEGAN_ANEW
+from lockstep.core.selection import SiteFilter
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.devices.methods import untyped_storage
+
+
+class UpdateRows:
+    """Records gradients that are added up, and updates.
+
+    Parameters
+    ----------
+    rows, contents
+        Take what is recorded.
+    derivations
+        Finds what may be computed from what is recorded.
+    names
+        Names of modules and parameters.
+    sites
+        Which sites are wanted.
+    hand_updates
+        Is told of gradients, and of what optimizers update.
+    optimizer_state, for_rules
+        See `Session`.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        contents: Contents,
+        derivations: Derivations,
+        names: ModuleNames,
+        sites: SiteFilter,
+        hand_updates: HandUpdates,
+        *,
+        optimizer_state: bool,
+        for_rules: bool,
+    ) -> None:
+        self._rows, self._contents, self._derivations = rows, contents, derivations
+        self._names, self._sites, self._hand_updates = names, sites, hand_updates
+        self._optimizer_state, self._for_rules = optimizer_state, for_rules
+        self._summed_in: dict[int, int] = {}
+
+    def begin_step(self) -> None:
+        """A step begins: no gradient was added up yet."""
+        self._summed_in.clear()
+
+    def accumulated(self, parameter: torch.Tensor) -> None:
+        """Record a parameter's gradient after one backward has added to it."""
+        owner = self._names.owner_of(parameter)
+        if (
+            owner is None
+            or parameter.grad is None
+            or not self._sites.wants(owner[0], "accumulate_grad")
+        ):
+            return
+        anew = self._for_rules and self._began_anew(parameter)
+        call = self._rows.plain_call(
+            CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],),
+            {BEGAN_ANEW: True} if anew else {},
+        )  # fmt: skip
+        number = self._contents.of(parameter.grad, self._derivations.sum_of_sent(owner[1]))
+        self._derivations.summed(owner[1], number)
+        laid = layout_of(parameter.grad)
+        self._rows.add_record(
+            call, Phase.BACKWARD, Role.PARAM_GRAD, 0, owner[1], number, layout=laid
+        )
+        self._rows.add_call(call)
+        self._hand_updates.accumulated(parameter, *owner, number)
+
+    def _began_anew(self, parameter: torch.Tensor) -> bool:
+        """Whether a gradient that is there lies in other memory than the one that it would have been added to."""
+        assert parameter.grad is not None
+        storage = untyped_storage(
+            parameter.grad
+        )._cdata  # pinned by its content, so given to no other in this step
+        before = self._summed_in.get(id(parameter), storage)
+        self._summed_in[id(parameter)] = storage
+        return bool(before != storage)
+
+    def before_update(
+        self,
+        optimizer: torch.optim.Optimizer,
+        op: str,
+        options: dict[str, Any],
+        parameter: torch.Tensor,
+        *,
+        stack: int,
+        with_gradient: bool,
+    ) -> OpenCall | None:
+        """Record one parameter, its gradient and its state as the optimizer gets them.
+
+        `options` are those of its group, as JSON values; `stack` is what `stack_here` gave; `with_gradient` is false
+        where the optimizer computes the gradient itself, by a closure.
+        """
+        self._hand_updates.optimizer_updates(parameter)
+        path, name = self._names.owner_of(parameter) or ("", "parameter")
+        if not self._sites.wants(path, op):
+            return None
+        call = self._rows.plain_call(
+            CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), options, stack
+        )
+        call.known = known = {}
+        content = known["param"] = self._contents.of(parameter)
+        laid = layout_of(parameter)
+        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content, layout=laid)
+        if with_gradient and parameter.grad is not None:
+            content = known["grad"] = self._contents.exactly(parameter.grad)
+            laid = layout_of(parameter.grad)
+            self._rows.add_record(
+                call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content, layout=laid
+            )
+        known |= self._state(call, Role.STATE, optimizer, parameter, name, {})
+        return call
+
+    def after_update(
+        self, optimizer: torch.optim.Optimizer, call: OpenCall, parameter: torch.Tensor
+    ) -> None:
+        """Record what the optimizer made of it."""
+        _, name = self._names.owner_of(parameter) or ("", "parameter")
+        self._contents.changed(parameter)
+        formulas = self._derivations.update(call)
+        content = self._contents.of(parameter, formulas.get("param"))
+        self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, content)
+        self._state(call, Role.STATE_AFTER, optimizer, parameter, name, formulas)
+        self._rows.add_call(call)
+
+    def _state(
+        self,
+        call: OpenCall,
+        role: Role,
+        optimizer: torch.optim.Optimizer,
+        parameter: torch.Tensor,
+        name: str,
+        formulas: Mapping[str, Formula],
+    ) -> dict[str, int]:
+        """Record what an optimizer keeps of a parameter; returns the contents by their names."""
+        known = {}
+        state = (optimizer.state.get(parameter) or {}) if self._optimizer_state else {}
+        for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
+            if role is Role.STATE_AFTER:
+                self._contents.changed(tensor)
+                self._contents.written(tensor)
+            key = key.removeprefix(".")
+            content = known[key] = self._contents.of(tensor, formulas.get(key))
+            laid = layout_of(tensor)
+            self._rows.add_record(
+                call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content, layout=laid
+            )
+        return known
