@@ -146,7 +146,7 @@ class _Project:
         )
         added = (
             *self._share_heads(files),
-            *self._amp_modules(),
+            *self._amp_modules(files),
             *self.roles.launch(files, self.settings.target),
         )
         return Plan(self.settings.target.name, tuple(files), tuple(failures), added)
@@ -164,9 +164,16 @@ class _Project:
             if path not in there:
                 yield NewFile(path, data, reason)
 
-    def _amp_modules(self) -> Iterator[NewFile]:
+    def _amp_modules(self, files: list[FilePlan]) -> Iterator[NewFile]:
+        """The modules that stand for apex.amp, where a file came to import one."""
         there = {found.path for found in self.collection.files}
-        for file in sorted({head.file for head in self.amp.values()} - there):
+        needed = {
+            head.file
+            for file in files
+            if (head := self.amp.get(file.path)) is not None
+            and any(head.source in edit.text for edit in file.edits)
+        }
+        for file in sorted(needed - there):
             yield new_module(file, self.settings.target.device)
 
     def _read(self, progress: Progress | None) -> list[tuple[Found, SourceText]]:

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow and Horovod with a plain equal on the NPU, as rows of `rules.csv`.
+"""Names of TensorFlow and Horovod, and what each becomes on the NPU, as rows of `rules.csv`.
 
 version
     `1.15` or `2.x`; empty where the row holds for both.
@@ -13,7 +13,8 @@ becomes
     An expression: `{package.module.name}` is imported from there, `{module as alias}` is that module.
 arguments
     What happens to the call's arguments, see `lockstep.wings.migrate.engine.arguments`; such a row holds for calls
-    alone. Of a `list` row: `called`, the whole call is shown.
+    alone. Of a `list` row: `called`, the whole call is shown. `inside`: the row holds for all that the name begins, and
+    only where no other rule has decided.
 reason
     Why, in words.
 
@@ -31,10 +32,14 @@ from typing import NamedTuple
 
 from lockstep.wings.migrate.engine.arguments import ArgumentEdits, CannotRewriteError
 from lockstep.wings.migrate.plan import Edit
-from lockstep.wings.migrate.tensorflow.script import Generation, Script
+from lockstep.wings.migrate.tensorflow.script import Generation, Script, prefixes
+
+_INSIDE = "inside"
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """A row of the table."""
+
     version: str
     name: str
     rule: str
@@ -45,11 +50,11 @@ class _Row(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _rows() -> dict[tuple[str, str], list[_Row]]:
+def _rows() -> dict[tuple[str, str], list[Row]]:
     """The rows by name and version."""
     text = (resources.files(__package__) / "rules.csv").read_text(encoding="utf-8")
-    found: dict[tuple[str, str], list[_Row]] = {}
-    for row in map(_Row._make, list(csv.reader(text.splitlines()))[1:]):
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in map(Row._make, list(csv.reader(text.splitlines()))[1:]):
         for version in [row.version] if row.version else [one.value for one in Generation]:
             found.setdefault((row.name, version), []).append(row)
     return found
@@ -67,13 +72,23 @@ def equal_of(name: str, generation: Generation) -> str:
     return f"{last} of {module}" if row.action == "rename" and not row.arguments else ""
 
 
+def row_around(name: str, generation: Generation) -> Row | None:
+    """The row for the longest part that a name begins with."""
+    for prefix in prefixes(name):
+        rows = _rows().get((prefix, generation.value), ())
+        found = next((row for row in rows if row.arguments == _INSIDE), None)
+        if found is not None:
+            return found
+    return None
+
+
 def decided_by_row(script: Script, node: ast.expr) -> bool:
     """Decide about a function by its rows; whether one of them holds."""
     rows = _rows().get((script.name(node), script.generation.value), ())
-    return any(_decided(script, row, node) for row in rows)
+    return any(_decided(script, row, node) for row in rows if row.arguments != _INSIDE)
 
 
-def _decided(script: Script, row: _Row, node: ast.expr) -> bool:
+def _decided(script: Script, row: Row, node: ast.expr) -> bool:
     call, steps = script.scopes.call_of(node), shlex.split(row.arguments)
     place = call if call is not None and steps else node
     if row.action == "list":
@@ -97,5 +112,5 @@ def _decided(script: Script, row: _Row, node: ast.expr) -> bool:
     return True
 
 
-def _renamed(script: Script, node: ast.expr, row: _Row) -> Edit:
+def _renamed(script: Script, node: ast.expr, row: Row) -> Edit:
     return script.replaced(node, script.head.fill(row.becomes))

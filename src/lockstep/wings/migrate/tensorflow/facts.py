@@ -27,19 +27,3 @@ SWITCHES = frozenset(names("gpu switch"))
 
 ENVIRONMENT = names("environment")
 """Environment variables: why each needs a look, and what stands for it."""
-
-LISTED = names("listed")
-"""Names with no equal on the NPU, or with one that a person must fit in; what they begin with counts too."""
-
-LISTED_FOR_TF2 = names("listed for 2.x")
-"""What those of them need that are of TensorFlow 2."""
-
-LISTED_FOR_TF1_ONLY = frozenset(names("listed for 1.15"))
-
-KEPT = {name: reason for name, (reason, _) in names("kept").items()}
-"""Names of GPUs and TPUs that need nothing."""
-
-CONTRIB = (
-    "the vendor's list has tf.contrib as deprecated; whether it runs on the NPU is not known",
-    "",
-)

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from lockstep.wings.migrate.tensorflow.facts import (
-    CONTRIB,
-    KEPT,
-    LISTED,
-    LISTED_FOR_TF1_ONLY,
-    LISTED_FOR_TF2,
-)
-from lockstep.wings.migrate.tensorflow.script import Generation, Script, canonical, prefixes
-
-_CONTRIB = "tensorflow.contrib"
+from lockstep.wings.migrate.tensorflow.equals import Row, row_around
+from lockstep.wings.migrate.tensorflow.script import Script, canonical
 
 
 def find_listed(script: Script) -> None:
@@ -33,26 +25,16 @@ def _is_decided(script: Script, node: ast.expr) -> bool:
 
 
 def _reference(script: Script, node: ast.expr, name: str) -> None:
-    rule, reason, replacement = _entry(script, name)
-    if reason and _is_spelled_out(script, node, name):
-        if rule == "kept":
-            script.keep(node, "known", reason)
-        else:
-            script.list(node, rule, reason, replacement)
+    row = row_around(name, script.generation)
+    if row is not None and _is_spelled_out(script, node, name):
+        _decide(script, node, row)
 
 
-def _entry(script: Script, name: str) -> tuple[str, str, str]:
-    for prefix in prefixes(name):
-        if prefix in KEPT:
-            return "kept", KEPT[prefix], ""
-        if prefix in LISTED:
-            if prefix in LISTED_FOR_TF1_ONLY and script.generation is Generation.TF2:
-                return "", "", ""
-            newer = LISTED_FOR_TF2 if script.generation is Generation.TF2 else {}
-            return "unsupported", *newer.get(prefix, LISTED[prefix])
-    if name == _CONTRIB or name.startswith(f"{_CONTRIB}."):
-        return "contrib", *CONTRIB
-    return "", "", ""
+def _decide(script: Script, node: ast.AST, row: Row) -> None:
+    if row.action == "keep":
+        script.keep(node, row.rule, row.reason)
+    else:
+        script.list(node, row.rule, row.reason, row.becomes)
 
 
 def _is_spelled_out(script: Script, node: ast.expr, name: str) -> bool:
@@ -68,15 +50,13 @@ def _is_spelled_out(script: Script, node: ast.expr, name: str) -> bool:
     ):
         return True  # behind a star import
     root = script.name(first)
-    return bool(root) and not _entry(script, root)[1] and root != name
+    return bool(root) and row_around(root, script.generation) is None and root != name
 
 
 def _import(script: Script, alias: ast.alias, name: str) -> None:
-    rule, reason, replacement = _entry(script, name)
-    if rule == "kept":
-        script.keep(alias, "known", reason)
-    elif reason:
-        script.list(alias, rule, reason, replacement)
+    row = row_around(name, script.generation)
+    if row is not None:
+        _decide(script, alias, row)
     elif name == "keras" or name.startswith("keras."):
         reason = "is Keras apart from TensorFlow, whose session the NPU's set-up does not reach"
         script.list(alias, "keras", reason, name.replace("keras", "tensorflow.keras", 1))
