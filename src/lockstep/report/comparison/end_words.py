@@ -24,6 +24,8 @@ def how_far(ends: Ends) -> str:
     """How far apart the trainings ended."""
     if math.isnan(ends.rel_l2):
         return "by how much the trainings differ at their end is not known"
+    if ends.rel_l2 == 0:
+        return "the trainings do not differ at their end (relative L2)"
     words = f"the trainings differ by {_percent(ends.rel_l2)} at their end (relative L2)"
     return (
         f"{words}, {ends.largest} the most ({_percent(ends.largest_rel_l2)})"
