@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"behind": 0.2, "what": 3.0}
 """The most uses of a word for 1 000 words of prose."""
 YOU = 3.0

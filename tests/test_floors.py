@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,29 @@ def test_face_and_help_load_nothing_heavy(arguments: list[str]) -> None:
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert "lockstep" in loaded
     assert loaded & {"torch", "polars", "numpy"} == set()
+
+
+_SOURCE = Path(lockstep.__file__).parent
+_IMPORTED = re.compile(r"^\s*from lockstep\.([\w.]+) import", re.MULTILINE)
+_WITH_FACES = ("align", "judge", "locate", "replay")
+
+
+def test_other_rooms_import_the_modules_that_a_folder_lists_and_no_others() -> None:
+    # given what each file imports of the rooms whose folders list their modules in `__all__`
+    used: dict[str, set[str]] = defaultdict(set)
+    for file in _SOURCE.rglob("*.py"):
+        room = file.relative_to(_SOURCE).parts[0]
+        for name in _IMPORTED.findall(file.read_text("utf-8")):
+            folder, _, module = name.rpartition(".")
+            if folder.startswith(_WITH_FACES) and folder.partition(".")[0] != room:
+                used[folder].add(module)
+    # then those lists name them all, and none that stays inside
+    faces = {
+        str(init.parent.relative_to(_SOURCE)).replace("/", "."): init
+        for room in _WITH_FACES
+        for init in (_SOURCE / room).rglob("__init__.py")
+        if "__all__" in init.read_text("utf-8")
+    }
+    assert used.keys() <= faces.keys()
+    for folder in faces:
+        assert importlib.import_module(f"lockstep.{folder}").__all__ == sorted(used[folder]), folder

@@ -67,7 +67,9 @@ def run(folder: Path, device: str, command: str) -> Ending:
         told = error.read_text(errors="replace")
         placed = re.findall(rf"{stand_in.PLACED} (\d+)", told)
         words = re.sub(
-            rf"\(?\b{device}(:\d+)?\b\)?|[\d.e+-]+|\S*/\S*", "", out.read_text(errors="replace")
+            rf"\(?\b(?:{device}|cuda)(:\d+)?\b\)?|[\d.e+-]+|\S*/\S*",
+            "",
+            out.read_text(errors="replace"),
         )
         said = f"{out.read_text(errors='replace')}\n{told}"
         return Ending(code, "".join(words.split()), said, int(placed[-1]) if placed else 0)

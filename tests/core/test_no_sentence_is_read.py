@@ -19,8 +19,9 @@ OF_OTHERS = ("wings/migrate/", "wings/report/verdict_area.py")
 """The first has words of other people's scripts and tables; the second gives sentences a capital letter."""
 
 SENTENCES = frozenset({
-    "headline", "sentence", "sentences", "note", "notes", "reason", "reasons", "words", "why", "gap", "not_compared",
-    "crashes", "endings", "unclear", "ended_by", "stopped_because", "lines_below", "origin_words",
+    "headline", "sentence", "sentences", "note", "notes", "remark", "remarks", "reason", "reasons", "words", "why",
+    "gap", "not_compared", "crashes", "endings", "unclear", "ended_by", "stopped_because", "lines_below",
+    "origin_words",
 })  # fmt: skip
 """Names under which sentences are held, and functions that give some."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process import questions
+from lockstep.replay.process import answered_here, questions
 from lockstep.replay.process.messages import answer_in
 from lockstep.replay.process.questions import Imports, Question
-from lockstep.replay.verdicts import verdict
 
 QUESTIONS = [
     one
@@ -21,7 +20,7 @@ QUESTIONS = [
 
 
 def test_every_question_has_one_who_answers_it() -> None:
-    assert set(QUESTIONS) == set(verdict._ANSWERS)
+    assert set(QUESTIONS) == set(answered_here._ANSWERS)
 
 
 @pytest.mark.parametrize("said", ["1", "true", '"\\u001b"', "[1]", '{"kind": 1}'])

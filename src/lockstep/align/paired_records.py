@@ -104,12 +104,10 @@ def layout_of(pair: Pair, known: Collection[Axes] = ()) -> Axes | None:
     convolution), other shapes are none: copies of ranks that were told to be one, or another model. An
     activation is the same one as long as its elements are.
     """
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    is_of_parameter = pair.reference.role in _OF_PARAMETERS
-    if not is_of_parameter and is_one_sequence(pair.reference.content, pair.candidate.content):
+    is_of_parameter = pair.present.role in _OF_PARAMETERS
+    if not is_of_parameter and is_one_sequence(*pair.contents):
         return IN_ROW_ORDER
-    axes = other_layout(pair.reference.content, pair.candidate.content, known=known)
+    axes = other_layout(*pair.contents, known=known)
     if axes == tuple(range(len(axes or ()))) and not is_of_parameter:
         return None
     return axes

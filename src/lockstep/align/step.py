@@ -37,9 +37,7 @@ class Aligned:
     """The pairs with both sides."""
 
     def __post_init__(self) -> None:
-        assert self.calls.reference is not None
-        assert self.calls.candidate is not None
-        self.reference, self.candidate = self.calls.reference, self.calls.candidate
+        self.reference, self.candidate = self.calls.both
         whole = [
             pair for pair in self.pairs if pair.reference is not None and pair.candidate is not None
         ]

@@ -11,7 +11,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
-from lockstep.core.records import Call, TensorRecord, is_other_checksum_alone
+from lockstep.core.records import Call, Content, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.told_facts import Told
 
@@ -135,6 +135,19 @@ class Pair:
         assert record is not None
         return record
 
+    @property
+    def both(self) -> tuple[TensorRecord, TensorRecord]:
+        """The records of both sides, where neither is missing."""
+        assert self.reference is not None
+        assert self.candidate is not None
+        return self.reference, self.candidate
+
+    @property
+    def contents(self) -> tuple[Content, Content]:
+        """The contents of both sides, where neither is missing."""
+        reference, candidate = self.both
+        return reference.content, candidate.content
+
 
 @dataclass(slots=True)
 class Finding:
@@ -247,6 +260,13 @@ class CallPair:
         call = self.reference or self.candidate
         assert call is not None
         return call
+
+    @property
+    def both(self) -> tuple[Call, Call]:
+        """The calls of both sides, where neither is missing."""
+        assert self.reference is not None
+        assert self.candidate is not None
+        return self.reference, self.candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,7 @@ def region_error(region: Region, target: Measured) -> float | None:
     A side that calls one thing there, of which nothing is seen inside, is taken to be as far off as the other. A tensor
     that one side holds in a lower precision is rounded to it. None where neither side's calls lead to the tensor.
     """
-    left, right = target.pair.reference, target.pair.candidate
-    assert left is not None
-    assert right is not None
+    left, right = target.pair.both
     sides = (
         _followed(region.reference_calls).get(left.content.id),
         _followed(region.candidate_calls).get(right.content.id),

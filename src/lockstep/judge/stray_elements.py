@@ -57,11 +57,9 @@ def _may_be_stray(output: Measured) -> bool:
 def _stray(output: Measured) -> tuple[int, float]:
     """How many elements are far off by their own scale, and the largest error; none where many differ at all."""
     pair = output.pair
-    assert pair.reference is not None
-    assert pair.candidate is not None
     if pair.layout is not None:
         return 0, 0.0
-    left, right = np.asarray(pair.reference.load()), np.asarray(pair.candidate.load())
+    left, right = (np.asarray(record.load()) for record in pair.both)
     return stray_elements(left, right, output.unit, output.norm)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.core.finding import (
@@ -22,7 +22,6 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
-from lockstep.locate.choices import flipped_choices
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states
 from lockstep.locate.ends.processes import endings, is_crash, ranks_compared, with_exit_codes
@@ -30,7 +29,7 @@ from lockstep.locate.ends.training_sides import Side, training_sides
 from lockstep.locate.flow.origins import once_over_ranks, without_sent
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.left_out import left_out
-from lockstep.locate.overruled import overruled
+from lockstep.locate.of_findings import flipped_choices, overruled, without_places
 from lockstep.locate.setups.model_setup import compiled_in
 from lockstep.locate.uncompared import not_compared_in
 from lockstep.reading.paired_steps import Pairing
@@ -145,7 +144,7 @@ def _notes(
     yield from dict.fromkeys(one for each in held for one in each.notes)
     yield from overruled(findings)
     yield from map(Told.of, (*pairing.notes(), *gathered.judge.notes()))
-    yield from _without_places(findings)
+    yield from without_places(findings)
 
 
 def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
@@ -208,23 +207,6 @@ def _is_other_form(left: TensorRecord, right: TensorRecord) -> bool:
     is_mask = "bool" in (left.dtype, right.dtype) and left.shape == right.shape
     constant = one.minimum == one.maximum
     return ranges and (constant or (is_mask and one.norm == two.norm))
-
-
-def _without_places(findings: Iterable[Finding]) -> Iterator[Remark]:
-    """Tensors with as many elements that are not finite, of which a recording does not tell the places."""
-    count = sum(
-        one.metrics.evidence in (Evidence.SKETCH, Evidence.STATISTICS)
-        and any(
-            record is not None
-            and record.statistics is not None
-            and (record.statistics.nan_count or record.statistics.inf_count)
-            and record.statistics.not_finite is None
-            for record in (one.pair.reference, one.pair.candidate)
-        )
-        for one in findings
-    )
-    if count:
-        yield Remark(On.NO_PLACES, count=count)
 
 
 def _compiled(reference: Recording, candidate: Recording) -> Iterator[str]:

@@ -77,9 +77,7 @@ def facing_blocks(pair: Pair, *, elements: int = 2 * PIECE) -> Iterator[Block]:
     CorruptError
         If a tensor's file is damaged.
     """
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    left = _flat(pair.reference.content.opened())
+    left = _flat(pair.contents[0].opened())
     right = _flat(_in_the_order_of_the_reference(pair))
     for start in range(0, left.size, elements):
         stop = min(start + elements, left.size)
@@ -99,13 +97,11 @@ def _part(side: Array | Pieces, start: int, stop: int) -> Array:
 
 def _in_the_order_of_the_reference(pair: Pair) -> Array | Pieces:
     """The candidate's tensor, with its axes in the reference's order where that is another one."""
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    axes = pair.layout
+    axes, candidate = pair.layout, pair.both[1]
     if axes is None or axes == tuple(range(len(axes))):
-        return pair.candidate.content.opened()
-    extents = [extent for extent in pair.candidate.shape if extent != 1]
-    return np.asarray(pair.candidate.load()).reshape(extents).transpose(_inverse(axes))
+        return candidate.content.opened()
+    extents = [extent for extent in candidate.shape if extent != 1]
+    return np.asarray(candidate.load()).reshape(extents).transpose(_inverse(axes))
 
 
 def _inverse(axes: Axes) -> list[int]:

@@ -197,9 +197,7 @@ def sketched_distances(pairs: Iterable[Pair], *, read_tensors: bool) -> Iterator
 
 def is_read_whole(pair: Pair, *, read_tensors: bool) -> bool:
     """Whether measuring an aligned pair, as it lies in memory, takes whole tensors of equal size."""
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    left, right = pair.reference.content, pair.candidate.content
+    left, right = pair.contents
     if not read_tensors or left.loader is None or right.loader is None:
         return False
     if pair.layout is not None or left.shape != right.shape:
@@ -213,9 +211,7 @@ _AT_ONCE = 1024
 
 def _by_sketches(pair: Pair, read_tensors: bool) -> tuple[Sketch, Sketch] | None:
     """Both sketches, where they are the best evidence of how far apart a pair is."""
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    left, right = pair.reference.content, pair.candidate.content
+    left, right = pair.contents
     if left.sketch_loader is None or right.sketch_loader is None or pair.layout is not None:
         return None
     if left.shape != right.shape or left.statistics is None or right.statistics is None:
@@ -238,9 +234,7 @@ def measure_pair(
 
     `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`.
     """
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    left, right = pair.reference.content, pair.candidate.content
+    left, right = pair.contents
     if pair.layout is not None:  # which gives every place another number
         left, right = _without_places(left), _without_places(right)
     floating = is_floating(left.dtype) or is_floating(right.dtype)

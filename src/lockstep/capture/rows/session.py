@@ -36,7 +36,7 @@ from lockstep.capture.calls.leaves import (
 from lockstep.capture.calls.open_call import NO_NUMBERS, OpenCall, Positions
 from lockstep.capture.calls.unseen_work import OutOfSight
 from lockstep.capture.modules.module_paths import ModuleNames
-from lockstep.capture.rows.arrivals import Arrivals
+from lockstep.capture.rows.arrival_rows import Arrivals
 from lockstep.capture.rows.gaps import Gaps
 from lockstep.capture.rows.parameter_rows import ParameterRows
 from lockstep.capture.rows.rows import Made, Rows

@@ -12,6 +12,7 @@ from lockstep.core.operators import Trait, operator_of, writes_in_place
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import listed
+from lockstep.locate.lone_calls.lone_effects import first_tensors
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def clips_of(flow: Flow) -> list[Clip]:
             gradients.update(one.content.id for one in call.with_role(Role.PARAM_GRAD))
             open_clip, last = None, call.records[-1].sequence if call.records else call.sequence
         elif call.kind is CallKind.OPERATOR and _clips(call, gradients, flow):
-            given = [one.content.id for one in _first_tensors(call)]
+            given = [one.content.id for one in first_tensors(call)]
             if open_clip is None or not open_clip.is_gone_on_by(call, given):
                 open_clip = Clip(call.source, last)
                 found.append(open_clip)
@@ -115,7 +116,7 @@ def _clips(call: Call, gradients: set[int], flow: Flow) -> bool:
     """Whether a call writes to gradients, by a limit or by a factor that was made of gradients."""
     if not writes_in_place(call.site.op):
         return False
-    given = _first_tensors(call)
+    given = first_tensors(call)
     if not any(one.content.id in gradients and one.content.numel for one in given):
         return False
     traits = operator_of(call.site.op).traits
@@ -139,11 +140,3 @@ def _is_made_of(record: TensorRecord, gradients: set[int], flow: Flow) -> bool:
             return True
         waiting.extend(inputs)
     return False
-
-
-def _first_tensors(call: Call) -> list[TensorRecord]:
-    return [
-        record
-        for record in call.with_role(Role.INPUT)
-        if (record.argument or record.name).split(".")[:2] == ["args", "0"]
-    ]

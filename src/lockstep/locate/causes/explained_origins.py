@@ -56,12 +56,10 @@ def _explained(
     pair = origin.finding.pair
     if not (_is_whole(pair.reference) and _is_whole(pair.candidate)):
         return origin
-    assert pair.reference is not None
-    assert pair.candidate is not None
     try:
         left, right = (
             made_by(recording, record, origin.op)
-            for recording, record in ((reference, pair.reference), (candidate, pair.candidate))
+            for recording, record in zip((reference, candidate), pair.both, strict=True)
         )
         others = _others(reference, left[0])
         earlier = () if right[1] is None else _earlier(candidate, right[1])

@@ -103,9 +103,7 @@ class Cuts:
 
     def _is_made_alone(self, pair: Pair) -> bool:
         """Whether in each run a call without partner makes a tensor."""
-        left, right = pair.reference, pair.candidate
-        assert left is not None
-        assert right is not None
+        left, right = pair.both
         step = self._step
         makers = (
             (step.reference.producer(left.content.id, left.sequence), step.of_reference),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from lockstep.align.settings import Setting
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.core.reason import Reason
-from lockstep.core.records import Content
 from lockstep.judge.protocol import AGREES, OPEN, Judgement
 from lockstep.judge.tolerances import TRAINED_ALIKE
 from lockstep.locate.ends.rounding_alone import RoundingAlone
@@ -151,7 +150,7 @@ class Ledger:
         whole.sort(
             key=lambda pair: pair.present.sequence
         )  # the order in which the walks come to them
-        self._ahead = Ahead({key_of(pair): _contents(pair) for pair in whole})
+        self._ahead = Ahead({key_of(pair): pair.contents for pair in whole})
 
     def end(self) -> None:
         """Let go of the pairs of a step; nothing is measured ahead any more."""
@@ -301,16 +300,8 @@ def last_updates(ledgers: Iterable[Ledger], name: str) -> list[Updated]:
 
 def key_of(pair: Pair) -> Key:
     """Content numbers of both sides."""
-    reference, candidate = pair.reference, pair.candidate
-    assert reference is not None
-    assert candidate is not None
-    return reference.content.id, candidate.content.id
-
-
-def _contents(pair: Pair) -> tuple[Content, Content]:
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    return pair.reference.content, pair.candidate.content
+    reference, candidate = pair.contents
+    return reference.id, candidate.id
 
 
 def agreeing(measured: Measured) -> State:

@@ -11,7 +11,7 @@ from lockstep.core.reason import About, Clause, Reason
 from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN
 from lockstep.locate.flow.extents import Extents
 from lockstep.locate.flow.judged_pair import JudgedPair
-from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of
+from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, Place
 from lockstep.locate.flow.outweighed import OUTWEIGHED
 from lockstep.locate.flow.scopes import Scopes
@@ -126,7 +126,5 @@ class Settling:
 
     def settle(self, item: Aligned, state: State) -> None:
         """Keep and report a pair that is no origin."""
-        self._ledger.remember(state)
-        reason = settled_reason(state.measured, state.judgement, state.outcome)
-        self._ledger.report(state, reason, inherited=state.outcome is Outcome.DIFFER)
+        settle(self._ledger, state)
         self._scopes.widen(item, state.measured)

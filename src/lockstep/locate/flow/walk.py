@@ -410,9 +410,7 @@ class StepWalk:
 
     def _is_made_more_often(self, item: Aligned, forward: Pair) -> bool:
         """Whether one run computes a tensor anew for each use: then each gets a part of the other run's gradient."""
-        left, right = forward.reference, forward.candidate
-        assert left is not None
-        assert right is not None
+        left, right = forward.both
         return self._step.reference.times_made(
             left.content.id, item.reference.site.op
         ) != self._step.candidate.times_made(right.content.id, item.candidate.site.op)

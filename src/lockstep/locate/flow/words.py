@@ -9,7 +9,7 @@ from lockstep.align.settings import Setting
 from lockstep.core.content_notes import NoteKind
 from lockstep.core.finding import Evidence, Kind, Outcome
 from lockstep.core.reason import About, Clause, Reason
-from lockstep.core.records import TensorRecord, is_other_checksum_alone
+from lockstep.core.records import Content, is_other_checksum_alone
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
@@ -39,9 +39,7 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     name = name or output.pair.present.role.value
     metrics = output.metrics
     if output.shape_differs:
-        left, right = output.pair.reference, output.pair.candidate
-        assert left is not None
-        assert right is not None
+        left, right = output.pair.both
         for side, one in (("reference", left), ("candidate", right)):
             if one.content.told.kind is NoteKind.COPIES_DIFFER:
                 return f"{name} is held by several ranks of the {side}, whose copies differ"
@@ -116,10 +114,8 @@ def agreement_clause(measured: Measured) -> Clause:
     """Why a pair counts as agreeing."""
     if measured.equal:
         return _BITWISE if measured.metrics.evidence is Evidence.DIGEST else _EQUAL
-    left, right = measured.pair.reference, measured.pair.candidate
-    assert left is not None
-    assert right is not None
-    if is_other_checksum_alone(left.content, right.content):
+    left, right = measured.pair.contents
+    if is_other_checksum_alone(left, right):
         return _OTHER_CHECKSUM
     if math.isnan(measured.difference):
         return Clause(About.UNKNOWN, _unknown_words(left, right))
@@ -131,13 +127,13 @@ def agreement_clause(measured: Measured) -> Clause:
     return Clause(About.WITHIN, words, difference=measured.difference)
 
 
-def _unknown_words(left: TensorRecord, right: TensorRecord) -> str:
+def _unknown_words(left: Content, right: Content) -> str:
     """Why the numbers of a pair are not known."""
-    if not is_placed_otherwise(left.content, right.content):
-        return left.content.note or "nothing is known of one side"
-    if words := dims_that_do_not_fit(left.content, right.content):
+    if not is_placed_otherwise(left, right):
+        return left.note or "nothing is known of one side"
+    if words := dims_that_do_not_fit(left, right):
         return words
-    here, there = (one.content.note or "whole" for one in (left, right))
+    here, there = (one.note or "whole" for one in (left, right))
     return f"spread over ranks differently: {here} in the reference, {there} in the candidate"
 
 

@@ -206,7 +206,7 @@ class _Side:
     def _target(self, call: Call) -> Target | None:
         if call.site.phase is Phase.OPTIMIZER or not _may_be_idle(call):
             return None
-        given = _first_tensors(call)
+        given = first_tensors(call)
         if not writes_in_place(call.site.op):
             if len(given) > 1 or self._is_read(call) or call.with_role(*_GRADIENTS):
                 return None
@@ -251,7 +251,7 @@ class _Side:
         while True:
             yield record
             maker = self.flow.producer(record.content.id, record.sequence)
-            viewed = _first_tensors(maker) if _shares(maker) else []
+            viewed = first_tensors(maker) if _shares(maker) else []
             if not viewed or viewed[0].sequence >= record.sequence:
                 return
             record = viewed[0]
@@ -279,7 +279,7 @@ class _Side:
     def _returns_what_it_gets(self, call: Call) -> bool:
         results = call.with_role(Role.OUTPUT)
         outputs = [record.content.id for record in results]
-        given = [record.content.id for record in _first_tensors(call)]
+        given = [record.content.id for record in first_tensors(call)]
         if len(outputs) == 1:
             if _is_zero(results[0]) and len(call.with_role(Role.INPUT)) > 1:
                 return (
@@ -394,7 +394,7 @@ class _Side:
         if known.name == "zero" and writes_in_place(call.site.op) and self._was_gradient(call):
             return Idiom.ZEROING
         if known.name in ("lerp", "add", "copy") and writes_in_place(call.site.op):
-            others = [one for one in call.with_role(Role.INPUT) if one not in _first_tensors(call)]
+            others = [one for one in call.with_role(Role.INPUT) if one not in first_tensors(call)]
             if any(self._is_parameter(one) for one in others):
                 return Idiom.AVERAGING
         return None
@@ -411,7 +411,7 @@ class _Side:
         if Trait.SCALES in known.traits:
             measured = call.sequence > self._first_reading
             return Idiom.NORM_CLIPPING if measured else Idiom.GRADIENT_SCALING
-        others = [one for one in call.with_role(Role.INPUT) if one not in _first_tensors(call)]
+        others = [one for one in call.with_role(Role.INPUT) if one not in first_tensors(call)]
         if known.name in ("add", "sub") and any(self._is_parameter(one) for one in others):
             return Idiom.WEIGHT_DECAY
         return Idiom.GRADIENT_CHANGE
@@ -431,7 +431,7 @@ class _Side:
         """Whether a call before backward is given tensors of the shapes that gradients have."""
         first = min(self._gradients.values(), default=0)
         shapes = {record.shape for record in self._of_kind(CallKind.GRADIENT)}
-        given = _first_tensors(call)
+        given = first_tensors(call)
         return call.sequence < first and bool(given) and all(one.shape in shapes for one in given)
 
     def _of_kind(self, *kinds: CallKind) -> list[TensorRecord]:
@@ -454,7 +454,7 @@ def _of_parameters(known: Operator) -> Idiom:
     return Idiom.WEIGHT_DECAY if Trait.SCALES in known.traits else Idiom.WEIGHT_CHANGE
 
 
-def _first_tensors(call: Call | None) -> list[TensorRecord]:
+def first_tensors(call: Call | None) -> list[TensorRecord]:
     """The tensor that a call is given first, or the tensors of a list in its place."""
     if call is None:
         return []
@@ -467,7 +467,7 @@ def _first_tensors(call: Call | None) -> list[TensorRecord]:
 
 def _is_kept(call: Call) -> bool:
     """Whether a call is given a parameter or buffer first: one that has a name of its own."""
-    return any(record.argument for record in _first_tensors(call))
+    return any(record.argument for record in first_tensors(call))
 
 
 def _may_be_idle(call: Call) -> bool:
@@ -526,7 +526,7 @@ def idle_causes(effects: Sequence[LoneEffect]) -> list[list[LoneEffect]]:
 def _has_no_limit(call: Call) -> bool:
     """Whether a call limits nothing that is finite: to infinity, as clipping that is only there for the norm that it
     returns, or to the largest number of the dtype, as a library guards a product with zero."""
-    given = _first_tensors(call)
+    given = first_tensors(call)
     largest = largest_finite(given[0].dtype) if given else None
     return any(
         value == "inf" or (isinstance(value, float) and abs(value) >= (largest or math.inf))

@@ -82,9 +82,7 @@ class DtypeChanges:
         return (pair for pair in changed if made == _coarser(pair))
 
     def _note(self, item: Aligned, pair: Pair, step: AlignedStep) -> None:
-        left, right = pair.reference, pair.candidate
-        assert left is not None
-        assert right is not None
+        left, right = pair.both
         if not (is_floating(left.dtype) and is_floating(right.dtype)):
             return
         site = Site(left.site.module, left.site.op, 0, left.site.phase)

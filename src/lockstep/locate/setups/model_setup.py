@@ -6,7 +6,7 @@ The facts come from the recordings' manifests and module tables; recordings of e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.align.names import SAME_NAMES, NameMap
@@ -131,11 +131,18 @@ def model_setup(
 
 
 def _frozen(left: RankManifest, right: RankManifest, names: NameMap) -> dict[str, str]:
-    there = {names.tensor(name): trains for name, trains in right.trainable.items()}
+    return _otherwise(left.trainable, right.trainable, names.tensor)
+
+
+def _otherwise(
+    ours: Mapping[str, bool], theirs: Mapping[str, bool], renamed: Callable[[str], str]
+) -> dict[str, str]:
+    """The run that is not so, by what is so in the other run alone: of frozen parameters the one that freezes them."""
+    there = {renamed(name): one for name, one in theirs.items()}
     return {
-        name: "candidate" if trains else "reference"
-        for name, trains in left.trainable.items()
-        if there.get(name, trains) != trains
+        name: "candidate" if one else "reference"
+        for name, one in ours.items()
+        if there.get(name, one) != one
     }
 
 
@@ -144,12 +151,8 @@ def _frozen_later(
 ) -> dict[str, str]:
     ours, theirs = (_behind_last_step(one) for one in (reference, candidate))
     begun = reference.manifest.trainable
-    there = {names.tensor(name): trains for name, trains in theirs.items()}
-    return {
-        name: "candidate" if trains else "reference"
-        for name, trains in ours.items()
-        if begun.get(name, False) and there.get(name, trains) != trains
-    }
+    ours = {name: trains for name, trains in ours.items() if begun.get(name, False)}
+    return _otherwise(ours, theirs, names.tensor)
 
 
 def _behind_last_step(rank: RankRecording) -> dict[str, bool]:
@@ -190,12 +193,12 @@ def _tied(
 
 
 def _modes(reference: RankRecording, candidate: RankRecording, names: NameMap) -> dict[str, str]:
-    there = {names.module(path): trains for path, trains in _training(candidate).items()}
-    return {
-        path: "reference" if trains else "candidate"
-        for path, trains in _training(reference).items()
-        if there.get(path, trains) != trains
-    }
+    evaluating = _otherwise(_training(reference), _training(candidate), names.module)
+    return {path: _TRAINS[side] for path, side in evaluating.items()}
+
+
+_TRAINS = {"reference": "candidate", "candidate": "reference"}
+"""The run that trains what the other evaluates."""
 
 
 def _training(rank: RankRecording) -> dict[str, bool]:
@@ -209,27 +212,29 @@ def _paths(rank: RankRecording) -> Collection[str]:
     return [path for path in rank.module_table["module"].to_list() if path]
 
 
-def _first_step(manifest: RankManifest) -> list[OptimizerSetup]:
-    """Every optimizer as it was at its first recorded step."""
+def first_step(manifest: RankManifest) -> dict[int, OptimizerSetup]:
+    """Return every optimizer as it was at its first recorded step, by its number."""
     first: dict[int, OptimizerSetup] = {}
     for optimizer in manifest.optimizers:
         first.setdefault(optimizer.index, optimizer)
-    return list(first.values())
+    return first
 
 
 def _groups(left: RankManifest, right: RankManifest) -> tuple[int, int] | None:
-    counts = [sum(len(one.groups) for one in _first_step(side)) for side in (left, right)]
+    counts = [sum(len(one.groups) for one in first_step(side).values()) for side in (left, right)]
     return (counts[0], counts[1]) if counts[0] != counts[1] and all(counts) else None
 
 
 def _optimizers(left: RankManifest, right: RankManifest) -> tuple[str, str] | None:
-    ours, theirs = (", ".join(one.name for one in _first_step(side)) for side in (left, right))
+    ours, theirs = (
+        ", ".join(one.name for one in first_step(side).values()) for side in (left, right)
+    )
     return (ours, theirs) if ours != theirs and ours and theirs else None
 
 
 def _options(left: RankManifest, right: RankManifest) -> Iterator[Setting]:
     known = set()
-    for ours, theirs in zip(_first_step(left), _first_step(right), strict=False):
+    for ours, theirs in zip(first_step(left).values(), first_step(right).values(), strict=False):
         if ours.step != theirs.step or ours.name != theirs.name:
             continue
         for group, other in zip(ours.groups, theirs.groups, strict=False):

@@ -1,1 +1,4 @@
 """Find substitutes for operators that a device lacks, and prove them equal by running both."""
+
+__all__ = ["forms", "substitute"]
+"""Modules that other rooms import."""

@@ -1,1 +1,4 @@
 """Smaller inputs on which a call still fails."""
+
+__all__ = ["attempts", "cut", "shrunk"]
+"""Modules that other rooms import."""

@@ -78,9 +78,8 @@ class Details:
         )
 
     def _pictures(self, row: int, pair: Pair) -> Pictures:
-        assert pair.reference is not None
-        assert pair.candidate is not None
-        key = (pair.reference.content.id, pair.candidate.content.id, pair.present.rank)
+        reference, candidate = pair.contents
+        key = (reference.id, candidate.id, pair.present.rank)
         if key not in self._known:
             self._left -= pair.present.content.numel
             with np.errstate(all="ignore"):

@@ -60,9 +60,7 @@ def pictures_of(pair: Pair, *, beyond_noise: bool) -> Pictures:
     CorruptError
         If a tensor's file is damaged.
     """
-    assert pair.reference is not None
-    assert pair.candidate is not None
-    left, right = pair.reference.content, pair.candidate.content
+    left, right = pair.contents
     dtype, shape = common_dtype(left, right), left.shape
     edges = histogram_edges(left, right)
     histogram, heat = HistogramCounts(edges), HeatCells(shape)

@@ -14,7 +14,7 @@ from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
 from lockstep.locate.setups.circumstances import every_circumstance, is_known
-from lockstep.locate.setups.model_setup import ModelSetup
+from lockstep.locate.setups.model_setup import ModelSetup, first_step
 from lockstep.locate.setups.module_differences import CLASS
 from lockstep.locate.setups.setup_facts import SEED, named
 from lockstep.store.reader import RankRecording, Recording
@@ -170,13 +170,6 @@ def _look_at_structure(
                 answers.differ("model", SetupDifference(where, one.reference, one.candidate))
 
 
-def _first(manifest: RankManifest) -> dict[int, OptimizerSetup]:
-    first: dict[int, OptimizerSetup] = {}
-    for optimizer in manifest.optimizers:
-        first.setdefault(optimizer.index, optimizer)
-    return first
-
-
 def _groups(
     setup: ModelSetup, left: RankManifest, right: RankManifest, names: NameMap
 ) -> Iterator[SetupDifference]:
@@ -203,7 +196,7 @@ def _by_parameter(manifest: RankManifest, renamed: Any) -> dict[str, dict[str, A
     """The options that each parameter is trained with at first."""
     return {
         renamed(name): group
-        for optimizer in _first(manifest).values()
+        for optimizer in first_step(manifest).values()
         for group, parameters in zip(optimizer.groups, optimizer.parameters, strict=False)
         for name in parameters
         if name
@@ -212,7 +205,7 @@ def _by_parameter(manifest: RankManifest, renamed: Any) -> dict[str, dict[str, A
 
 def _schedules(left: RankManifest, right: RankManifest) -> Iterator[SetupDifference]:
     """Options that are alike at the first update and not at a later one that both recorded."""
-    starts, ours, theirs = _first(left), *(_by_step(one) for one in (left, right))
+    starts, ours, theirs = first_step(left), *(_by_step(one) for one in (left, right))
     begun = {(index, one.step) for index, one in starts.items()}
     known: dict[int, set[str]] = {}
     for key in sorted(ours.keys() & theirs.keys(), key=lambda key: key[1]):

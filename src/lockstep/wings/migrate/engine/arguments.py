@@ -141,6 +141,7 @@ def is_shown(scopes: ModuleScopes, node: ast.AST) -> bool:
             and isinstance(percent.op, ast.Mod)
             and isinstance(percent.left, ast.Constant)
             and isinstance(percent.left.value, str)
+            and not (percent is parent and percent.left.value.count("%") > 1)  # is unpacked
         )
     return isinstance(parent, ast.FormattedValue | ast.Expr)
 

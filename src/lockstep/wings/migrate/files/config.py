@@ -11,6 +11,7 @@ import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 
 from lockstep.wings.migrate.engine.spans import Cover
@@ -30,6 +31,7 @@ from lockstep.wings.migrate.files.surroundings import (
     old_names,
     said_of,
     surroundings,
+    word_on,
 )
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Mention, Outcome, Span
@@ -78,8 +80,12 @@ _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
 _LAUNCHER = re.compile(r"nproc[-_]per[-_]node[= ](?P<value>gpu)\b")
+_INTERPOLATED = r"\$\{[^\r\n]*[,:][ \t]*[\"']?"
+"""What stands before the default of an interpolation: `${oc.env:DEVICE,cuda}`, `${DEVICE:cuda}`."""
+_DEFAULT = re.compile(rf"{_INTERPOLATED}(?P<value>{DEVICE.pattern}|nccl)[\"']?[ \t]*\}}+\Z")
 _DEVICE_SETTING = re.compile(
-    rf"(?P<key>[\w.-]+)[\"']?[ \t]*[:=][ \t]*[\"']?(?:{DEVICE.pattern}|nccl)[\"']?[ \t]*(?=[,}}#;\r\n]|\Z)"
+    rf"(?P<key>[\w.-]+)[\"']?[ \t]*[:=][ \t]*[\"']?(?:{_INTERPOLATED})?(?:{DEVICE.pattern}|nccl)[\"'}}]*[ \t]*"
+    r"(?=[,}#;\r\n]|\Z)"
 )
 _UNKNOWN = "names the old device: what the program makes of it cannot be told from the file"
 
@@ -171,7 +177,9 @@ class _Reader:
         span = Span(start, start + len(value))
         if self._package(span, value) or self._variable(span, value.partition("=")[0]):
             return
-        if DEVICE.fullmatch(value):
+        if default := _DEFAULT.match(value):
+            self._value(start + default.start("value"), default["value"])
+        elif DEVICE.fullmatch(value):
             new = said_of(self.target, lambda one: device_on(one, value))
             self.list("config/device", span, "a device", new)
         elif BACKEND.fullmatch(value):
@@ -222,12 +230,9 @@ class _Reader:
             return
         for pattern in (DEVICE_OPTION, BACKEND_OPTION, _LAUNCHER):
             for match in pattern.finditer(value):
-                place = Span(*match.span("value")).moved(span.start)
-                self.list(
-                    "config/command",
-                    place,
-                    "a word of a command: what it starts is told the old device",
-                )
+                place, word = Span(*match.span("value")).moved(span.start), match["value"]
+                new = said_of(self.target, partial(word_on, word))
+                self.list("config/command", place, "a command is told the old device here", new)
         for match in BUILT_FOR_CUDA.finditer(value):
             new = said_of(self.target, lambda one: one.package_index)
             place = Span(*match.span()).moved(span.start)

@@ -9,7 +9,7 @@ listed or kept. For the neutral target a script stays as it is: a shell has no w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,11 +18,10 @@ from lockstep.wings.migrate.files.surroundings import (
     COMPUTED,
     FOREIGN,
     Variable,
-    backend_on,
-    device_on,
     old_names,
     said_of,
     surroundings,
+    word_on,
 )
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.plan import Edit, Mention, Outcome, Span
@@ -41,7 +40,13 @@ BACKEND_OPTION = re.compile(
     rf"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|[ \t]+)(?P<quote>\\?[\"']?)(?P<value>{BACKEND.pattern})(?P=quote)(?![\w:./-])"
 )
 _SET_VALUE = re.compile(r"[ \t]+(?P<value>[^\n]*)")
-_VALUE = re.compile(r"=(?P<value>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')])*)")
+_TEXT = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"')"
+_VALUE = re.compile(rf"=(?P<value>(?:{_TEXT}])*)")
+_LOOSE_VALUE = re.compile(
+    rf"(?:[\"'}}\]\\]*[ \t]*[:?+!=]{{0,3}}=[ \t]*|:?[-=])(?P<value>(?:{_TEXT}}}])*)"
+)
+"""Behind a variable in a Makefile, a test, a default (`${X:-1}`) or Python (`environ["X"] = ...`)."""
+_SETTER = re.compile(r"(?:env|setenv|set(?:[ \t]+-\w+)+)\Z", re.IGNORECASE)
 _FREE_WORD = re.compile(r"(?:(?<![\w./-])|(?<=:-))(?:cuda|nccl)(?![\w./-])")
 _LOGICAL_LINE = re.compile(r"[ \t]*#[^\n]*|(?:\\\r?\n|[^\n])+")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#")
@@ -229,11 +234,7 @@ class _Reader:
         for match in found:
             place, value = Span(*match.span("value")), match["value"]
             backend = "nccl" in value
-            rule, words = (
-                "shell/backend" if backend else "shell/device",
-                backend_on if backend else device_on,
-            )
-            new = words(self.target, value)
+            rule, new = "shell/backend" if backend else "shell/device", word_on(value, self.target)
             other_number = self.target.single and new == self.target.device != "" and ":" in value
             if only and new and not other_number:
                 edit, reason = Edit(place, new), "renamed for the target"
@@ -242,7 +243,7 @@ class _Reader:
                 reason = (
                     "the program takes what it is given here, and the script may name it elsewhere"
                 )
-                instead = said_of(self.target, partial(_called, words, value))
+                instead = said_of(self.target, partial(word_on, value))
                 self._add(rule, Outcome.LISTED, place, reason, instead)
 
     def remaining(self) -> None:
@@ -288,11 +289,12 @@ class _Reader:
             self._add("shell/variable", outcome, shown, reason, edit=Edit(name, new))
 
     def _value_of(self, name: Span) -> re.Match[str] | None:
-        """What a variable is given behind its name: by `=`, or by a blank behind `ENV` and `setenv`."""
+        """What a variable is given behind its name: by `=`, or by a blank behind `ENV`, `setenv`, `set -x`."""
         line = self.text.rfind("\n", 0, name.start) + 1
-        setting = self.text[line : name.start].strip().lower() in ("env", "setenv")
-        match = _VALUE.match(self.text, name.end)
-        return match or (_SET_VALUE.match(self.text, name.end) if setting else None)
+        setting = _SETTER.match(self.text[line : name.start].strip())
+        patterns = (_VALUE, _SET_VALUE if setting else _LOOSE_VALUE)
+        found = (pattern.match(self.text, name.end) for pattern in patterns)
+        return next(filter(None, found), None)
 
     def _each(
         self,
@@ -333,9 +335,3 @@ def _comment(line: str) -> int | None:
 def _word(name: str, target: MigrationTarget) -> str:
     """What a target says under a name; nothing where none is asked for."""
     return getattr(target, name) if name else ""
-
-
-def _called(
-    words: Callable[[MigrationTarget, str], str], value: str, target: MigrationTarget
-) -> str:
-    return words(target, value)

@@ -122,6 +122,11 @@ def backend_on(target: MigrationTarget, value: str) -> str:
     return target.backend and re.sub(r"\bnccl\b", target.backend, named)
 
 
+def word_on(value: str, target: MigrationTarget) -> str:
+    """A device or a backend in a target's words."""
+    return (backend_on if "nccl" in value else device_on)(target, value)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The tables of `surroundings.json`."""

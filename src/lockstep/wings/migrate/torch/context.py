@@ -10,6 +10,8 @@ from lockstep.wings.migrate.engine.arguments import called
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 
 _LOOKUPS = frozenset({"get", "pop", "setdefault", "getattr", "hasattr", "setattr", "delattr"})
+BY_NAME = frozenset({"methodcaller", "attrgetter", "__getattribute__", "__getattr__"})
+"""Functions that are given the name of a method or attribute first."""
 _TESTS = frozenset(
     {
         "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "find", "index",
@@ -242,6 +244,8 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
         return Use.ELSE
     place = parent.args.index(node)
     if function in _LOOKUPS and isinstance(parent.func, ast.Attribute) and place == 0:
+        return Use.KEY
+    if function in BY_NAME:
         return Use.KEY
     if function in _LOOKUPS and isinstance(parent.func, ast.Name) and place == 1:
         return Use.KEY

@@ -35,8 +35,11 @@ _CONVERTING = re.compile(
 )
 
 
-def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
-    """Whether a call makes a tensor of NumPy's double precision that is moved at once, and nothing converts it."""
+def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
+    """Whether a call makes a tensor of NumPy's double precision that is moved at once, and nothing converts it.
+
+    With `given` in the row an array that the function is given counts too: NumPy's precision is double unless chosen.
+    """
     if call is None or not call.args or keyword(call, "dtype"):
         return False
     given = call.args[0]
@@ -45,6 +48,9 @@ def holds_doubles(unit: Unit, call: ast.Call | None) -> bool:
         bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
         given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
         texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
+        unseen = [binding for binding in bindings if isinstance(binding.node, ast.arg)]
+        if "given" in entry.arguments and unseen:
+            texts.append("float64")
     whole: ast.AST = call
     moved = keyword(call, "device") is not None
     while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):

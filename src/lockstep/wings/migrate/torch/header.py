@@ -39,6 +39,7 @@ _PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch)\}")
 _ADDS = "imported for what it adds to torch"
 _LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
 _DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
+_GUARDED_TORCH = ("try:", "    import torch", "except ImportError:", "    torch = None")
 _PLAIN = {"torch": "torch", "type_name": _TYPE_NAMES[0], "device_name": _DEVICE_NAMES[0]}
 _BACKEND = "{torch}.distributed.get_default_backend_for_device"
 
@@ -165,7 +166,7 @@ class Header:
         there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use, defines)
         local = self._torch_binding is None and self._has_local_torch()
         if (self._needs_torch or defines) and not there and not local:
-            lines.append("import torch")
+            lines += _GUARDED_TORCH if self._is_optional else ("import torch",)
         beside, needed = self._import_lines(edits)
         lines += needed
         body = [] if shared else self._definitions()
@@ -175,7 +176,8 @@ class Header:
         if self._own_lines:
             lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
             body += self._own_lines
-        return [*beside, *([self._insertion(lines, place, spaced=bool(body))] if lines else [])]
+        spaced = bool(body) or _GUARDED_TORCH[0] in lines
+        return [*beside, *([self._insertion(lines, place, spaced=spaced)] if lines else [])]
 
     def _definitions(self) -> list[str]:
         """The lines that define what asks for the device."""
@@ -226,14 +228,19 @@ class Header:
         root = module.split(".")[0]
         is_used = any(f"{root}." in edit.text and not self._imports_here(edit) for edit in edits)
         line = f"import {module}" + ("" if is_used else f"  # noqa: F401 ({_ADDS})")
-        if not self._is_optional or self._torch_binding is None:
+        if not self._is_optional:
             return [], [line]
-        statement = self._scopes.statement(self._torch_binding.node)
-        if isinstance(self._scopes.parents[statement], ast.Try):
+        torch = self._torch_binding
+        statements = [torch.node] if torch else self._lazy_imports
+        if any(isinstance(self._scopes.parents[one], ast.Try) for one in statements if torch):
             return [], [f'if globals().get("{self._torch_name()}"):', f"    {line}"]
+        return [self._behind(self._scopes.statement(one), line) for one in statements], []
+
+    def _behind(self, statement: ast.stmt, line: str) -> Edit:
         between = separator(self._scopes, statement)
-        line = line if "\n" in between else f"import {module}"
-        return [insertion(self._scopes.span(statement).end, between + line)], []
+        if "\n" not in between or not self._ends_its_line(statement):
+            between, line = "; ", line.partition("  #")[0]
+        return insertion(self._scopes.span(statement).end, between + line)
 
     def _imports_here(self, edit: Edit) -> bool:
         """Whether an edit is of an import statement, which needs no name itself."""
@@ -246,12 +253,28 @@ class Header:
         """Whether functions import torch for themselves, by that name, and nothing at the top needs it."""
         imports = [
             isinstance(node, ast.Import) and all(alias.asname is None for alias in node.names)
-            for node in self._scopes.nodes
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            and any(name.split(".")[0] == "torch" for name in imported_names(node))
+            for node in self._torch_imports
         ]
         at_top = self._needs_type or self._own_lines
         return not at_top and bool(imports) and all(imports)
+
+    @property
+    def _torch_imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """Every statement that imports torch or something of it."""
+        return [
+            node
+            for node in self._scopes.imports()
+            if any(name.split(".")[0] == "torch" for name in imported_names(node))
+        ]
+
+    @property
+    def _lazy_imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """Where functions import torch for themselves, in a module that can be imported without it."""
+        imports = [one for one in self._torch_imports if not self._is_for_types_only(one)]
+        if self._torch_binding is not None:
+            return []
+        inside = [self._scopes.function(node) is not None for node in imports]
+        return imports if inside and all(inside) else []
 
     def _has_torch_before(self, place: ast.stmt | None) -> bool:
         """Whether torch is imported where the head goes."""
@@ -269,22 +292,24 @@ class Header:
     def _is_optional(self) -> bool:
         """Whether the module goes on where torch cannot be imported."""
         binding = self._torch_binding
-        return binding is not None and may_be_missing(self._scopes, binding.node)
+        if binding is None:
+            return bool(self._lazy_imports)
+        return may_be_missing(self._scopes, binding.node)
 
     def _find_torch(self) -> Binding | None:
         for bindings in self._scopes.module.bindings.values():
             for binding in bindings:
                 is_torch = binding.kind is Bound.IMPORT and binding.qualified == "torch"
-                if is_torch and not self._is_for_types_only(binding):
+                if is_torch and not self._is_for_types_only(binding.node):
                     return binding
         return None
 
-    def _is_for_types_only(self, binding: Binding) -> bool:
+    def _is_for_types_only(self, statement: ast.AST) -> bool:
         """Whether only type checkers see an import, so that nothing is imported as the script runs."""
         return any(
             isinstance(above, ast.If)
             and self._scopes.name(above.test) in ("typing.TYPE_CHECKING", "TYPE_CHECKING")
-            for above in self._scopes.ancestors(binding.node)
+            for above in self._scopes.ancestors(statement)
         )
 
     def _imports(self, module: str) -> bool:

@@ -119,7 +119,8 @@ class Imports:
         entry = self._unit.settings.table.lookup(qualified)
         entry = entry and as_optional(self._unit.scopes, binding, entry)
         new_name = ""
-        if entry and entry.action.writes and not _binds_root(binding):
+        whole = entry and any(step.startswith("call=") for step in entry.arguments)
+        if entry and entry.action.writes and not whole and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
             new_name = filled if _DOTTED.match(filled) else ""
         self._brought[binding] = _Brought(binding, node, entry, new_name)
@@ -235,7 +236,9 @@ class _Statement:
         span = Span(self._scopes.span(self._statement).start, self._scopes.span(alias).end)
         if "placed" in entry.arguments:
             return  # each use says whether it comes to the device
-        if "called" in entry.arguments:
+        of_torch = entry.name.startswith("torch.") and isinstance(self._statement, ast.ImportFrom)
+        used = of_torch and entry.action is Action.LIST and self._scopes.uses(binding)
+        if used or "called" in entry.arguments:
             reason = "what is called of it is decided at each call"
             self._unit.keep(alias, entry.rule, reason, span=span)
         elif entry.action is Action.LIST and self._is_listed_before(entry):

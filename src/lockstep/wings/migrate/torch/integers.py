@@ -18,6 +18,7 @@ from lockstep.wings.migrate.engine.arguments import (
     wrapped,
 )
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
+from lockstep.wings.migrate.engine.tree import is_own_attribute
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.unit import SCRIPTED, Unit
 from lockstep.wings.migrate.torch.vocabulary import WORDS
@@ -46,7 +47,8 @@ def is_number(scopes: ModuleScopes, node: ast.AST | None, depth: int = 4) -> boo
     if isinstance(node, ast.Constant):
         return type(node.value) is int
     if isinstance(node, ast.Call):
-        return called(node) in _GIVING
+        method = isinstance(node.func, ast.Attribute) and not node.args  # tensor.get_device()
+        return called(node) in _GIVING and (method or called(node) != "get_device")
     if isinstance(node, ast.BinOp):
         sides = (node.left, node.right)
         text = isinstance(getattr(node.left, "value", None), str)
@@ -55,6 +57,13 @@ def is_number(scopes: ModuleScopes, node: ast.AST | None, depth: int = 4) -> boo
             and isinstance(node.op, ast.Mod | ast.Add | ast.Sub | ast.FloorDiv)
             and any(is_number(scopes, side, depth - 1) for side in sides)
         )
+    if node is not None and is_own_attribute(node):
+        given = [
+            assignment.value
+            for assignment in scopes.of(ast.Assign)
+            if any(scopes.text(target) == scopes.text(node) for target in assignment.targets)
+        ]
+        return bool(given and depth) and all(is_number(scopes, one, depth - 1) for one in given)
     if isinstance(node, ast.Attribute):
         return any(_is_int_flag(call, node.attr) for call in scopes.of(ast.Call))
     if not isinstance(node, ast.Name) or not depth:
@@ -101,6 +110,7 @@ def _devices(unit: Unit, call: ast.Call) -> Iterator[ast.expr]:
     words = ("device", "map_location") if is_torch else ("device",)
     if is_torch or (isinstance(call.func, ast.Attribute) and _MAKERS.match(last)):
         given = [item.value for word in words if (item := keyword(call, word))]
+        given += _unpacked(unit.scopes, call)
         yield from (branch for value in given for branch in _branches(unit, value))
 
 
@@ -114,8 +124,33 @@ def _branches(unit: Unit, given: ast.expr) -> Iterator[ast.expr]:
         for binding in unit.scopes.bindings(given.id, unit.scopes.scope(given)):
             value = binding.value
             sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else []
-            if any(isinstance(getattr(side, "value", None), str) for side in sides):
-                yield from (side for side in sides if is_index(side))
+            if any(_is_device(unit.scopes, side) for side in sides):
+                yield from (side for side in sides if is_number(unit.scopes, side))
+
+
+def _is_device(scopes: ModuleScopes, node: ast.expr) -> bool:
+    """Whether an expression is a device as it stands: `"cpu"`, `torch.device("cpu")`."""
+    made = isinstance(node, ast.Call) and scopes.name(node.func) == "torch.device"
+    return made or isinstance(getattr(node, "value", None), str)
+
+
+def _unpacked(scopes: ModuleScopes, call: ast.Call) -> Iterator[ast.expr]:
+    """The device in a dictionary that a call takes its keywords from: `torch.ones(2, **{"device": 0})`."""
+    for item in call.keywords:
+        given: list[ast.expr | None] = [item.value] if item.arg is None else []
+        if given and isinstance(item.value, ast.Name):
+            found = scopes.bindings(item.value.id, scopes.scope(item.value))
+            given = [binding.value for binding in found]
+        for one in given:
+            if (
+                isinstance(one, ast.Call)
+                and called(one) == "dict"
+                and (named := keyword(one, "device"))
+            ):
+                yield named.value
+            elif isinstance(one, ast.Dict):
+                pairs = zip(one.keys, one.values, strict=True)
+                yield from (v for k, v in pairs if getattr(k, "value", None) == "device")
 
 
 def _last_name(node: ast.AST) -> str:
@@ -131,7 +166,9 @@ def is_index(node: ast.AST) -> bool:
 
 def _claim(unit: Unit, call: ast.Call, given: ast.expr, *, known: bool) -> None:
     scopes, device = unit.scopes, unit.target.device
-    span = Span(argument_start(scopes, call, given), argument_end(scopes, call, given))
+    span = scopes.span(given)
+    if given in call.args:
+        span = Span(argument_start(scopes, call, given), argument_end(scopes, call, given))
     text = scopes.source.text[span.start : span.end]
     if not device and unit.is_scripted(given):
         unit.list(given, _RULE, SCRIPTED)

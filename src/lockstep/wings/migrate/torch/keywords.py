@@ -8,10 +8,12 @@ import re
 from lockstep.wings.migrate.engine.arguments import (
     argument,
     attribute_span,
+    called,
     has_stars,
     insertion,
     is_constant,
 )
+from lockstep.wings.migrate.engine.statements import siblings
 from lockstep.wings.migrate.torch.unit import Unit
 
 _KEPT = {
@@ -32,6 +34,7 @@ _PARALLEL = frozenset(
 )
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
+_LOOPS = ast.For | ast.While
 _IN_MEMORY = re.compile(
     r"\A(?:io\.)?BytesIO\b|\A(?:buffer|buf|bio|bytes_?io|in_memory\w*)\Z", re.IGNORECASE
 )
@@ -73,6 +76,40 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
         unit.keep(node, rule, _KEPT[name])
 
 
+def _is_saved_before(unit: Unit, load: ast.Call) -> bool:
+    """Whether a statement, or a loop such as that of the epochs, always runs before a load and saves to its path."""
+    path = _path(unit, load.args[0]) if load.args else ""
+    around = [*unit.scopes.ancestors(load)]
+    for call in unit.scopes.of(ast.Call) if path else ():
+        before = unit.scopes.span(call).end < unit.scopes.span(load).start
+        if before and called(call) == "save" and path in (_path(unit, one) for one in call.args):
+            whole = unit.scopes.statement(call)
+            loops = [one for one in unit.scopes.ancestors(whole) if isinstance(one, _LOOPS)]
+            if any(one in around for always in (whole, *loops) for one in _beside(unit, always)):
+                return True
+    return False
+
+
+def _beside(unit: Unit, statement: ast.stmt) -> list[ast.stmt]:
+    """The block that runs a statement whenever it runs: that of the `with` which it is in."""
+    while isinstance(above := unit.scopes.parents[statement], ast.With):
+        statement = above
+    return siblings(unit.scopes, statement)
+
+
+def _path(unit: Unit, given: ast.AST) -> str:
+    """What is written for a path, of an opened file that of its name; empty where it may change on the way."""
+    if not isinstance(given, ast.Name):
+        return unit.text(given)
+    bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+    for above in unit.scopes.ancestors(given):
+        for item in above.items if isinstance(above, ast.With) else ():
+            if getattr(item.optional_vars, "id", "") == given.id:
+                opened = item.context_expr
+                return unit.text(opened.args[0]) if getattr(opened, "args", ()) else ""  # type: ignore[attr-defined]
+    return given.id if len(bindings) == 1 else ""
+
+
 def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
     if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
@@ -84,8 +121,8 @@ def _claim_load(unit: Unit, call: ast.Call) -> None:
         unit.keep(call, "keywords/load", "is data by its name, and data is saved from the CPU")
         return
     computed = call.args and not isinstance(call.args[0], ast.Constant)
-    if computed and unit.test_around(call):
-        unit.keep(call, "keywords/load", "is in a test, which reads what its own run has saved")
+    if (computed and unit.test_around(call)) or _is_saved_before(unit, call):
+        unit.keep(call, "keywords/load", "reads what this very run has saved before")
         return
     device = unit.settings.readable("{device}")
     unit.list(

@@ -45,8 +45,14 @@ _NAMING: tuple[type[ast.AST], ...] = (
     ast.Nonlocal,
 )
 _ONE_PROCESS = re.compile(r"(?<![A-Za-z])DataParallel")
-_DOTTED = re.compile(r"torch(?:\.\w+)+\Z")
-_KEY = re.compile(r"[a-z\d]+(?:_[a-z\d]+)+\Z")
+_DOTTED = re.compile(r"(?:\w+\.)*?(?P<name>torch(?:\.\w+)+)\Z")
+"""A name of torch's, maybe as a module of the project has it: `mock.patch("utils.torch.cuda.is_available")`."""
+_KEY = re.compile(r"(?!torch\.)_*[a-z\d]+(?:[_.][a-z\d]+)+_*\Z")
+_WORDS = re.compile(r"\w*(?:[a-z\d]_+[a-z\d]|[a-z][A-Z])\w*\Z")
+"""A name of several words, as people give them."""
+_VARIABLE = re.compile(r"[A-Z][A-Z\d]*(?:_[A-Z\d]+)+\Z")
+_ASKED = frozenset({"get", "getenv", "pop", "setdefault", "setenv", "delenv", "putenv"})
+_MATCHING = frozenset({"match", "fullmatch", "search", "findall"})
 _HELP = frozenset({"help", "description", "epilog"})
 _FLAG = re.compile(r"--?[\w-]+\Z")
 _IMPORTING = frozenset({"__import__", "import_module"})
@@ -164,6 +170,11 @@ def _is_key(parent: ast.AST, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
+def _is_asked(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a text is what the environment, or another dictionary, is asked by."""
+    return _is_key(parent, node) or (isinstance(parent, ast.Call) and called(parent) in _ASKED)
+
+
 def _is_told(unit: Unit, node: ast.Constant) -> bool:
     """Whether a text goes to a person: printed, warned of, or said by an error."""
     parent = unit.scopes.parents[node]
@@ -191,7 +202,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/text", "text for people")
     elif _KEY.match(text) and _is_key(parent, node):
         unit.keep(node, "leftovers/own-name", "a key of this project's own")
-    elif _DOTTED.match(text) and (row := unit.settings.table.lookup(text)) is not None:
+    elif (name := _DOTTED.match(text)) and (row := unit.settings.table.lookup(name["name"])):
         if row.action is Action.KEEP:
             unit.keep(node, "leftovers/text", row.reason)
         else:
@@ -208,11 +219,16 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"
         )
+    elif _VARIABLE.match(text) and _is_asked(parent, node):
+        unit.keep(node, "leftovers/own-name", "an environment variable of this project's own")
     elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
         reason = "is compared with a message, which reads otherwise on another device"
         unit.list(node, "leftovers/message", reason)
     elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
         unit.keep(node, "leftovers/text", "text for people")
+    elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
+        reason = "is matched with names of devices: change it together with what gives these names"
+        unit.list(node, "leftovers/code", reason)
     elif _FLAG.match(text):
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _ADDRESS.match(text):
@@ -221,6 +237,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
     elif not _DEVICE_ITSELF.search(text):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it")
+    elif _WORDS.match(last := text.rpartition(".")[2]) and unit.scopes.is_taken(last):
+        unit.keep(node, "leftovers/own-name", "a name of this module's own")
     else:
         unit.list(
             node,

@@ -18,7 +18,8 @@ from lockstep.wings.migrate.engine.scopes import Bound
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.unit import Unit
 
-_WORD = re.compile(r"cuda(?::\d+)?\Z|CUDAExecutionProvider\Z")
+_PROVIDER = "ExecutionProvider"
+_WORD = re.compile(rf"cuda(?::\d+)?\Z|CUDA{_PROVIDER}\Z")
 _HOLDING = (
     ast.Dict, ast.List, ast.Tuple, ast.Set, ast.keyword, ast.IfExp, ast.Starred, ast.BinOp,
     ast.FormattedValue, ast.JoinedStr,
@@ -67,10 +68,13 @@ def _claim(unit: Unit, text: ast.Constant | ast.JoinedStr, library: str) -> None
     word = unit.target.libraries.get(library, "")
     pieces = unit.scopes.pieces(text)
     rule = "strings/library"
-    if word and len(pieces) == 1 and isinstance(text, ast.Constant):
+    same_kind = word.endswith(_PROVIDER) == unit.text(text).strip("\"'").endswith(_PROVIDER)
+    if word and same_kind and len(pieces) == 1 and isinstance(text, ast.Constant):
         unit.rewrite(text, rule, "the library's own word", [Edit(pieces[0].body, word)])
     else:
-        unit.list(text, rule, libraries()[library], replacement=f'"{word}"' if word else "")
+        unit.list(
+            text, rule, libraries()[library], replacement=f'"{word}"' if word and same_kind else ""
+        )
     unit.settle(ast.walk(text), text)
 
 
@@ -82,6 +86,9 @@ def _library_of(unit: Unit, node: ast.AST, steps: int = _STEPS) -> str:
         isinstance(parent, ast.Call) and called(parent) == "dict" and below is not parent.func
     ):
         below, parent = parent, scopes.parents[parent]
+    if variable := _variable_of(parent):
+        root = variable.split("_")[0].lower()  # os.environ["JAX_PLATFORMS"] = "cuda"
+        return root if root in libraries() else ""
     if isinstance(parent, ast.Call) and below is not parent.func:
         return _called_library(unit, parent, steps)
     if isinstance(parent, ast.Compare):
@@ -92,6 +99,17 @@ def _library_of(unit: Unit, node: ast.AST, steps: int = _STEPS) -> str:
         uses = _uses(unit, parent)
         return next(filter(None, (_library_of(unit, use, steps - 1) for use in uses)), "")
     return ""
+
+
+def _variable_of(setting: ast.AST) -> str:
+    """The environment variable that a statement or call sets; empty for anything else."""
+    name: ast.AST | None = None
+    if isinstance(setting, ast.Assign) and isinstance(setting.targets[0], ast.Subscript):
+        name = setting.targets[0].slice
+    elif isinstance(setting, ast.Call) and called(setting) in ("setdefault", "putenv", "setenv"):
+        name = setting.args[0] if setting.args else None
+    text = str(getattr(name, "value", ""))
+    return text if text.isupper() else ""
 
 
 def _uses(unit: Unit, statement: ast.Assign | ast.AnnAssign) -> Iterator[ast.Name]:

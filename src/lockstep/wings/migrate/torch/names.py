@@ -11,6 +11,7 @@ from lockstep.wings.migrate.engine.arguments import (
     ArgumentEdits,
     CannotRewriteError,
     insertion,
+    is_constant,
     is_shown,
 )
 from lockstep.wings.migrate.engine.scopes import Bound, Meaning, ModuleScopes
@@ -174,10 +175,12 @@ class _Rewriting:
         if isinstance(self._use.node.ctx, ast.Store | ast.Del):
             if entry.action is Action.KEEP:
                 self._unit.keep(self._use.node, entry.rule, entry.reason)
+            elif "on" in entry.arguments and self._is_set_off():
+                self._unit.keep(self._use.node, entry.rule, "is off on every other device")
             else:
                 self._list(entry.reason if entry.action is Action.LIST else "is assigned to")
             return
-        if "numpy" in entry.arguments and not holds_doubles(self._unit, self._call):
+        if "numpy" in entry.arguments and not holds_doubles(self._unit, entry, self._call):
             return
         if reaches_no_device(self._unit, entry, self._use.node):
             return
@@ -195,6 +198,10 @@ class _Rewriting:
         else:
             self._rewrite(entry)
 
+    def _is_set_off(self) -> bool:
+        statement = self._scopes.statement(self._use.node)
+        return isinstance(statement, ast.Assign) and is_constant(statement.value, False)
+
     def _needs_nothing(self, entry: Entry) -> bool:
         """Keep what a row lists where it only stands for a type, is read or shown, or repeats another row."""
         node = self._use.node
@@ -210,31 +217,23 @@ class _Rewriting:
             self._unit.keep(node, entry.rule, "goes with its import, which is listed")
         elif "used" in entry.arguments and is_shown(self._scopes, self._call or node):
             self._unit.keep(node, entry.rule, f"is only shown: {entry.reason}")
-        elif "set" in entry.arguments:
+        elif not {"set", "on"}.isdisjoint(entry.arguments):
             self._unit.keep(node, entry.rule, "is only read here, and every device has it")
-        elif "placed" in entry.arguments and self._is_repeated(entry):
-            self._unit.keep(node, entry.rule, "its statement is listed already")
         else:
             return False
         return True
 
     def _goes_with_import(self, entry: Entry) -> bool:
-        """Whether a library is listed where it is imported, and nothing stands for this very name of it."""
+        """Whether a library is listed where this name of it is imported, or no row is for this very name."""
         binding = self._use.meaning.binding
         if binding is None or binding.kind is not Bound.IMPORT or entry.table != "common":
             return False
         row = self._unit.settings.table.lookup(binding.qualified)
         listed = row is not None and row.action is Action.LIST
-        foreign = entry.name.endswith(".*") and not self._use.name.startswith(("torch.", "apex."))
-        return foreign and listed
-
-    def _is_repeated(self, entry: Entry) -> bool:
-        """Whether an earlier place of the statement is listed for the same reason."""
-        statement = self._scopes.span(self._scopes.statement(self._use.node))
-        return any(
-            mention.rule == entry.rule and statement.contains(mention.span)
-            for mention in self._unit.mentions
-        )
+        of_torch = self._use.name.startswith("torch.")
+        named = binding.qualified == self._use.name
+        inside = entry.name.endswith(".*") and not self._use.name.startswith("apex.")
+        return listed and not of_torch and (named or inside)
 
     def _list(self, reason: str, *, instead: bool = True) -> None:
         entry = self._use.entry
@@ -286,7 +285,8 @@ class _Rewriting:
         try:
             edits = self._arguments(entry)
         except CannotRewriteError as error:
-            if entry.otherwise is not None:
+            as_value = self._call is None and str(error)
+            if entry.otherwise is not None and not as_value:
                 self._use = replace(self._use, entry=entry.otherwise)
                 self.claim()
             else:
@@ -300,7 +300,9 @@ class _Rewriting:
             self._list(SCRIPTED)
             return
         whole = any(step.startswith("call=") for step in entry.arguments)
-        if not whole:
+        if whole:
+            self._imports.move(self._use.meaning.binding, self._use.first)
+        else:
             edits += self._name_edits(entry.becomes)
         span = self._scopes.span(self._use.node)
         if self._call is not None and not all(span.contains(edit.span) for edit in edits):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TypeGuard
 
 from lockstep.wings.migrate.engine.arguments import called, does_something
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
@@ -46,7 +45,7 @@ def joined(scopes: ModuleScopes, node: ast.expr) -> ast.expr:
     numbered = any(
         isinstance(part.value, str) and _NUMBER_BEHIND.match(part.value) for part in parts
     )
-    return whole if numbered else node
+    return whole if numbered and isinstance(whole, ast.expr) else node
 
 
 def is_numbered_later(scopes: ModuleScopes, node: ast.expr) -> bool:
@@ -64,7 +63,7 @@ def is_numbered_later(scopes: ModuleScopes, node: ast.expr) -> bool:
     )
 
 
-def _puts_together(scopes: ModuleScopes, node: ast.AST) -> TypeGuard[ast.expr]:
+def _puts_together(scopes: ModuleScopes, node: ast.AST) -> bool:
     """Whether an expression makes a longer text of its parts, or chooses among them."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Add | ast.Mod)

@@ -8,13 +8,8 @@ from lockstep.wings.migrate.engine.arguments import keyword, removals
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.unit import Unit
 
-_PROFILERS = frozenset(
-    {
-        "torch.autograd.profiler.profile",
-        "torch.profiler.profile",
-        "torch.autograd.profiler.record_function",
-    }
-)
+_BY_ACTIVITIES = "torch.profiler.profile"
+_PROFILERS = frozenset({_BY_ACTIVITIES, "torch.autograd.profiler.profile"})
 
 
 def find_profiler_arguments(unit: Unit) -> None:
@@ -27,6 +22,12 @@ def find_profiler_arguments(unit: Unit) -> None:
 
 def _claim(unit: Unit, call: ast.Call, item: ast.keyword) -> None:
     rule = "profiler/use-cuda"
+    if unit.scopes.name(call.func) == _BY_ACTIVITIES:
+        reason = "torch.profiler chooses the device by its activities"
+        unit.list(
+            item, rule, reason, replacement="activities=torch.profiler.supported_activities()"
+        )
+        return
     if not isinstance(item.value, ast.Constant):
         reason = "use_device takes the device type, or None"
         device = unit.settings.readable("{type}")

@@ -53,7 +53,10 @@ def shared_heads(
     found = {}
     for path, names in imports.items():
         if path.parent in packages:
-            head = _in_package(path, names, packages, name, is_run="__main__" in texts[path])
+            top = _top(path.parent, packages)
+            known = top.name in plainly[top.parent]  # a script beside the package imports it
+            is_run = "__main__" in texts[path]
+            head = _in_package(path, names, top, name, is_run=is_run, known=known)
         else:
             siblings = {other.stem for other in texts if other.parent == path.parent}
             known = path.stem in plainly[path.parent] or any(n in siblings for n in names)
@@ -76,14 +79,23 @@ def _imported(text: str) -> set[str]:
     return {match[1] or match[2] for match in _IMPORTS.finditer(text)}
 
 
+def _top(folder: PurePosixPath, packages: set[PurePosixPath]) -> PurePosixPath:
+    while folder.name and folder.parent in packages:
+        folder = folder.parent
+    return folder
+
+
 def _in_package(
-    path: PurePosixPath, names: set[str], packages: set[PurePosixPath], module: str, *, is_run: bool
+    path: PurePosixPath,
+    names: set[str],
+    top: PurePosixPath,
+    module: str,
+    *,
+    is_run: bool,
+    known: bool,
 ) -> Head | None:
-    top = path.parent
-    while top.name and top.parent in packages:
-        top = top.parent
     depth = len(path.parent.parts) - len(top.parts) + 1
-    if not is_run and any(name.startswith(".") for name in names):
+    if not is_run and (known or any(name.startswith(".") for name in names)):
         return Head(top / f"{module}.py", "." * depth + module)
     if top.name and any(name.split(".")[0] == top.name for name in names):
         return Head(top / f"{module}.py", f"{top.name}.{module}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
-from lockstep.wings.migrate.engine.arguments import insertion
+from lockstep.wings.migrate.engine.arguments import called, insertion
 from lockstep.wings.migrate.engine.literals import Piece
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.plan import Edit, Span
-from lockstep.wings.migrate.torch.context import Use, use_of
+from lockstep.wings.migrate.torch.compared_settings import compared_setting
+from lockstep.wings.migrate.torch.context import BY_NAME, Use, use_of
 from lockstep.wings.migrate.torch.header import is_type_expression
 from lockstep.wings.migrate.torch.one_device import (
     ONE_DEVICE,
@@ -26,9 +26,9 @@ _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
+_BUILTIN_LOOKUPS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
-_SEQUENCES = (ast.Tuple, ast.List, ast.Set)
 
 
 def find_strings(unit: Unit) -> None:
@@ -196,6 +196,9 @@ class _Text:
             self._claim_key()
         elif use is Use.TEXT:
             self._unit.keep(self._node, "strings/text", use.value)
+        elif setting := compared_setting(self._unit, self._node, use):
+            file = self._unit.own.configured[setting]
+            self._list(f"is compared with a setting that {file} gives: change both together")
         elif use is Use.PATTERN and not self._unit.target.device:
             self._list("a pattern of a match statement takes no variable", "if with ==")
         elif use is Use.ANNOTATION and not self._unit.target.device:
@@ -208,43 +211,9 @@ class _Text:
             self._list("a key that may be a device type: rename it together with its look-ups")
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
             self._list(SCRIPTED)
-        elif use is Use.TEST and (setting := self._compared_setting()):
-            file = self._unit.own.configured[setting]
-            self._list(f"is compared with a setting that {file} gives: change both together")
         else:
             return True
         return False
-
-    def _compared_setting(self) -> str:
-        """The setting of one of the project's files that the string is compared with; empty where it is none."""
-        parent = self._scopes.parents[self._node]
-        above = self._scopes.parents.get(parent) if isinstance(parent, _SEQUENCES) else parent
-        sides: list[ast.expr] = []
-        if isinstance(above, ast.Compare):
-            sides = [above.left, *above.comparators]
-        elif isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute):
-            sides = [above.func.value]  # cfg.device.startswith("cuda")
-        found = (name for side in sides for name in self._setting_names(side))
-        return next((name for name in found if name in self._unit.own.configured), "")
-
-    def _setting_names(self, node: ast.expr, depth: int = 3) -> Iterator[str]:
-        """What an expression is called: `device` of `cfg.device`, `cfg["device"]`, `cfg.get("device").type`."""
-        if isinstance(node, ast.Call):
-            yield from (str(given.value) for given in node.args if isinstance(given, ast.Constant))
-            inner = node.args if self._scopes.name(node.func) == "torch.device" else [node.func]
-            for part in inner if depth else ():
-                yield from self._setting_names(part, depth - 1)
-        elif isinstance(node, ast.Subscript):
-            yield str(getattr(node.slice, "value", ""))
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-            if node.attr == "type" and depth:
-                yield from self._setting_names(node.value, depth - 1)
-        elif isinstance(node, ast.Name):
-            yield node.id
-            for binding in self._scopes.bindings(node.id, self._scopes.scope(node)):
-                if binding.value is not None and depth:
-                    yield from self._setting_names(binding.value, depth - 1)
 
     def _claim_key(self) -> None:
         """A key; one that is looked up on torch itself is no key of the project's own."""
@@ -264,11 +233,10 @@ class _Text:
 
     def _is_looked_up(self, parent: ast.AST) -> bool:
         """Whether an attribute of this name is asked for, as `getattr` does."""
-        return (
-            isinstance(parent, ast.Call)
-            and isinstance(parent.func, ast.Name)
-            and parent.func.id in ("getattr", "hasattr", "setattr", "delattr")
-        )
+        if not isinstance(parent, ast.Call):
+            return False
+        builtin = isinstance(parent.func, ast.Name) and parent.func.id in _BUILTIN_LOOKUPS
+        return builtin or called(parent) in BY_NAME
 
     def _is_left_to_the_project(self, use: Use) -> bool:
         """Whether this is a default that the project takes back itself where CUDA is missing.

@@ -15,10 +15,11 @@ becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
     the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
 arguments
-    Of a `list` row: `used`, it holds only where the value is used for more than being shown; `set`, where it is set;
+    Of a `list` row: `used`, it holds only where the value is used for more than being shown; `set`, where it is set,
+    `on`, and to more than False;
     `called`, only where it may be called: an import, a type to ask for and one of several names need nothing;
     `placed`, it holds only where the value may reach the device; `beside`, in a module that places tensors itself;
-    `numpy`, where it is made of NumPy's numbers in double precision;
+    `numpy`, where it is made of NumPy's numbers in double precision; `given`, or of an array that a function is given;
     `alone`, the call that gave the result is migrated all the same; `anywhere`, it holds
     for whatever has the field, in a module that calls the function.
     Of others: what happens to a call's arguments, steps as the words of a shell;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ class Unit(Claims):
         self.amp = amp
         """The module that stands for apex.amp, as this one can import it; empty where there is none."""
         self.header = Header(scopes, settings.target)
+        self._listed: dict[tuple[ast.AST, str, str], ast.AST] = {}
         self._scripted = _scripted(scopes)
         self.has_kernels = "triton" in scopes.source.text
         """Whether the module may hold kernels written in Triton."""
@@ -87,7 +89,7 @@ class Unit(Claims):
             return None
         for one in self.scopes.ancestors(node):
             named = isinstance(one, ast.FunctionDef) and one.name.lstrip("_").startswith("test_")
-            if named and "assert" in self.text(one):
+            if named and re.search(r"assert|self\.fail\(", self.text(one)):
                 return one  # type: ignore[return-value]
         return None
 
@@ -100,6 +102,23 @@ class Unit(Claims):
         return bool(self._scripted) and any(
             above in self._scripted for above in self.scopes.ancestors(node)
         )
+
+    def list(
+        self,
+        node: ast.AST,
+        rule: str,
+        reason: str,
+        replacement: str = "",
+        *,
+        span: Span | None = None,
+    ) -> None:
+        """Claim a node that needs a person; of a statement's places with one reason the first is listed."""
+        statement = self.scopes.statement(node)
+        first = self._listed.setdefault((statement, reason, replacement), node)
+        if first is node:
+            super().list(node, rule, reason, replacement, span=span)
+        else:
+            self.keep(node, rule, "its statement is listed already, for the same reason", span=span)
 
     def claim(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 
 from lockstep.wings.migrate.engine.arguments import argument, called
 from lockstep.wings.migrate.files.surroundings import (
@@ -22,7 +23,8 @@ from lockstep.wings.migrate.torch.integers import is_number
 from lockstep.wings.migrate.torch.unit import Unit
 
 VARIABLE = re.compile(
-    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|NVIDIA|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
+    r"(?:CUDA|NCCL|TORCH_NCCL|CUBLAS|TORCH_CUDA)_\w+\Z|PYTORCH_CUDA_ALLOC_CONF\Z"
+    r"|NVIDIA_(?:(?:VISIBLE|DRIVER|DISABLE|REQUIRE)_\w+|TF32_OVERRIDE)\Z"
 )
 _RULE = "strings/environment"
 _SETTING = frozenset({"setdefault", "putenv", "setenv", "pop", "get", "getenv"})
@@ -34,7 +36,7 @@ def find_variables(unit: Unit) -> None:
         if isinstance(text.value, str) and VARIABLE.match(text.value) and not unit.is_claimed(text):
             pieces = unit.scopes.pieces(text)
             place = pieces[0].body if len(pieces) == 1 else unit.scopes.span(text)
-            _claim(unit, text, text.value, place, _values(unit, text))
+            _claim(unit, text, text.value, place, list(_values(unit, text)))
     for item in unit.scopes.of(ast.keyword):
         if item.arg and VARIABLE.match(item.arg):
             start = unit.scopes.span(item).start
@@ -42,28 +44,58 @@ def find_variables(unit: Unit) -> None:
             _claim(unit, item, item.arg, place, [item.value])
 
 
-def _values(unit: Unit, node: ast.Constant) -> list[ast.expr]:
-    """What the variable is given, or its value compared with."""
+def _values(unit: Unit, node: ast.expr, steps: int = 2) -> Iterator[ast.expr]:
+    """What the variable is given, or its value compared with; through a name that holds the variable's, too."""
     parent = unit.scopes.parents[node]
     if isinstance(parent, ast.Dict) and node in parent.keys:
-        return [parent.values[parent.keys.index(node)]]
-    if isinstance(parent, ast.Call) and called(parent) in _SETTING:
+        yield parent.values[parent.keys.index(node)]
+    elif isinstance(parent, ast.Tuple) and parent.elts[0] is node:
+        yield from parent.elts[1:]
+    elif isinstance(parent, ast.Call) and called(parent) in _SETTING:
         given = argument(parent, "value", 1)
-        return [*([given] if given is not None else []), *_compared(unit, parent)]
-    if isinstance(parent, ast.Subscript):
+        yield from [given] if given is not None else []
+        yield from _compared(unit, parent)
+    elif isinstance(parent, ast.Subscript):
         above = unit.scopes.parents[parent]
-        assigned = (
-            [above.value] if isinstance(above, ast.Assign) and parent in above.targets else []
-        )
-        return [*assigned, *_compared(unit, parent)]
-    return []
+        if isinstance(above, ast.Assign) and parent in above.targets:
+            yield above.value
+        yield from _compared(unit, parent)
+    elif isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name) and steps:
+        for binding in unit.scopes.bindings(parent.targets[0].id, unit.scopes.scope(node)):
+            for use in unit.scopes.uses(binding):
+                yield from _values(unit, use, steps - 1)
 
 
-def _compared(unit: Unit, node: ast.AST) -> list[ast.expr]:
+def _compared(unit: Unit, node: ast.AST) -> Iterator[ast.expr]:
     parent = unit.scopes.parents[node]
-    if not isinstance(parent, ast.Compare):
-        return []
-    return [side for side in (parent.left, *parent.comparators) if side is not node]
+    if isinstance(parent, ast.Compare):
+        yield from (side for side in (parent.left, *parent.comparators) if side is not node)
+    elif isinstance(parent, ast.Match):
+        patterns = (inner for case in parent.cases for inner in ast.walk(case.pattern))
+        yield from (inner.value for inner in patterns if isinstance(inner, ast.MatchValue))
+    elif isinstance(parent, ast.Attribute) and parent.attr in ("startswith", "endswith"):
+        call = unit.scopes.call_of(parent)
+        yield from call.args if call else []
+
+
+def _parts(unit: Unit, value: ast.expr, steps: int = 3) -> Iterator[ast.expr]:
+    """What a value may be: both sides of a choice, what a variable holds, a default."""
+    inner: Iterable[ast.expr | None] = ()
+    if isinstance(value, ast.IfExp):
+        inner = (value.body, value.orelse)
+    elif isinstance(value, ast.BoolOp | ast.Tuple | ast.List | ast.Set):
+        inner = value.values if isinstance(value, ast.BoolOp) else value.elts
+    elif isinstance(value, ast.Name):
+        found = unit.scopes.bindings(value.id, unit.scopes.scope(value))
+        inner = [binding.value for binding in found]
+    elif isinstance(value, ast.Call):
+        inner = (
+            value.args[1:] if called(value) in _SETTING else value.args * (called(value) == "str")
+        )
+    yield value
+    for one in inner if steps else ():
+        if one is not None:
+            yield from _parts(unit, one, steps - 1)
 
 
 def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.expr]) -> None:
@@ -75,7 +107,9 @@ def _claim(unit: Unit, node: ast.AST, name: str, place: Span, values: list[ast.e
         about = f"the variable {known.about}" if known else "is read by CUDA's libraries"
         replacement = known.replacement(unit.target) if known else ""
         unit.list(node, _RULE, about, replacement=replacement)
-    elif known and any(_is_foreign(value, known) for value in values):
+    elif known and any(
+        _is_foreign(part, known) for value in values for part in _parts(unit, value)
+    ):
         unit.list(node, _RULE, FOREIGN.format(new=new))
     else:
         computed = [
