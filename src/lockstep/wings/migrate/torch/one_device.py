@@ -24,12 +24,21 @@ def claim_one_device(
     given = [part for part in given if not isinstance(part, ast.Attribute)]  # "...".format
     fixed = all(isinstance(part, ast.Constant) or unit.scopes.name(part) for part in given)
     fixed |= any(isinstance(part, ast.IfExp) for part in ast.walk(whole))
+    fixed |= any(_is_for_this_alone(unit.scopes, part) for part in ast.walk(whole))
     if use_of(unit.scopes, whole) is not Use.VALUE or fixed or any(map(does_something, given)):
         unit.list(node, rule, ONE_DEVICE, text)
         return
     span = unit.scopes.span(whole)
     unit.rewrite(node, rule, ONE_DEVICE, [Edit(span, text)], span=span, differs=True)
     unit.settle(ast.walk(whole), node)
+
+
+def _is_for_this_alone(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether a function assigns a variable for this place alone, so that it would be left unused."""
+    if not isinstance(node, ast.Name) or scopes.function(node) is None:
+        return False
+    found = scopes.bindings(node.id, scopes.scope(node))
+    return any(one.value is not None and len(scopes.uses(one)) == 1 for one in found)
 
 
 def joined(scopes: ModuleScopes, node: ast.expr) -> ast.expr:
