@@ -14,6 +14,7 @@ from lockstep.wings.migrate.engine.arguments import (
     is_constant,
 )
 from lockstep.wings.migrate.engine.statements import siblings
+from lockstep.wings.migrate.torch.one_device import ONE_DEVICE
 from lockstep.wings.migrate.torch.unit import Unit
 
 _KEPT = {
@@ -35,15 +36,6 @@ _PARALLEL = frozenset(
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
 _LOOPS = ast.For | ast.While
-_IN_MEMORY = re.compile(
-    r"\A(?:io\.)?BytesIO\b|\A(?:buffer|buf|bio|bytes_?io|in_memory\w*)\Z", re.IGNORECASE
-)
-_DATA = re.compile(
-    r"(?!.*(?:check|ckpt|model|net|weight|state|\.pth|best|last|save|resume|train))"
-    r".*(?:data|processed|lexicon|vocab)",
-    re.IGNORECASE | re.DOTALL,
-)
-"""What the path of data is called; a checkpoint that is called so fails to load, and says so."""
 
 
 def find_keywords(unit: Unit) -> None:
@@ -72,6 +64,12 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
         edit = insertion(unit.scopes.span(node).end, f" if {test} else None")
         reason = "DistributedDataParallel takes no device numbers for a module on the CPU"
         unit.rewrite(node, rule, reason, [edit])
+    elif (
+        numbers
+        and unit.target.single
+        and not set(re.findall(r"\w+", unit.text(node.value))) <= {"0"}
+    ):
+        unit.list(node, rule, ONE_DEVICE, replacement=f"{name}=None")
     else:
         unit.keep(node, rule, _KEPT[name])
 
@@ -114,14 +112,7 @@ def _claim_load(unit: Unit, call: ast.Call) -> None:
     """`torch.load(path)`: what was saved on CUDA asks for CUDA again."""
     if has_stars(call) or argument(call, "map_location", _LOCATION_AT):
         return
-    if call.args and _IN_MEMORY.search(unit.text(call.args[0])):
-        unit.keep(call, "keywords/load", "comes from memory, where this very run has put it")
-        return
-    if call.args and _DATA.match(unit.text(call.args[0])):
-        unit.keep(call, "keywords/load", "is data by its name, and data is saved from the CPU")
-        return
-    computed = call.args and not isinstance(call.args[0], ast.Constant)
-    if (computed and unit.test_around(call)) or _is_saved_before(unit, call):
+    if _is_saved_before(unit, call):
         unit.keep(call, "keywords/load", "reads what this very run has saved before")
         return
     device = unit.settings.readable("{device}")
