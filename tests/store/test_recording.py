@@ -69,6 +69,7 @@ def record_row(call: int, content: int, **changes: Any) -> tuple[Any, ...]:
         "content": content,
         "argument": "",
         "layout": "",
+        "edge": None,
     }
     return row_of(schema.RECORDS, row | changes)
 
@@ -845,8 +846,24 @@ def test_a_recording_of_an_earlier_build_lacks_only_what_was_added(tmp_path: Pat
     # Given a recording made before it was noted which argument a parameter is
     directory = without_digests(write_recording(tmp_path / "run"))
     for chunk in (directory / "rank0").glob("records-*.parquet"):
-        pl.read_parquet(chunk).drop("argument").write_parquet(chunk)
+        pl.read_parquet(chunk).drop("argument", "edge").write_parquet(chunk)
     # When it is opened, then everything else is there
     first = open_recording(directory).ranks["rank0"].calls(step=0)[0]
-    assert {record.argument for record in first.records} == {""}
+    assert {(record.argument, record.edge) for record in first.records} == {("", None)}
     assert first.with_role(Role.INPUT)[0].content.id == 0
+
+
+def test_an_edge_that_is_no_number_of_one_is_damage(tmp_path: Path) -> None:
+    directory = without_digests(write_recording(tmp_path / "run"))
+    for chunk in (directory / "rank0").glob("records-*.parquet"):
+        pl.read_parquet(chunk).with_columns(edge=pl.lit(-3, pl.Int64())).write_parquet(chunk)
+    with pytest.raises(CorruptError, match="-3 is no edge"):
+        open_recording(directory).ranks["rank0"].calls(step=0)
+
+
+def test_edges_are_read_as_they_were_written(tmp_path: Path) -> None:
+    directory = without_digests(write_recording(tmp_path / "run"))
+    for chunk in (directory / "rank0").glob("records-*.parquet"):
+        pl.read_parquet(chunk).with_columns(edge=pl.lit(1 << 40, pl.Int64())).write_parquet(chunk)
+    first = open_recording(directory).ranks["rank0"].calls(step=0)[0]
+    assert {record.edge for record in first.records} == {1 << 40}

@@ -43,7 +43,7 @@ def call_row(number: int, step: int, kind: str = "operator") -> tuple[Any, ...]:
 
 def record_row(call: int, sequence: int, content: int) -> tuple[Any, ...]:
     phase = "backward" if sequence % 2 else "forward"
-    return (call, phase, "output", 0, f"args.{content}", sequence, 0, content, "", "")
+    return (call, phase, "output", 0, f"args.{content}", sequence, 0, content, "", "", None)
 
 
 def content_row(number: int) -> tuple[Any, ...]:

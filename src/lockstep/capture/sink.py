@@ -366,7 +366,7 @@ class Sink:
                 continue
             rows.append(
                 (event.call.id, event.phase.value, event.role.value, event.place, event.name,
-                 self._sequence, event.occurrence, event.content, event.argument, "")
+                 self._sequence, event.occurrence, event.content, event.argument, "", None)
             )  # fmt: skip
         writer.add_records(rows)
         for row in list(self._modules.values())[self._modules_written :]:

@@ -88,6 +88,13 @@ class StepSummary:
 
     `skipped` tells that the gradient scaler left the optimizer out, `loss_scale` is that scaler's factor, None where
     there is none.
+
+    Counts of what its calls do not show are None where nobody counted: earlier builds, other frameworks, and of reads
+    `--level module`. `autograd_grad_calls` are those of `torch.autograd.grad`, whose gradients the script uses as it
+    likes; `create_graph_calls` are runs of autograd with `create_graph=True`, so that gradients have gradients.
+    `float_reads` is how often Python took numbers out of a floating-point tensor (`item`, `tolist`, `numpy`, `float`)
+    before the step's last backward, `float_reads_after_backward` behind it, as a log does; `decision_reads` how often
+    out of one of whole numbers or booleans, as `if` does. Optimizers' own reads do not count.
     """
 
     index: int
@@ -95,6 +102,11 @@ class StepSummary:
     skipped: bool = False
     calls: int = 0
     loss_scale: float | None = None
+    autograd_grad_calls: int | None = None
+    create_graph_calls: int | None = None
+    float_reads: int | None = None
+    float_reads_after_backward: int | None = None
+    decision_reads: int | None = None
 
 
 OTHER_TRAININGS = "trainings of other threads"

@@ -278,6 +278,10 @@ class Conditions:
     autocast: tuple[tuple[str, str], ...] = ()
 
 
+NO_GRADIENT, LEAF = 0, 1
+"""Edges of a tensor that takes no gradient, and of a leaf that adds up its own."""
+
+
 @dataclass(slots=True)
 class TensorRecord:
     """One tensor seen at a site.
@@ -287,6 +291,9 @@ class TensorRecord:
     index at one site (a backward that runs twice). For parameters, `name` is the full parameter name, and `argument`
     says which argument of the call it was; it is "" where `name` says so itself. `source` is that of the call. `layout`
     is None where the tensor lay row after row in memory of its own, or where that was not recorded.
+    `edge` is where the tensor's gradient goes in autograd's graph: `NO_GRADIENT`, `LEAF`, or a number that only records
+    of one output of one graph node have. So of tensors with equal contents it tells which one an input is. None where
+    it was not recorded: recordings of earlier builds, and records other than inputs, outputs and losses.
     """
 
     rank: str
@@ -301,6 +308,7 @@ class TensorRecord:
     argument: str = ""
     source: str = field(default="", compare=False)
     layout: Layout | None = field(default=None, compare=False)
+    edge: int | None = field(default=None, compare=False)
 
     @property
     def dtype(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import Call, Content, Frame, TensorRecord, source_of
+from lockstep.core.records import NO_GRADIENT, Call, Content, Frame, TensorRecord, source_of
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.store.context_texts import conditions_in, layout_in
 from lockstep.store.limits import values_of
@@ -76,6 +76,7 @@ class CallDecoder:
             number,
             argument,
             laid,
+            edge,
         ) in zip(*(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True):
             content = contents.get(number)
             if content is None:
@@ -85,6 +86,8 @@ class CallDecoder:
                 layout = layout_in(laid) if laid else None
                 if layout is not None and len(layout.strides) != len(content.shape):
                     raise ValueError(f"{laid!r} is not a layout of {len(content.shape)} axes")
+                if edge is not None and edge < NO_GRADIENT:
+                    raise ValueError(f"{edge} is no edge of a graph")
             except ValueError as error:
                 raise self._malformed(call_id, error) from error
             site = sites[call_id]
@@ -108,6 +111,7 @@ class CallDecoder:
                     sys.intern(argument),
                     sources[call_id],
                     layout,
+                    edge,
                 )
             )
         return found
@@ -183,4 +187,5 @@ _RECORD_COLUMNS = (
     "content",
     "argument",
     "layout",
+    "edge",
 )

@@ -63,6 +63,7 @@ RECORDS = pl.Schema(
         "content": pl.Int64(),
         "argument": pl.String(),
         "layout": pl.String(),
+        "edge": pl.Int64(),
     }
 )
 _KINDS = {float: pl.Float64(), int: pl.Int64(), str: pl.String()}
@@ -81,7 +82,7 @@ CONTENTS = pl.Schema(
     }
 )
 NULLABLE = frozenset(
-    {"digest", *(one.name for one in STATISTICS), "sketch", "stored", "shard", "note"}
+    {"edge", "digest", *(one.name for one in STATISTICS), "sketch", "stored", "shard", "note"}
 )
 """Columns that may be empty; one anywhere else is damage."""
 
@@ -92,6 +93,7 @@ ADDED: dict[str, str | int | None] = {
     "argument": "",
     "settings": "{}",
     "layout": "",
+    "edge": None,
     "conditions": "",
     "random_state": NO_CONTENT,
     **{one.name: None for one in STATISTICS if one.added},

@@ -224,7 +224,7 @@ class RankOnDisk:
             self._writer.add_record(
                 (
                     call.id, record.site.phase.value, record.role.value, record.index, record.name,
-                    record.sequence, record.occurrence, record.content.id, record.argument, "",
+                    record.sequence, record.occurrence, record.content.id, record.argument, "", record.edge,
                 )
             )  # fmt: skip
         self._writer.add_call(_call_row(call, self._stack(call.stack)))

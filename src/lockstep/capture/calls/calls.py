@@ -24,6 +24,7 @@ from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import argument_tensors, flattened, tensors_in
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.calls.openings import Openings
+from lockstep.capture.calls.step_notes import StepNotes
 from lockstep.capture.calls.surroundings import (
     SET_ITEM,
     below_functions,
@@ -125,7 +126,7 @@ class Calls:
         self._rows = CallRows(recording, optimizers, self._openings, compile_eager=eager)
         self.places = self._rows.places
         self.compiled = CompiledCalls(recording, self._openings, self._rows, eager=eager)
-        self._recording = recording
+        self._recording, self._notes = recording, StepNotes(recording)
         self._steps = recording.steps
         self._optimizers = optimizers
         self._forward_begins, self._before_backward = forward_begins, before_backward
@@ -347,7 +348,18 @@ class Calls:
             self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
         elif not (self._optimizers.at_work or (around.place and around.place.opaque)):
             with Silence(self._recording.fail):
+                self._notes.taken((tensor,))
                 session.arrivals.read_by_python(tensor)
+
+    def taken_by_python(self, values: tuple[Any, ...]) -> None:
+        """Count that Python takes numbers out of tensors to decide something."""
+        around = self._rows.context()
+        if around is None or around.in_backward or around.in_transform:
+            return
+        is_scripts = not (self._optimizers.at_work or (around.place and around.place.opaque))
+        if is_scripts and self._recording.session is not None:
+            with Silence(self._recording.fail):
+                self._notes.taken(values)
 
     def gradient_given(self, parameter: Any) -> None:
         """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""
@@ -493,8 +505,18 @@ class Calls:
 
     # --- backward -------------------------------------------------------------------------------
 
-    def backward_call(self, losses: list[torch.Tensor], run: Callable[[], Any]) -> Any:
-        """Record the loss, run the autograd engine, settle gradients of which parts did not come."""
+    def backward_call(
+        self,
+        losses: list[torch.Tensor],
+        run: Callable[[], Any],
+        *,
+        accumulates: bool,
+        create_graph: bool,
+    ) -> Any:
+        """Record the loss, run the autograd engine, settle gradients of which parts did not come.
+
+        `accumulates` tells that gradients go to `.grad`; `create_graph` that they have gradients of their own.
+        """
         around = self._rows.context()
         if around is None or around.in_backward:
             return run()
@@ -504,6 +526,7 @@ class Calls:
             return run()
         with Silence(self._recording.fail):
             self._recording.is_certain()
+            self._notes.backward(accumulates=accumulates, create_graph=create_graph)
             for tensor in losses:
                 session.loss(tensor)
         self._before_backward()

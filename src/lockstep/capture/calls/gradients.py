@@ -11,6 +11,7 @@ outputs to make another, that part is in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
@@ -24,6 +25,7 @@ from lockstep.capture.calls.leaves import NamedTensor
 from lockstep.capture.calls.open_call import Edge, OpenCall, Positions
 from lockstep.capture.silence import Silence
 from lockstep.capture.tensors.shards import placed_alike
+from lockstep.core.records import LEAF, NO_GRADIENT
 from lockstep.devices.methods import add, detach, view_as
 
 
@@ -75,6 +77,40 @@ def graph_node(tensor: torch.Tensor) -> Node | None:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+NUMBER = "lockstep: number of its first edge"
+"""Where a graph node keeps a number, from the first recorded tensor on that it made.
+
+It lies in the node's own dictionary, so it goes with the node, and is the same for every thread. What torch counts
+(`_sequence_nr`) it counts anew in each thread.
+"""
+
+next_number = itertools.count(1 << 24, 1 << 24).__next__
+"""A number for one more node, and those of its edges behind it: a node of more outputs than that fits no memory."""
+
+
+def edge_number(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's gradient goes, as `lockstep.core.records.TensorRecord` tells it."""
+    if not tensor.requires_grad:
+        return NO_GRADIENT
+    try:
+        node: Any = tensor.grad_fn
+    except RuntimeError:  # see `graph_node`
+        return None
+    if node is None:
+        return LEAF
+    number: int = node.metadata.setdefault(NUMBER, next_number())
+    return number + tensor.output_nr
+
+
+def changed_edge(tensor: torch.Tensor) -> int | None:
+    """As `edge_number`, of what a call has written to and does not return; None for a view.
+
+    Autograd makes the node of a changed view when it is asked for, and the order of nodes is that of backward: asked
+    for here, sums of gradients might come in another order.
+    """
+    return None if tensor.requires_grad and tensor._is_view() else edge_number(tensor)
 
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -70,6 +70,8 @@ class OpenCall:
     """Number of the first graph node that it may have made."""
     edges: Sequence[tuple[int, Edge]] = ()
     """Inputs that take a gradient: their position, and where their gradient goes in the graph."""
+    edge_numbers: Sequence[int | None] = ()
+    """The edge of each input as a recording numbers it, see `lockstep.core.records.TensorRecord`."""
     unread: frozenset[int] = NO_NUMBERS
     contents: Sequence[tuple[int, int]] = ()
     buffers: Sequence[int] = ()
@@ -91,6 +93,7 @@ class OpenCall:
     def let_go(self) -> None:
         """Drop the tensors: gradient hooks keep the call for as long as the graph lives."""
         self.inputs = self.edges = self.contents = self.versions = self.layouts = ()
+        self.edge_numbers = ()
         self.random_state = self.place = None
 
     def __call__(

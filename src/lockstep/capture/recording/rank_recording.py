@@ -165,7 +165,13 @@ class RankRecording:
         self.results.forget()
         if not manifest.steps:
             setup.note_seed(manifest)
-        manifest.steps.append(StepSummary(self.steps.number))
+        reads = None if self.options.level == "module" else 0
+        manifest.steps.append(
+            StepSummary(
+                self.steps.number, autograd_grad_calls=0, create_graph_calls=0,
+                float_reads=reads, float_reads_after_backward=reads, decision_reads=reads,
+            )
+        )  # fmt: skip
         with Silence(self.fail):
             manifest.random_states = manifest.random_states or random_states()
             self.loaders.note(manifest, self.steps.number)

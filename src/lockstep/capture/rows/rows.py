@@ -19,8 +19,8 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
 from lockstep.store.writer import RankWriter
 
-Made = tuple[Role, int, str, int, str]
-"""Role, index, name, content and layout of what a call made or changed."""
+Made = tuple[Role, int, str, int, str, int | None]
+"""Role, index, name, content, layout and edge of what a call made or changed."""
 
 
 class Rows:
@@ -181,6 +181,7 @@ class Rows:
         content: int,
         occurrence: int = 0,
         layout: str = "",
+        edge: int | None = None,
     ) -> None:
         """Add a record of what happens now."""
         told = (
@@ -193,6 +194,7 @@ class Rows:
             content,
             "",
             layout,
+            edge,
         )
         self._sink.add_records([(call.id, *told)])
 
@@ -222,13 +224,37 @@ class Rows:
             if index not in call.unread:
                 label, argument = call.labels[index], call.inputs[index][0]
                 argument = "" if argument == label else argument
-                laid = call.layouts[index]
+                laid, edge = call.layouts[index], call.edge_numbers[index]
                 rows.append(
-                    (identity, phase, role, index, label, sequence, 0, content, argument, laid)
+                    (
+                        identity,
+                        phase,
+                        role,
+                        index,
+                        label,
+                        sequence,
+                        0,
+                        content,
+                        argument,
+                        laid,
+                        edge,
+                    )
                 )
-        for kind, index, name, content, laid in made:
+        for kind, index, name, content, laid, edge in made:
             rows.append(
-                (identity, phase, kind._value_, index, name, self.tick(), 0, content, "", laid)
+                (
+                    identity,
+                    phase,
+                    kind._value_,
+                    index,
+                    name,
+                    self.tick(),
+                    0,
+                    content,
+                    "",
+                    laid,
+                    edge,
+                )
             )
         if rows:
             self._sink.add_records(rows)

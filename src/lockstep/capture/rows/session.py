@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter, itemgetter
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from lockstep.capture.calls.collectives import fills, is_collective, writes
 from lockstep.capture.calls.gradients import (
+    NUMBER,
     EdgeFinder,
     PendingSums,
+    changed_edge,
+    edge_number,
     first_sequence_number,
+    next_number,
     watch,
 )
 from lockstep.capture.calls.kernel_context import (
@@ -33,7 +37,7 @@ from lockstep.capture.calls.leaves import (
     NamedTensor,
     values_refused,
 )
-from lockstep.capture.calls.open_call import NO_NUMBERS, OpenCall, Positions
+from lockstep.capture.calls.open_call import NO_NUMBERS, Edge, OpenCall, Positions
 from lockstep.capture.calls.unseen_work import OutOfSight
 from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.rows.arrival_rows import Arrivals
@@ -48,6 +52,7 @@ from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.tensors.memory import part_indexed
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.core.manifest import Event, NotSeen
+from lockstep.core.records import LEAF, NO_GRADIENT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.devices.methods import equal, is_inference
@@ -291,29 +296,39 @@ class Session:
 
     def _take_inputs(self, call: OpenCall) -> None:
         """Take the contents of what goes in, how it lies, and where its gradient goes."""
-        inputs, tick, contents = call.inputs, self.rows.tick, self.contents
+        tick, contents, grad = self.rows.tick, self.contents, call.grad
         call.contents = taken = []
-        for index, (_, tensor) in enumerate(inputs):
+        numbers: list[int | None] = []
+        call.edge_numbers = numbers
+        call.edges = edges = []
+        for index, (_, tensor) in enumerate(call.inputs):
             sequence = tick()
             taken.append((sequence, UNRECORDED if index in call.unread else contents.of(tensor)))
-        call.layouts = layouts_of(inputs)
+            if not tensor.requires_grad:
+                numbers.append(NO_GRADIENT)
+                continue
+            number: int | None = LEAF
+            try:
+                node: Any = tensor.grad_fn
+            except RuntimeError:  # see `graph_node`
+                node = number = None
+            if node is not None:  # as `edge_number`
+                edge: Edge | None = (node, tensor.output_nr)
+                number = node.metadata.setdefault(NUMBER, next_number()) + tensor.output_nr
+            else:
+                edge = self.edges.leaf_edge(tensor) if grad else None
+            numbers.append(number)
+            if grad and edge is not None:
+                edges.append((index, edge))
+        call.layouts = layouts_of(call.inputs)
         if contents.keeps_tensors:
-            if call.kind is CallKind.MODULE or _effects_of(call.op).may_draw:
-                call.random_state = random_state(inputs)
-            self._derivations.begun(call)
-        if call.grad:
-            call.edges = edges = []
-            for index, (_, tensor) in enumerate(inputs):
-                if tensor.requires_grad:
-                    try:
-                        node = tensor.grad_fn
-                    except RuntimeError:  # see `graph_node`
-                        node = None
-                    edge = (
-                        self.edges.leaf_edge(tensor) if node is None else (node, tensor.output_nr)
-                    )
-                    if edge is not None:
-                        edges.append((index, edge))
+            self._take_what_follows_from(call)
+
+    def _take_what_follows_from(self, call: OpenCall) -> None:
+        """Take the state of the generator, and what the results may be computed from."""
+        if call.kind is CallKind.MODULE or _effects_of(call.op).may_draw:
+            call.random_state = random_state(call.inputs)
+        self._derivations.begun(call)
 
     @silently
     def end(
@@ -396,7 +411,8 @@ class Session:
         made: list[Made] = []
         for index, (name, tensor) in enumerate(outputs):
             content = self.contents.of(tensor, formula)
-            made.append((Role.OUTPUT, index, name, content, layout_of(tensor)))
+            laid = layout_of(tensor)
+            made.append((Role.OUTPUT, index, name, content, laid, edge_number(tensor)))
         if not changed:
             return made
         returned = {id(tensor) for _, tensor in outputs}
@@ -405,7 +421,8 @@ class Session:
             if id(tensor) not in returned:
                 label = call.labels[index]
                 role = Role.OUTPUT if label == name else Role.BUFFER
-                made.append((role, len(outputs) + index, label, self.contents.of(tensor), ""))
+                content, edge = self.contents.of(tensor), changed_edge(tensor)
+                made.append((role, len(outputs) + index, label, content, "", edge))
         return made
 
     def _changed_buffers(
@@ -418,7 +435,7 @@ class Session:
             if index >= len(call.buffers) or call.buffers[index] != content:
                 owner = self.names.owner_of(tensor)
                 label = owner[1] if owner else f"{call.path}.{name}" if call.path else name
-                made.append((Role.BUFFER, behind + index, label, content, ""))
+                made.append((Role.BUFFER, behind + index, label, content, "", changed_edge(tensor)))
         return made
 
     @silently
@@ -550,7 +567,8 @@ class Session:
     def loss(self, tensor: torch.Tensor) -> None:
         """Record the tensor that backward starts from."""
         call = self.rows.plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", ())
-        self.rows.add_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", self.contents.of(tensor))
+        content, edge = self.contents.of(tensor), edge_number(tensor)
+        self.rows.add_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", content, edge=edge)
         self.rows.add_call(call)
 
 

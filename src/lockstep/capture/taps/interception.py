@@ -44,6 +44,9 @@ _NEVER_TENSORS = frozenset({
 })
 # fmt: on
 _READ_BY_PYTHON = frozenset({"item", "tolist", "numpy", "__array__"})
+_TAKEN_BY_PYTHON = frozenset(
+    {"__bool__", "__int__", "__float__", "__index__", "is_nonzero", "equal", "allclose"}
+)
 
 
 class Taps:
@@ -310,7 +313,14 @@ class Taps:
                     return original(tensors, *args, **kwargs)
 
             roots = [root for root in tensors if isinstance(root, torch.Tensor)]
-            return self.listener.backward_call(roots if kwargs.get("accumulate_grad") else [], run)
+            accumulates, create_graph = (
+                bool(kwargs.get("accumulate_grad")),
+                bool(args[2:3] == (True,)),
+            )
+            losses = roots if accumulates else []
+            return self.listener.backward_call(
+                losses, run, accumulates=accumulates, create_graph=create_graph
+            )
 
         return run_backward
 
@@ -351,6 +361,9 @@ class FunctionTap(TorchFunctionMode):
         if name is _READ:
             taps.listener.read_by_python(args[0])
             return site.call(func, args, kwargs)
+        if name is _TAKEN:
+            taps.listener.taken_by_python(args)
+            return site.call(func, args, kwargs)
         if (site.is_of_torch or frame.f_code is ASKING) and is_plumbing(frame, name):
             return taps.listener.plumbing_call(func, args, kwargs)
         result, deals_in_tensors = taps.listener.operator_call(
@@ -387,6 +400,8 @@ _WRAPPED = "wrapped by the script"
 _READ = "read by Python"
 """Stands for the name of one that gives numbers to Python."""
 
+_TAKEN = "taken by Python"
+"""Stands for the name of one that gives a number to Python for a decision."""
 
 _GIVES_GRADIENT = "gives a gradient"
 """Stands for the name of `p.grad = ...`."""
@@ -397,8 +412,10 @@ def _name_of(function: Any) -> str:
         return _WRAPPED
     if function == cast(Any, torch.Tensor).grad.__set__:
         return _GIVES_GRADIENT
-    read = getattr(function, "__name__", "") in _READ_BY_PYTHON
-    return _READ if read else operator_name(function)
+    plain = getattr(function, "__name__", "")
+    if plain in _TAKEN_BY_PYTHON:
+        return _TAKEN
+    return _READ if plain in _READ_BY_PYTHON else operator_name(function)
 
 
 def _recorded_name(name: str) -> str:

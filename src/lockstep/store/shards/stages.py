@@ -74,7 +74,7 @@ class Stage:
     def _record(self, record: TensorRecord) -> TensorRecord:
         name = self.name(record.name) if record.role in _OF_PARAMETERS else record.name
         site = replace(record.site, module=self.name(record.site.module))
-        return replace(record, site=site, name=name)
+        return replace(record, site=site, name=name, edge=None)  # each rank counts edges of its own
 
 
 def stages_of(many: Recording, one: RankRecording) -> list[Stage]:

@@ -1,0 +1,55 @@
+"""The manifest's counts of what a step's calls do not show: gradients asked for by hand, numbers that Python took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeGuard
+
+import torch
+
+from lockstep.capture.recording.rank_recording import RankRecording
+from lockstep.core.manifest import StepSummary
+from lockstep.devices.methods import is_floating_point
+
+
+class StepNotes:
+    """Counts them for the step that is open.
+
+    Parameters
+    ----------
+    recording
+        Of this process's rank.
+    """
+
+    def __init__(self, recording: RankRecording) -> None:
+        self._recording = recording
+
+    def taken(self, values: Iterable[object]) -> None:
+        """Python takes numbers out of the first tensor of these."""
+        tensor, step = next(filter(_is_tensor, values), None), self._step
+        if step is None or tensor is None:
+            return
+        if is_floating_point(tensor):
+            step.float_reads_after_backward = (step.float_reads_after_backward or 0) + 1
+        else:
+            step.decision_reads = (step.decision_reads or 0) + 1
+
+    def backward(self, *, accumulates: bool, create_graph: bool) -> None:
+        """The autograd engine is about to run; `accumulates` tells that gradients go to `.grad`."""
+        step = self._step
+        if step is None:
+            return
+        step.autograd_grad_calls = (step.autograd_grad_calls or 0) + (not accumulates)
+        step.create_graph_calls = (step.create_graph_calls or 0) + create_graph
+        if step.float_reads is not None:
+            step.float_reads += step.float_reads_after_backward or 0
+            step.float_reads_after_backward = 0
+
+    @property
+    def _step(self) -> StepSummary | None:
+        manifest = self._recording.manifest
+        return manifest.steps[-1] if manifest is not None and manifest.steps else None
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
