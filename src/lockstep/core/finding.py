@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
@@ -433,7 +434,8 @@ class Comparison:
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
+    allowed, they stand in `not_compared` too. `laws` is what running both programs again says, None where that was not
+    done. With `is_strict`, another precision throughout ends a verb with exit
     code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
     mapping file that were not used.
     """
@@ -467,6 +469,7 @@ class Comparison:
     ranks: RanksCompared = RanksCompared()
     endings: tuple[NotCompared, ...] = ()
     crashes: tuple[NotCompared, ...] = ()
+    laws: LawsVerdict | None = None
     is_strict: bool = False
 
     @property

@@ -15,6 +15,7 @@ class On(str, Enum):
     MISSING = "part of a recording missing"
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
+    SAME_PROGRAM = "both programs give the same"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
     SAVED_LESS = "less saved of each tensor"
@@ -68,6 +69,16 @@ def _overruled(facts: Facts) -> str:
     )
 
 
+def _same_program(facts: Facts) -> str:
+    first = f" Without that, the first difference would be {facts.at}." if facts.at else ""
+    tensors = some(facts.count, "pair of tensors differs", "pairs of tensors differ")
+    return (
+        f"{tensors} as two spellings of one function do. Lockstep ran every recorded step of both runs again in double"
+        " precision: on the same numbers both give the same losses, gradients and updates, and each run recorded what"
+        f" its own calls give, up to rounding.{first}"
+    )
+
+
 def _too_large(facts: Facts) -> str:
     needed, allowed = (facts.numbers[name] / 1e9 for name in ("needed_bytes", "allowed_bytes"))
     return (
@@ -104,6 +115,7 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
         f"{one.names[0]} is held beside the training and differs; nothing recorded tells whether it is used"
     ),
     On.OVERRULED: _overruled,
+    On.SAME_PROGRAM: _same_program,
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
         " by their number alone"

@@ -1,0 +1,229 @@
+"""One step of two runs before the laws: run both programs again, and say which law does not hold where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
+from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.distances import relative
+from lockstep.laws.double_run import drops, is_draw, kept_elements
+from lockstep.laws.memory import check_program_memory
+from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
+from lockstep.laws.program import Enters, Node, NotApplicable
+from lockstep.laws.question import StepOfRun
+from lockstep.laws.regions import Part, part_of
+from lockstep.laws.sides import CommonNumbers, Side, common_numbers, side_of
+from lockstep.laws.sound_kernels import kernel_breaches
+from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.refusals import CannotReplay
+
+
+def step_answer(
+    reference: StepOfRun,
+    candidate: StepOfRun,
+    names: Mapping[str, str],
+    *,
+    reads_numbers: bool = False,
+    memory_bytes: int,
+) -> StepAnswer:
+    """What the laws say of one step of two runs.
+
+    Parameters
+    ----------
+    names
+        What the reference calls a parameter of the candidate, where that is another name.
+    reads_numbers
+        Whether Python took numbers out of tensors on the way to a loss: they are rounded, and stand in the program.
+    memory_bytes
+        Memory that the whole process may take.
+    """
+    try:
+        check_program_memory((reference.calls, candidate.calls), memory_bytes)
+        left = side_of("reference", reference.calls, reference.starts)
+        right = side_of("candidate", candidate.calls, candidate.starts, names)
+        return _answer(left, right, reads_numbers)
+    except (NotApplicable, CannotReplay) as error:
+        return StepAnswer(not_judged=(str(error),))
+
+
+def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
+    drawn = list(_drawn_otherwise(left, right))
+    two = TwoRuns(common_numbers(left, right))
+    if nothing_finite(two.left) or nothing_finite(two.right):
+        raise NotApplicable("a loss is not finite in double precision")
+    breaches, not_judged = _program(two, drawn)
+    if reads_numbers and all(one.distance < _THROUGH_PYTHON for one in breaches):
+        not_judged += [_NUMBERS_READ] if breaches else []
+        breaches = []
+    kernels, more = _kernels(left, right)
+    found = [*drawn, *breaches, *kernels, *_moved(left, right)]
+    return StepAnswer(tuple(found), tuple(dict.fromkeys((*not_judged, *more))))
+
+
+_THROUGH_PYTHON = 1e-4
+"""Relative distance that numbers which Python took out of tensors in single precision may make of a step."""
+
+_NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ by as little as these"
+
+
+def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[str]]:
+    """Law P, and law S for what enters."""
+    differences = two.differences()
+    sources: list[Breach] = []
+    if differences and two.numbers.lone["reference"] and two.numbers.lone["candidate"]:
+        paired = TwoRuns(common_numbers(two.reference, two.candidate, by_order=True))
+        if not paired.differences():
+            sources, two, differences = _entering_otherwise(paired.numbers), paired, []
+    differences = [*differences, *update_differences(two)]
+    unplaced = [*two.reference.program.unplaced, *two.candidate.program.unplaced]
+    if differences and (unplaced or drawn):
+        return sources, [*two.not_judged, *unplaced]
+    if not differences:
+        return sources, two.not_judged
+    part = _located(two, differences)
+    parts = [Part() if one.quantity is Quantity.UPDATE else part for one in differences]
+    found = [_breach(one, where) for one, where in zip(differences, parts, strict=True)]
+    return [*sources, *found], two.not_judged
+
+
+def _located(two: TwoRuns, differences: list[Difference]) -> Part:
+    forward = [one for one in differences if one.quantity is not Quantity.UPDATE]
+    if not forward:
+        return Part()
+    try:
+        wrong = {name for one in forward for name in one.name.split(", ")}
+        return part_of(two, wrong)
+    except NotApplicable:
+        return Part()
+
+
+def _breach(one: Difference, part: Part) -> Breach:
+    return Breach(
+        Law.PROGRAM,
+        one.quantity,
+        "",
+        one.name,
+        one.distance,
+        one.allowed,
+        *(_numbers(part.reference_at), _numbers(part.candidate_at)),
+        part.reference,
+        part.candidate,
+        backward_alone=part.backward_alone,
+    )
+
+
+def _numbers(node: Node | None) -> tuple[int, ...]:
+    return () if node is None else (node.call, node.index)
+
+
+_SAME_NUMBERS = 4.0
+"""Unit roundoffs of the coarser dtype up to which two numbers that enter are one."""
+
+
+def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
+    """What enters the two runs and is not the same, of what decides whether the programs agree."""
+    found = []
+    for source, other in numbers.partner.items():
+        if source.kind is not Enters.ARRIVED:
+            continue
+        one = numbers.reference.program.sources[other]
+        two = numbers.candidate.program.sources[source]
+        if one.digest == two.digest:
+            continue
+        apart = relative(widened(load(one)), widened(load(two)))
+        allowed = _SAME_NUMBERS * max(_unit(one), _unit(two))
+        if apart > allowed:
+            name = f"{two.name} of {two.site.op}"
+            found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
+    return found
+
+
+def _unit(record: TensorRecord) -> float:
+    return unit_roundoff(record.dtype)
+
+
+def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
+    """Draws of the two programs that differ: numbers, or the elements that dropout let through."""
+    found = []
+    draws = [
+        [one.call for one in side.program.operators if drops(one.call) or is_draw(one.call)]
+        for side in (left, right)
+    ]
+    for one, two in zip(*draws, strict=False):
+        if drops(one) != drops(two):
+            break
+        if drops(one):
+            same = _same_mask(one, two)
+        else:
+            same = [r.digest for r in one.records] == [r.digest for r in two.records]
+        if not same:
+            found.append(
+                Breach(
+                    Law.SOURCES,
+                    Quantity.DRAWN,
+                    "",
+                    str(two.site),
+                    1.0,
+                    0.0,
+                    reference_calls=(one.id,),
+                    candidate_calls=(two.id,),
+                )
+            )
+            break
+    return found
+
+
+def _same_mask(one: Call, two: Call) -> bool:
+    left, right = kept_elements(one), kept_elements(two)
+    return left.numel() == right.numel() and bool(
+        (left.reshape(-1) == right.reshape(-1)).float().mean() > _ALIKE
+    )
+
+
+_ALIKE = 0.999
+"""Share of elements in which two masks are one: where an input is zero, dropout does not show."""
+
+
+def _kernels(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
+    """Law K: what one run alone breaks. Where both do, re-running is not faithful to what was recorded."""
+    sides = [list(kernel_breaches(side)) for side in (left, right)]
+    seen = [
+        {_kind(one, side) for one in found}
+        for found, side in zip(sides, (left, right), strict=True)
+    ]
+    both = seen[0] & seen[1]
+    breaches, not_judged = [], []
+    for found, side in zip(sides, (left, right), strict=True):
+        alone = [one for one in found if _kind(one, side) not in both]
+        gradients = [one for one in alone if one.quantity is Quantity.GRADIENT]
+        if gradients and side.program.unplaced:
+            not_judged.extend(side.program.unplaced)
+            alone = [one for one in alone if one.quantity is not Quantity.GRADIENT]
+        breaches.extend(alone)
+        if len(alone) < len(found) and both:
+            first = next(one for one in found if _kind(one, side) in both)
+            not_judged.append(
+                f"{first.quantity.value} {first.name}: neither run recorded what its own program gives"
+            )
+    return breaches, not_judged
+
+
+def _kind(breach: Breach, side: Side) -> tuple[Quantity, str]:
+    """What a breach is of, as the other run may have it too."""
+    if breach.quantity is not Quantity.RESULT:
+        return breach.quantity, breach.name
+    number = (*breach.reference_calls, *breach.candidate_calls)[0]
+    op = next(one.call.site.op for one in side.program.operators if one.call.id == number)
+    return breach.quantity, op
+
+
+def _moved(left: Side, right: Side) -> list[Breach]:
+    """Law C within a step: what changed though no recorded call has changed it, in one run alone."""
+    names = [{side.renamed(one.name): one for one in side.program.moved} for side in (left, right)]
+    found = []
+    for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run)):
+        for name in sorted(own.keys() - other.keys()):
+            found.append(Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0))
+    return found
