@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from lockstep.core.comparison_face import Shown
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
@@ -424,8 +424,8 @@ class RanksCompared:
         return len(self.numbers) >= self.world_size
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """Everything that comparing two recordings found.
 
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
@@ -445,7 +445,7 @@ class Comparison:
     verdict: Verdict
     judged_by: str
     origins: tuple[Origin, ...]
-    findings: tuple[Finding, ...] = field(repr=False)
+    findings: tuple[Finding, ...]
     inherited: int
     compared: int
     missing: int
@@ -510,14 +510,6 @@ class Comparison:
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 
-    def __str__(self) -> str:
-        """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""
-        return _drawn_by(self)
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return f"<pre>{html.escape(_drawn_by(self))}</pre>"
-
 
 def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
     """Return the verdict of a comparison; the one place where that is decided.
@@ -539,16 +531,3 @@ _EXIT_CODES = {
     Verdict.DIVERGED: ExitCode.DIFFERS,
     Verdict.INCOMPARABLE: ExitCode.FAILED,
 }
-
-
-def _verdict_alone(comparison: Comparison) -> str:
-    return f"{comparison.verdict.name}: {comparison.reference} / {comparison.candidate}"
-
-
-_drawn_by: Callable[[Comparison], str] = _verdict_alone
-
-
-def print_comparisons_as(text_of: Callable[[Comparison], str]) -> None:
-    """Register the function that `print(comparison)` uses; this package knows no reports."""
-    global _drawn_by
-    _drawn_by = text_of
