@@ -13,9 +13,9 @@ from lockstep.core.laws import Quantity
 from lockstep.laws.arrangement import in_order, in_row, starts_in_row
 from lockstep.laws.distances import distance, relative, size
 from lockstep.laws.double_run import Rounding, Run
+from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.program import Update
-from lockstep.laws.sides import CommonNumbers, Side
-from lockstep.laws.updates import Updated, states_of, updated
+from lockstep.laws.step_sides import CommonNumbers, Side
 from lockstep.replay.calls.refusals import CannotReplay
 
 EXACT = 1e-9

@@ -18,7 +18,7 @@ from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.one_program import SEED
 from lockstep.laws.program import Node, Operator
-from lockstep.laws.sides import Side
+from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
 from lockstep.laws.double_run import drops, is_draw, kept_elements
-from lockstep.laws.memory import check_program_memory
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.program import Enters, Node, NotApplicable
+from lockstep.laws.program_memory import check_program_memory
 from lockstep.laws.question import StepOfRun
-from lockstep.laws.regions import Part, part_of
-from lockstep.laws.sides import CommonNumbers, Side, common_numbers, side_of
 from lockstep.laws.sound_kernels import kernel_breaches
+from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 

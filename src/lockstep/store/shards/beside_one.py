@@ -38,6 +38,7 @@ from lockstep.store.shards.put_together import (
     read_call,
 )
 from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
+from lockstep.store.shards.rank_sums import BETWEEN_RANKS
 from lockstep.store.shards.seen import (
     Forms,
     Seen,
@@ -49,7 +50,6 @@ from lockstep.store.shards.tensor_forms import TensorForms
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
 
-_BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
 Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 _ROUNDINGS = 4
 """Copies count as equal as far as in `joining`."""
@@ -167,7 +167,7 @@ class Joiner:
         for key, call in by_rank[0].items():
             if key in shared:
                 continue
-            if call.site.op.startswith(_BETWEEN_RANKS):
+            if call.site.op.startswith(BETWEEN_RANKS) or self._forms.divides_a_sum(call):
                 self._between += 1
                 continue
             others = [found[key] for found in by_rank[1:] if key in found]
@@ -180,7 +180,7 @@ class Joiner:
                 if (
                     key not in by_rank[0]
                     and key not in shared
-                    and not call.site.op.startswith(_BETWEEN_RANKS)
+                    and not call.site.op.startswith(BETWEEN_RANKS)
                 ):
                     self._told.apart[f"{call.rank} alone made them"].append(str(call.site))
 

@@ -11,8 +11,8 @@ import torch
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.laws.double_run import DoubleRun, Given, Rounding
+from lockstep.laws.double_updates import Classes, classes_of
 from lockstep.laws.program import Enters, Source, StepProgram, step_program
-from lockstep.laws.updates import Classes, classes_of
 from lockstep.replay.calls.recorded_tensors import load, widened
 
 SINGLE = unit_roundoff("float32")
