@@ -6,26 +6,29 @@ computed anew, and gradients are autograd's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Family, family_of
+from lockstep.core.operators import Family, Trait, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.program import (
+    Backward,
     Enters,
+    Link,
     Node,
     NotApplicable,
     Operator,
     Source,
     StepProgram,
-    Update,
+    Taken,
 )
 from lockstep.replay.calls.one_call import OneCall, one_call
+from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
@@ -107,18 +110,19 @@ class DoubleRun:
 
     def __init__(self, program: StepProgram) -> None:
         self.program = program
-        self._ready: dict[int, OneCall] = {}
         self._masks: dict[int, torch.Tensor] = {}
-        for operator in program.operators:
-            if not _is_drawn(operator.call):
-                self._ready[operator.call.id] = _ready(operator.call)
+        self._ready = {
+            one.call.id: _ready(one.call) for one in program.operators if not _is_drawn(one.call)
+        }
 
     def run(
         self,
         given: Given,
         *,
+        precision: Precision = Precision.DOUBLE,
         rounding: Rounding | None = None,
         instead: Mapping[Node, torch.Tensor] | None = None,
+        decided: bool = False,
         keep_gradients: bool = False,
     ) -> Run:
         """Run it.
@@ -127,10 +131,14 @@ class DoubleRun:
         ----------
         given
             What enters.
+        precision
+            In which numbers: double precision, or the recorded dtypes, as a correct kernel of this machine computes.
         rounding
-            Rounds every result; None for double precision alone.
+            Rounds every result; None for no more than `precision` does.
         instead
             Values that take the place of results; gradients go back as if these had been computed.
+        decided
+            Whether indices and masks that follow from rounded numbers are those that were recorded.
         keep_gradients
             Whether the gradient that arrives at each result is kept.
 
@@ -139,142 +147,208 @@ class DoubleRun:
         NotApplicable
             If torch refuses a call, or a result has another shape.
         """
-        run, leaves = Run(), dict[Source, torch.Tensor]()
+        execution = _Execution(
+            self.program, self._ready, self._masks, given, precision, rounding, instead or {},
+            decided, keep_gradients,
+        )  # fmt: skip
+        double = precision is Precision.DOUBLE
+        default = torch.float64 if double else torch.get_default_dtype()
         try:
-            with torch_may_refuse(), leaving_no_trace(), _in_double():
-                for event in self.program.events:
-                    if isinstance(event, Operator):
-                        self._call(event, run, leaves, given, rounding, instead or {})
-                        if keep_gradients:
-                            _keep(event, run)
-                        continue
-                    if isinstance(event, Update):
-                        continue
-                    _forget(event.anew, leaves)
-                    loss = self._value(event.loss.link, event.loss.record, run, leaves, given)
-                    run.losses.append(loss.detach().clone())
-                    if loss.requires_grad:
-                        loss.backward(retain_graph=True)
+            with torch_may_refuse(), leaving_no_trace(), _by_default(default):
+                return execution.executed()
         except CannotReplay as error:
             raise NotApplicable(str(error)) from error
-        run.gradients = _gradients_in(leaves)
-        for update in self.program.updates:
-            if update.gradient is not None:
-                link = update.gradient.link
-                if isinstance(link, Node) or link.kind is Enters.GRADIENT:
-                    found = (
-                        run.values[link] if isinstance(link, Node) else run.gradients.get(link.name)
-                    )
-                    if found is not None:
-                        run.entering[update.name] = found.detach()
-        return run
 
-    def _call(
-        self,
-        operator: Operator,
-        run: Run,
-        leaves: dict[Source, torch.Tensor],
-        given: Given,
-        rounding: Rounding | None,
-        instead: Mapping[Node, torch.Tensor],
-    ) -> None:
+
+@dataclass
+class _Execution:
+    """One run of a program, as `DoubleRun.run` takes it."""
+
+    program: StepProgram
+    ready: Mapping[int, OneCall]
+    masks: dict[int, torch.Tensor]
+    given: Given
+    precision: Precision
+    rounding: Rounding | None
+    instead: Mapping[Node, torch.Tensor]
+    decided: bool
+    keep_gradients: bool
+    run: Run = field(default_factory=Run)
+    leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
+
+    def executed(self) -> Run:
+        """All events in order, and what they gave."""
+        for event in self.program.events:
+            if isinstance(event, Operator):
+                self._call(event)
+            elif isinstance(event, Backward):
+                self._backward(event)
+        self.run.gradients = _gradients_in(self.leaves)
+        for update in self.program.updates:
+            found = None if update.gradient is None else self._gradient(update.gradient.link)
+            if found is not None:
+                self.run.entering[update.name] = found.detach()
+        return self.run
+
+    def _gradient(self, link: Link) -> torch.Tensor | None:
+        if isinstance(link, Node):
+            return self.run.values[link]
+        return self.run.gradients.get(link.name) if link.kind is Enters.GRADIENT else None
+
+    def _backward(self, event: Backward) -> None:
+        for source, leaf in self.leaves.items():
+            if source.name in event.anew:
+                leaf.grad = None
+        loss = self._value(event.loss)
+        self.run.losses.append(loss.detach().clone())
+        if loss.requires_grad:
+            loss.backward(retain_graph=True)
+
+    def _call(self, operator: Operator) -> None:
         call = operator.call
         gradients = call.conditions is None or call.conditions.gradients
         with torch.set_grad_enabled(gradients):
-            for record, found in self._results(operator, run, leaves, given, rounding):
+            for record, found in self._results(operator):
                 if found is None:
                     raise CannotReplay(f"{call.site.op} returns a different shape when run again")
                 node = Node(call.id, record.index)
-                value = found if rounding is None else rounding.of(found, record.dtype)
-                if node in instead:
-                    value = _put(instead[node], value)
-                run.values[node] = value
+                value = found if self.rounding is None else self.rounding.of(found, record.dtype)
+                if node in self.instead:
+                    value = _put(self.instead[node], value)
+                self.run.values[node] = value
+                if self.keep_gradients and value.requires_grad and not value.is_leaf:
+                    value.retain_grad()
 
-    def _results(
-        self,
-        operator: Operator,
-        run: Run,
-        leaves: dict[Source, torch.Tensor],
-        given: Given,
-        rounding: Rounding | None,
-    ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
+    def _results(self, operator: Operator) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
         call = operator.call
         if family_of(call.site.op) in _DRAWN:
-            yield from ((one, widened(load(one))) for one in call.with_role(Role.OUTPUT))
+            yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
-        passed = {
-            index: self._passed(call, index, operator, run, leaves, given, rounding)
-            for index in operator.taken
-        }
-        if _drops(call):
+        passed = {index: self._passed(operator, index) for index in operator.taken}
+        if drops(call):
             (result,) = call.with_role(Role.OUTPUT)
             (entering,) = passed.values()
             yield result, entering * self._mask(call, result) / (1 - probability_of(call))
             return
-        yield from self._ready[call.id].results(passed, Precision.DOUBLE)
+        made = self.ready[call.id].results(passed, self.precision)
+        yield from decisions_as_recorded(call, passed, made) if self.decided else made
 
-    def _passed(
-        self,
-        call: Call,
-        index: int,
-        operator: Operator,
-        run: Run,
-        leaves: dict[Source, torch.Tensor],
-        given: Given,
-        rounding: Rounding | None,
-    ) -> torch.Tensor:
+    def _passed(self, operator: Operator, index: int) -> torch.Tensor:
         taken = operator.taken[index]
-        tensor = self._value(taken.link, taken.record, run, leaves, given)
+        tensor = self._value(taken)
         if taken.detached:
             tensor = tensor.detach()
-        ready = self._ready.get(call.id)
+        ready = self.ready.get(operator.call.id)
         if ready is None:
             return tensor
-        if rounding is not None and ready.cast is not None and tensor.dtype.is_floating_point:
-            tensor = rounding.of(tensor, str(ready.cast).removeprefix("torch."))
+        if ready.cast is not None and tensor.dtype.is_floating_point:
+            if self.precision is Precision.OWN:
+                tensor = tensor.to(ready.cast)
+            elif self.rounding is not None:
+                tensor = self.rounding.of(tensor, str(ready.cast).removeprefix("torch."))
         return tensor.clone() if ready.writes else tensor
 
-    def _value(
-        self,
-        link: Node | Source,
-        record: TensorRecord,
-        run: Run,
-        leaves: dict[Source, torch.Tensor],
-        given: Given,
-    ) -> torch.Tensor:
+    def _value(self, taken: Taken) -> torch.Tensor:
+        link = taken.link
         if isinstance(link, Node):
-            return run.values[link]
+            return self.run.values[link]
         if link.kind is Enters.GRADIENT:
-            found = _gradients_in(leaves).get(link.name)
+            found = _gradients_in(self.leaves).get(link.name)
             if found is None:
                 raise CannotReplay(
                     f"the gradient of {link.name} does not come of its recorded calls"
                 )
             return found.detach()
-        if link not in leaves:
-            tensor = given(link, record)
+        if link not in self.leaves:
+            tensor = self.given(link, taken.record)
             learns = link.kind is Enters.NAMED and link.name in self.program.gradients
             if learns and tensor.dtype.is_floating_point:
                 tensor = tensor.detach().clone().requires_grad_()
-            leaves[link] = tensor
-        return leaves[link]
+            self.leaves[link] = tensor
+        return self.leaves[link]
+
+    def _loaded(self, record: TensorRecord) -> torch.Tensor:
+        tensor = load(record)
+        return widened(tensor) if self.precision is Precision.DOUBLE else tensor
 
     def _mask(self, call: Call, result: TensorRecord) -> torch.Tensor:
         """Which elements dropout let through: told by its generator's state, else by what it gave."""
-        if call.id not in self._masks:
-            self._masks[call.id] = _kept(call, result)
-        return self._masks[call.id]
+        if call.id not in self.masks:
+            self.masks[call.id] = kept_elements(call)
+        return self.masks[call.id]
+
+
+def decisions_as_recorded(
+    call: Call,
+    passed: Mapping[int, torch.Tensor],
+    made: Iterable[tuple[TensorRecord, torch.Tensor | None]],
+) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
+    """The results of a call that decides by rounded numbers, with recorded indices and masks in place of its own."""
+    results = list(made)
+    if not any(one.dtype.is_floating_point for one in passed.values()):
+        yield from results
+        return
+    chosen = {
+        record.index: load(record)
+        for record, found in results
+        if found is not None and not found.dtype.is_floating_point and not found.is_complex()
+    }
+    for record, found in results:
+        if record.index in chosen:
+            yield record, chosen[record.index]
+        elif chosen and found is not None:
+            yield record, _values_at(call, passed, chosen, found)
+        else:
+            yield record, found
+
+
+def _values_at(
+    call: Call,
+    passed: Mapping[int, torch.Tensor],
+    chosen: Mapping[int, torch.Tensor],
+    found: torch.Tensor,
+) -> torch.Tensor:
+    """The values that stand at recorded indices, where a call returns values with their places; else its own."""
+    operator = operator_of(call.site.op)
+    axis = operator.axis.of(call.arguments)
+    source = next(iter(passed.values()))
+    (indices, *more) = chosen.values()
+    plain = isinstance(axis, int) and not isinstance(axis, bool)
+    if more or Trait.CHOOSES not in operator.traits or not (plain or axis is None):
+        return found
+    axis = axis if isinstance(axis, int) else -1
+    if indices.shape != found.shape or indices.dtype != torch.int64 or source.dim() == 0:
+        return found
+    reduced = source.dim() == indices.dim() + 1
+    if source.dim() != indices.dim() + reduced:
+        return found
+    places = indices.unsqueeze(axis) if reduced else indices
+    values = source.gather(axis, places)
+    return values.squeeze(axis) if reduced else values
 
 
 def kept_elements(call: Call) -> torch.Tensor:
-    """Which elements a call of dropout let through."""
+    """Which elements a call of dropout let through: told by its generator's state, else by what it gave."""
     (result,) = call.with_role(Role.OUTPUT)
-    return _kept(call, result)
+    given = load(result) != 0
+    entering = next(iter(call.with_role(Role.INPUT)))
+    state = random_state_of(call)
+    if state is not None:
+        with leaving_no_trace(state):
+            ones = torch.ones(result.shape, dtype=torch_dtype(result.dtype))
+            drawn = torch.nn.functional.dropout(ones, probability_of(call)) != 0
+        if bool((drawn == given)[load(entering) != 0].all()):
+            return drawn
+    for gradient in call.with_role(Role.GRAD_INPUT)[:1]:
+        given = given | (load(gradient).reshape(given.shape) != 0)
+    return given
 
 
 def drops(call: Call) -> bool:
     """Whether a call drops elements at random."""
-    return _drops(call)
+    if family_of(call.site.op) is not Family.DROPOUT or probability_of(call) <= 0:
+        return False
+    return len(call.with_role(Role.INPUT)) == 1 and len(call.with_role(Role.OUTPUT)) == 1
 
 
 def is_draw(call: Call) -> bool:
@@ -282,30 +356,8 @@ def is_draw(call: Call) -> bool:
     return family_of(call.site.op) is Family.RANDOM
 
 
-def _kept(call: Call, result: TensorRecord) -> torch.Tensor:
-    given = load(result) != 0
-    entering = next(iter(call.with_role(Role.INPUT)))
-    state = random_state_of(call)
-    if state is not None:
-        with leaving_no_trace(state):
-            drawn = torch.nn.functional.dropout(
-                torch.ones(result.shape, dtype=load(result).dtype), probability_of(call)
-            )
-        if bool(((drawn != 0) == given)[load(entering) != 0].all()):
-            return drawn != 0
-    for gradient in call.with_role(Role.GRAD_INPUT)[:1]:
-        given = given | (load(gradient).reshape(given.shape) != 0)
-    return given
-
-
 def _is_drawn(call: Call) -> bool:
-    return family_of(call.site.op) in _DRAWN or _drops(call)
-
-
-def _drops(call: Call) -> bool:
-    if family_of(call.site.op) is not Family.DROPOUT or probability_of(call) <= 0:
-        return False
-    return len(call.with_role(Role.INPUT)) == 1 and len(call.with_role(Role.OUTPUT)) == 1
+    return family_of(call.site.op) in _DRAWN or drops(call)
 
 
 def _ready(call: Call) -> OneCall:
@@ -321,13 +373,6 @@ def _put(other: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return value + (other - value.detach()) if value.dtype.is_floating_point else other
 
 
-def _keep(event: Operator, run: Run) -> None:
-    for record in event.call.with_role(Role.OUTPUT):
-        value = run.values[Node(event.call.id, record.index)]
-        if value.requires_grad and not value.is_leaf:
-            value.retain_grad()
-
-
 def _gradients_in(leaves: Mapping[Source, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The gradients that have arrived by now, added up over what each parameter has been."""
     found: dict[str, torch.Tensor] = {}
@@ -338,17 +383,11 @@ def _gradients_in(leaves: Mapping[Source, torch.Tensor]) -> dict[str, torch.Tens
     return found
 
 
-def _forget(names: frozenset[str], leaves: Mapping[Source, torch.Tensor]) -> None:
-    for source, leaf in leaves.items():
-        if source.name in names:
-            leaf.grad = None
-
-
 @contextmanager
-def _in_double() -> Iterator[None]:
-    """What a call makes of nothing is made in double precision, too."""
+def _by_default(dtype: torch.dtype) -> Iterator[None]:
+    """What a call makes of nothing is made in this dtype."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:

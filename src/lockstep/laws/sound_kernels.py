@@ -11,22 +11,23 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity
-from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.one_program import SEED
-from lockstep.laws.program import Node, Operator
+from lockstep.laws.program import Node, NotApplicable
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.rerun import Precision
 
-DRAWS = 3
-"""Runs with rounding at random."""
+DRAWS = 2
+"""Runs with rounding at random, beside one in the recorded dtypes by this machine's kernels, which round inside."""
 MARGIN = 6.0
-"""How many times the largest of so many a sound kernel's error may be (JUDGING: 0.9 to 4.4 in single precision)."""
+"""How many times the largest of so many a sound kernel's error may be: a run with rounding at every operator was 0.9 to
+4.4 times the actual error in single precision, and 0.74 to 0.90 in 16 bit, on a 12-layer transformer."""
 
 _CANCELS = 2.0**-10
 _ROUNDINGS_ALONE = 64.0
@@ -36,12 +37,23 @@ elements add up in it, and it may be so many roundings of the largest."""
 
 def kernel_breaches(side: Side, base: Run | None = None) -> Iterator[Breach]:
     """What a run recorded beyond what its own program gives: results in order of time, gradients, updates."""
-    base = base or side.double.run(side.own)
+    base = base or side.double.run(side.own, decided=True)
     generator = torch.Generator().manual_seed(SEED)
-    draws = [side.double.run(side.own, rounding=Rounding(generator)) for _ in range(DRAWS)]
+    draws = [
+        side.double.run(side.own, rounding=Rounding(generator), decided=True) for _ in range(DRAWS)
+    ]
+    draws.extend(_of_this_machine(side))
     yield from _of_results(side, base, draws)
     yield from _of_gradients(side, base, draws)
     yield from _of_updates(side)
+
+
+def _of_this_machine(side: Side) -> Iterator[Run]:
+    """The program in its recorded dtypes, where this machine has a kernel for each call of it."""
+    try:
+        yield side.double.run(side.recorded, precision=Precision.OWN, decided=True)
+    except NotApplicable:
+        return
 
 
 def _of_results(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breach]:
@@ -49,7 +61,7 @@ def _of_results(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breach]
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
             truth = base.values[node]
-            if not truth.dtype.is_floating_point or _is_from_decision(operator):
+            if not truth.dtype.is_floating_point:
                 continue
             found = _beyond(record, truth, [one.values[node] for one in draws], 0.0)
             if found is not None:
@@ -80,8 +92,9 @@ def _of_gradients(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breac
 def _first_wrong_gradient(side: Side) -> Node | None:
     """The last result in time at which another gradient arrived than its own program sends; None if none did."""
     generator = torch.Generator().manual_seed(SEED)
-    base = side.double.run(side.own, keep_gradients=True)
-    draw = side.double.run(side.own, rounding=Rounding(generator), keep_gradients=True)
+    base = side.double.run(side.own, decided=True, keep_gradients=True)
+    rounding = Rounding(generator)
+    draw = side.double.run(side.own, rounding=rounding, decided=True, keep_gradients=True)
     for operator in reversed(list(side.program.operators)):
         for record in operator.call.with_role(Role.OUTPUT):
             arrived = [
@@ -161,8 +174,3 @@ def _breach(
         reference_calls=calls if of_reference else (),
         candidate_calls=() if of_reference else calls,
     )
-
-
-def _is_from_decision(operator: Operator) -> bool:
-    """Whether what a call gives depends on a choice between near values."""
-    return Trait.CHOOSES in operator_of(operator.call.site.op).traits

@@ -57,6 +57,10 @@ class Side:
         """What entered this step itself."""
         return widened(load(record))
 
+    def recorded(self, source: Source, record: TensorRecord) -> torch.Tensor:
+        """The same, in its recorded dtype."""
+        return load(record)
+
     def started(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The same, with parameters and buffers as the first recorded step took them."""
         if source.kind is Enters.NAMED and source.version == 0:
