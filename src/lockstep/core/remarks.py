@@ -15,6 +15,7 @@ class On(str, Enum):
     MISSING = "part of a recording missing"
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
+    BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
     SAVED_LESS = "less saved of each tensor"
@@ -68,6 +69,12 @@ def _overruled(facts: Facts) -> str:
     )
 
 
+def _beside(facts: Facts) -> str:
+    differ = some(facts.count, "tensor differs", "tensors differ")
+    which = "it" if facts.count == 1 else "them"
+    return f"{differ}, and nothing trained depends on {which} in the recorded steps. First: {facts.at}: {facts.reason}"
+
+
 def _too_large(facts: Facts) -> str:
     needed, allowed = (facts.numbers[name] / 1e9 for name in ("needed_bytes", "allowed_bytes"))
     return (
@@ -104,6 +111,7 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
         f"{one.names[0]} is held beside the training and differs; nothing recorded tells whether it is used"
     ),
     On.OVERRULED: _overruled,
+    On.BESIDE: _beside,
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
         " by their number alone"
