@@ -36,7 +36,11 @@ WITHIN_FUNCTIONS = (
     "contrast",
 )
 """That call collectives within autograd functions."""
-SOUND = (*SHOWN, *WITHIN_FUNCTIONS, "hand")
+SHARED_UPDATES = ("zero", "zero+halves", "zero+flat")
+"""Of which each rank updates its share of the parameters, and sends it to the others."""
+UNLIKE = ("plain+first", "plain+gathered")
+"""That show numbers which ranks have in ways that no one rank has."""
+SOUND = (*SHOWN, *UNLIKE, *WITHIN_FUNCTIONS, *SHARED_UPDATES, "hand")
 FAULTS = {
     # what the training is compared with, the operator at fault, and what is said of it
     "plain+mean+summed": ("plain+mean", "loss", "every gradient is 2.00 times"),
@@ -49,6 +53,12 @@ FAULTS = {
     "router+lost-backward": ("router", "Summed", "grad_input does not agree: rel 0.5"),
     "router+means+wrong-count": ("router+means", "Summed", "output does not agree: rel 0.5"),
     "hand+lost": ("hand", "gradient between backward", "first.bias"),
+    "hand+copies": ("hand", "gradient between", "copies differ: rank1's is 0.98 times the other"),
+    "hand+start": ("hand", "Linear", "copies differ: rank1's is 0.98 times the other run's"),
+    "zero+skips": ("zero", "linear", "first.bias, changed since the last step"),
+    "zero+flat+skips": ("zero+flat", "linear", "first.bias, changed since the last step"),
+    "zero+rate": ("zero", "AdamW", "lr is 0.01"),
+    "zero+unsent": ("zero", "AdamW", "first.weight at the next step is held by several ranks"),
 }
 
 

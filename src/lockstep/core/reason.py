@@ -24,6 +24,7 @@ class About(str, Enum):
     INHERITED = "inherited"
     CHOICE = "chosen differently"
     ALONE = "in one run alone"
+    BESIDE = "nothing trained depends on it"
     LATER = "judged by what is computed from it"
     UNKNOWN = "not known"
     OPEN = "could not be judged"

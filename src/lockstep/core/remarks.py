@@ -16,6 +16,7 @@ class On(str, Enum):
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
     SAME_PROGRAM = "both programs give the same"
+    BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
     SAVED_LESS = "less saved of each tensor"
@@ -79,6 +80,12 @@ def _same_program(facts: Facts) -> str:
     )
 
 
+def _beside(facts: Facts) -> str:
+    differ = some(facts.count, "tensor differs", "tensors differ")
+    which = "it" if facts.count == 1 else "them"
+    return f"{differ}, and nothing trained depends on {which} in the recorded steps. First: {facts.at}: {facts.reason}"
+
+
 def _too_large(facts: Facts) -> str:
     needed, allowed = (facts.numbers[name] / 1e9 for name in ("needed_bytes", "allowed_bytes"))
     return (
@@ -116,6 +123,7 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.OVERRULED: _overruled,
     On.SAME_PROGRAM: _same_program,
+    On.BESIDE: _beside,
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
         " by their number alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
+from lockstep.core.dependence import Dependence
 from lockstep.core.finding import (
     Evidence,
     Finding,
@@ -65,7 +66,10 @@ class Gathered:
 
     def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
         """A rank of both is about to be compared."""
-        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
+        dependences = (_dependence(reference), _dependence(candidate))
+        ledger = Ledger(
+            read_tensors=self.read_tensors, precision=self.precision, dependences=dependences
+        )
         setup = model_setup(reference, candidate, self.pairing.names[name])
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})
@@ -107,8 +111,13 @@ class Gathered:
             for paired in item.pairs:
                 if paired.reference is None or paired.candidate is None:
                     self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
-                    if not item.calls.only_results:
+                    if not (item.calls.only_results or self.ledgers[rank].is_beside(item)):
                         self.one_sided.append(paired)
+
+
+def _dependence(rank: RankRecording) -> Dependence:
+    """What the training of a rank depends on; unknown while it still goes on."""
+    return Dependence(rank.steps if rank.is_closed else (), rank.calls)
 
 
 def _missing(pair: Pair, reason: str) -> Finding:

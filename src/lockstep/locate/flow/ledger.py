@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockstep.align.settings import Setting
+from lockstep.align.step import Aligned
+from lockstep.core.dependence import Dependence
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.core.reason import Reason
 from lockstep.judge.protocol import AGREES, OPEN, Judgement
@@ -64,6 +66,8 @@ class Ledger:
         Whether tensors that were saved whole are read for exact numbers.
     precision
         Gathers which operators round otherwise than the other run's, over all ranks.
+    dependences
+        What the training of either run depends on, as far as that is known.
 
     Attributes
     ----------
@@ -93,7 +97,13 @@ class Ledger:
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
 
-    def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        read_tensors: bool,
+        precision: PrecisionClasses | None = None,
+        dependences: tuple[Dependence, Dependence] | None = None,
+    ) -> None:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
@@ -114,7 +124,15 @@ class Ledger:
         self._ahead = Ahead({})
         self._partner_of_reference: dict[int, Key] = {}
         self._partner_of_candidate: dict[int, Key] = {}
+        self._dependences = dependences
         self.findings: list[Finding] = []
+
+    def is_beside(self, item: Aligned) -> bool:
+        """Return whether in neither run anything trained depends on a call."""
+        if self._dependences is None:
+            return False
+        calls = (item.reference, item.candidate)
+        return all(one.beside(call) for one, call in zip(self._dependences, calls, strict=True))
 
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""

@@ -15,7 +15,7 @@ from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, Place
 from lockstep.locate.flow.outweighed import OUTWEIGHED
 from lockstep.locate.flow.scopes import Scopes
-from lockstep.locate.flow.words import origin_reason, settled_reason
+from lockstep.locate.flow.words import beside_reason, origin_reason, settled_reason
 from lockstep.measure.measured_pair import Measured
 
 
@@ -46,7 +46,13 @@ class Settling:
             self._set_aside(agreeing(measured), reason, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
-        if self._is_origin(judged, tainting):
+        is_origin = self._is_origin(judged, tainting)
+        unjudged = judgement.open or (judgement.unexplained and measured.shape_differs)
+        if (is_origin or unjudged) and self._ledger.is_beside(judged.item):
+            reason = beside_reason(measured, judgement)
+            self._set_aside(agreeing(measured), reason, judged.place())
+            return
+        if is_origin:
             self._begin_origin(judged)
             return
         apart = self._ledger.updated_apart

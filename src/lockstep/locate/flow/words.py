@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from lockstep.align.settings import Setting
-from lockstep.core.content_notes import NoteKind
+from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS, NoteKind
 from lockstep.core.finding import Evidence, Kind, Outcome
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, is_other_checksum_alone
@@ -41,8 +42,10 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     if output.shape_differs:
         left, right = output.pair.both
         for side, one in (("reference", left), ("candidate", right)):
-            if one.content.told.kind is NoteKind.COPIES_DIFFER:
-                return f"{name} is held by several ranks of the {side}, whose copies differ"
+            told = one.content.told
+            if told.kind in DIFFER_BETWEEN_RANKS:
+                which = f": {told.fields[0]}" if told.kind is NoteKind.RANKS_DIFFER else ""
+                return f"{name} is held by several ranks of the {side}, whose copies differ{which}"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
     dtypes = [
         one.dtype for one in (output.pair.reference, output.pair.candidate) if one is not None
@@ -186,6 +189,11 @@ def left_clause(output: Measured, judgement: Judgement, name: str = "") -> Claus
     """How far a tensor is off."""
     words, record = what_leaves(output, judgement, name), output.pair.present
     return Clause(About.LEFT, words, name or record.name, difference=output.difference)
+
+
+def beside_reason(output: Measured, judgement: Judgement) -> Reason:
+    """How far a tensor is off that nothing trained depends on."""
+    return Reason(replace(left_clause(output, judgement), about=About.BESIDE), About.BESIDE.value)
 
 
 def setting_clause(setting: Setting) -> Clause:

@@ -33,6 +33,8 @@ class Told:
     ----------
     apart
         What could not be, by the reason.
+    beside
+        Of that, calls that nothing trained depends on.
     copies, rounded
         Tensors whose copies differ by more than rounding, and by rounding.
     lost
@@ -40,6 +42,7 @@ class Told:
     """
 
     apart: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    beside: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     rounded: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -80,6 +83,9 @@ class Told:
         for why, where in self.apart.items():
             what = f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}"
             yield NotSeen(APART, what)
+        if self.beside:
+            what = f"nothing trained depends on {len(self.beside)} of them, first {self.beside[0]}"
+            yield NotSeen("calls and tensors that ranks have in other ways", what)
         if self.copies:
             what = f"those of {len(self.copies)} tensors differ by more than rounding, first {self.copies[0]}"
             yield NotSeen("equal copies", what)

@@ -21,44 +21,47 @@ from lockstep.store.shards.put_together import Key
 from lockstep.store.shards.rank_parts import elements_of
 
 BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
-_ADDS = ("all_reduce",)
+Held = tuple[str, int]
+"""A content by the rank that holds it, and its number there."""
 _MADE = frozenset({Role.OUTPUT, Role.LOSS, Role.BUFFER})
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums over ranks of one step, by contents of the first rank.
+    """The sums over ranks of one step.
 
     Parameters
     ----------
     of
-        For what a collective made, what the first rank gave it.
+        For what a collective made on a rank, what that rank gave.
     summands
         What goes into such a sum, at once or through other calls.
     """
 
-    of: Mapping[int, int] = field(default_factory=dict)
-    summands: frozenset[int] = frozenset()
-    _taken: Mapping[int, Sequence[tuple[Call, Call | None]]] = field(default_factory=dict)
+    of: Mapping[Held, Held] = field(default_factory=dict)
+    summands: frozenset[Held] = frozenset()
+    _taken: Mapping[Held, Sequence[tuple[Call, Call | None]]] = field(default_factory=dict)
 
     @classmethod
     def within(cls, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]) -> Sums:
         """Find those of a step, given the calls of each rank and of the one rank by their keys."""
         of = {
-            made.content.id: given.content.id
+            held(made): held(given)
             for key, call in by_rank[0].items()
             if call.kind is CallKind.OPERATOR and all(key in one for one in by_rank)
-            for given, made in _sum_over_ranks([one[key] for one in by_rank])
+            for given, made in _sums_over_ranks([one[key] for one in by_rank])
         }
         if not of:
             return cls()
-        taken: dict[int, list[tuple[Call, Call | None]]] = defaultdict(list)
-        for key, call in by_rank[0].items():
-            for record in call.with_role(Role.INPUT):
-                taken[record.content.id].append((call, whole.get(key)))
-        return cls(of, _leading_to(set(of.values()), [*by_rank[0].values()]), taken)
+        taken: dict[Held, list[tuple[Call, Call | None]]] = defaultdict(list)
+        for calls in by_rank:
+            for key, call in calls.items():
+                for record in call.with_role(Role.INPUT):
+                    taken[held(record)].append((call, whole.get(key)))
+        every = [call for calls in by_rank for call in calls.values()]
+        return cls(of, _leading_to(set(of.values()), every), taken)
 
-    def is_divided(self, content: int, ranks: int) -> bool:
+    def is_divided(self, content: Held, ranks: int) -> bool:
         """Whether a later call divides a content by the number of ranks, as it is or moved before."""
         waiting, known = [content], {content}
         while waiting:
@@ -66,7 +69,7 @@ class Sums:
                 if division(call, partner) == ranks:
                     return True
                 if operator_of(call.site.op).family is Family.MOVEMENT:
-                    later = {one.content.id for one in call.with_role(Role.OUTPUT)} - known
+                    later = {held(one) for one in call.with_role(Role.OUTPUT)} - known
                     known |= later
                     waiting.extend(later)
         return False
@@ -92,60 +95,66 @@ def _factor(call: Call | None) -> float | None:
     return float(value) or None
 
 
-def _sum_over_ranks(calls: Sequence[Call]) -> Iterator[tuple[TensorRecord, TensorRecord]]:
-    """What the first rank gave and got of each sum that a call makes over all ranks."""
-    given, made = (
-        [one for one in calls[0].with_role(role) if one.site.phase is not Phase.BACKWARD]
-        for role in (Role.INPUT, Role.OUTPUT)
-    )
+def held(record: TensorRecord) -> Held:
+    """Return the content of a record by its rank."""
+    return record.rank, record.content.id
+
+
+def _sums_over_ranks(calls: Sequence[Call]) -> Iterator[tuple[TensorRecord, TensorRecord]]:
+    """What each rank gave and got of the sums that a call makes over all ranks."""
+    pairs = [
+        [
+            [one for one in call.with_role(role) if one.site.phase is not Phase.BACKWARD]
+            for role in (Role.INPUT, Role.OUTPUT)
+        ]
+        for call in calls
+    ]
     if calls[0].site.op.startswith(BETWEEN_RANKS):
-        if _adds_all(calls[0], len(calls)):
-            yield from zip(given, made, strict=False)
+        for call, (given, made) in zip(calls, pairs, strict=True):
+            if _adds_all(call, len(calls)):
+                yield from zip(given, made, strict=False)
         return
-    for index, (record, result) in enumerate(zip(given, made, strict=False)):
-        parts = [_at(call, Role.INPUT, index) for call in calls]
-        sums = [_at(call, Role.OUTPUT, index) for call in calls]
+    for index in range(min(len(one) for pair in pairs for one in pair)):
+        parts, sums = ([pair[side][index] for pair in pairs] for side in (0, 1))
         if _is_sum(parts, sums):
-            yield record, result
+            yield from zip(parts, sums, strict=True)
 
 
 def _adds_all(call: Call, ranks: int) -> bool:
-    """Whether a call between ranks adds up what all of them give."""
+    """Whether a call between ranks gives this rank the sum of what all of them give."""
     name, told = call.site.op.rpartition(".")[2].removesuffix("_"), [*call.arguments.values()]
     groups = [one.count(",") + 1 for one in map(str, told) if one.startswith("ranks ")]
-    return name in _ADDS and "sum" in told and all(count == ranks for count in groups)
+    if "sum" not in told or any(count != ranks for count in groups):
+        return False
+    if name == "reduce":
+        target = call.arguments.get("args.1", call.arguments.get("kwargs.dst"))
+        return f"rank{target}" == call.rank
+    return name == "all_reduce"
 
 
-def _at(call: Call, role: Role, index: int) -> TensorRecord | None:
-    found = call.with_role(role)
-    return found[index] if index < len(found) else None
-
-
-def _is_sum(parts: Sequence[TensorRecord | None], sums: Sequence[TensorRecord | None]) -> bool:
+def _is_sum(parts: Sequence[TensorRecord], sums: Sequence[TensorRecord]) -> bool:
     """Whether every rank got the sum of what all gave, by their numbers; of equal parts it is not asked."""
-    given = [one for one in parts if one is not None and one.content.loader is not None]
-    made = [one for one in sums if one is not None and one.content.loader is not None]
-    if len(given) < len(parts) or len(made) < len(sums):
+    if any(one.content.loader is None for one in (*parts, *sums)):
         return False
-    alike = len({one.digest for one in made}) == 1 and len({one.digest for one in given}) > 1
-    if not alike or {one.shape for one in given} != {made[0].shape}:
+    alike = len({one.digest for one in sums}) == 1 and len({one.digest for one in parts}) > 1
+    if not alike or {one.shape for one in parts} != {sums[0].shape}:
         return False
-    if not all(is_floating(one.dtype) for one in (*given, made[0])):
+    if not all(is_floating(one.dtype) for one in (*parts, sums[0])):
         return False
-    arrays = [elements_of(one.content).astype(np.float64) for one in given]
-    result = elements_of(made[0].content).astype(np.float64)
-    reach = len(arrays) * unit_roundoff(made[0].dtype) * np.sum(np.abs(arrays), axis=0)
+    arrays = [elements_of(one.content).astype(np.float64) for one in parts]
+    result = elements_of(sums[0].content).astype(np.float64)
+    reach = len(arrays) * unit_roundoff(sums[0].dtype) * np.sum(np.abs(arrays), axis=0)
     with np.errstate(all="ignore"):
         return bool(np.all(np.abs(np.sum(arrays, axis=0) - result) <= reach))
 
 
-def _leading_to(contents: set[int], calls: Sequence[Call]) -> frozenset[int]:
-    """Contents that others are computed from, with these."""
+def _leading_to(contents: set[Held], calls: Sequence[Call]) -> frozenset[Held]:
+    """Contents that others are computed from, with these; calls of each rank in order of time."""
     needed = set(contents)
     for call in reversed(calls):
-        if any(one.content.id in needed for one in call.records if one.role in _MADE):
-            needed |= {one.content.id for one in call.with_role(Role.INPUT)}
+        if any(held(one) in needed for one in call.records if one.role in _MADE):
+            needed |= {held(one) for one in call.with_role(Role.INPUT)}
     return frozenset(needed)
 
 
-__all__ = ["BETWEEN_RANKS", "Sums", "division"]
+__all__ = ["BETWEEN_RANKS", "Held", "Sums", "division", "held"]
