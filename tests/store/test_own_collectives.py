@@ -36,11 +36,11 @@ WITHIN_FUNCTIONS = (
     "contrast",
 )
 """That call collectives within autograd functions."""
-SHARED_UPDATES = ("zero", "zero+halves", "zero+flat")
+SHARED_UPDATES = ("zero", "zero+halves", "zero+flat", "zero+to-owner")
 """Of which each rank updates its share of the parameters, and sends it to the others."""
 UNLIKE = ("plain+first", "plain+gathered")
 """That show numbers which ranks have in ways that no one rank has."""
-SOUND = (*SHOWN, *UNLIKE, *WITHIN_FUNCTIONS, *SHARED_UPDATES, "hand")
+SOUND = (*SHOWN, *UNLIKE, *WITHIN_FUNCTIONS, *SHARED_UPDATES, "hand", "hand+reversed")
 FAULTS = {
     # what the training is compared with, the operator at fault, and what is said of it
     "plain+mean+summed": ("plain+mean", "loss", "every gradient is 2.00 times"),
@@ -57,6 +57,8 @@ FAULTS = {
     "hand+start": ("hand", "Linear", "copies differ: rank1's is 0.98 times the other run's"),
     "zero+skips": ("zero", "linear", "first.bias, changed since the last step"),
     "zero+flat+skips": ("zero+flat", "linear", "first.bias, changed since the last step"),
+    "zero+to-owner+skips": ("zero+to-owner", "linear", "first.bias, changed since the last step"),
+    "hand+reversed+lost": ("hand", "gradient between backward", "first.bias"),
     "zero+rate": ("zero", "AdamW", "lr is 0.01"),
     "zero+unsent": ("zero", "AdamW", "first.weight at the next step is held by several ranks"),
 }
@@ -90,3 +92,18 @@ def test_its_faulty_twin_is_named_where_the_fault_is(runs: Path, name: str) -> N
     first = found.origins[0]
     assert operator in first.op
     assert words in f"{first.tensor} {first.reason}"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_collectives_may_come_in_another_order(runs: Path, turned: bool) -> None:
+    names = ("hand+reversed", "hand") if turned else ("hand", "hand+reversed")
+    found = compare_recordings(*(runs / "many" / name for name in names))
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+    assert compared(runs, *names).verdict is Verdict.AGREE
+
+
+def test_one_that_is_lost_in_another_order_is_named(runs: Path) -> None:
+    found = compare_recordings(runs / "many" / "hand", runs / "many" / "hand+reversed+lost")
+    assert found.verdict is Verdict.DIVERGED
+    first = found.origins[0]
+    assert first.op.endswith("all_reduce") or first.tensor == "first.bias"

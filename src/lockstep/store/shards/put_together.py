@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
+from lockstep.core.gradient_calls import parameters_by_call
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
@@ -141,13 +142,18 @@ def _with_gaps(many: Recording, calls: Calls) -> Calls:
 
 
 def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
-    """Return calls by their key on every rank, without those that backward computed again."""
+    """Return calls by their key on every rank, without those that backward computed again.
+
+    What a script calls on the gradient of one parameter goes by that, and by its order among such calls.
+    """
     counts: Counter[Key] = Counter()
     found: dict[Key, Call] = {}
+    gradients = parameters_by_call(calls)
     for call in calls:
         if call.recomputed:
             continue
-        key = (call.kind, call.site, name_of(call))
+        name = gradients.get(call.id, "")
+        key = (call.kind, replace(call.site, call=0) if name else call.site, name or name_of(call))
         found[(*key, counts[key])] = call
         counts[key] += 1
     return found
