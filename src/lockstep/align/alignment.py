@@ -104,7 +104,7 @@ def _only_returns(left: Call, right: Call) -> bool:
     A compiled function may hold all that comes before the other run's call in its place. So may an operator that takes
     something else: the last of the parts that another one is written out in.
     """
-    if _is_compiled(left) != _is_compiled(right):
+    if is_compiled(left) != is_compiled(right):
         return True
     if canonical_name(left.site.op) == canonical_name(right.site.op):
         return False
@@ -142,8 +142,8 @@ def _is_of_other_numbers(left: Call, right: Call) -> bool:
     )
 
 
-def _is_compiled(call: Call) -> bool:
-    """Whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
+def is_compiled(call: Call) -> bool:
+    """Return whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
     return call.site.op.startswith("torch.compile(")
 
 

@@ -18,6 +18,7 @@ class About(str, Enum):
     SETTING = "setting"
     UNTRIED = "setting not tried"
     LONE_CALL = "call of one run alone"
+    COMPILED = "compiled code"
     RANDOM = "random stream"
     EQUAL = "equal"
     WITHIN = "within its tolerance"

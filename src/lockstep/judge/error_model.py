@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
-from lockstep.core.site import Phase, Role
+from lockstep.core.site import Phase
 from lockstep.judge.affine_regions import other_factor
 from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype, subnormal_rounding
 from lockstep.judge.common_factor import with_common_factor
@@ -55,7 +55,7 @@ from lockstep.judge.tolerances import (
     SINGLE,
     UPDATE_ROUNDINGS,
 )
-from lockstep.judge.update_model import inherited_bound
+from lockstep.judge.update_model import inherited_bound, rounded_size
 from lockstep.measure.measured_pair import Measured, is_other_mask
 
 
@@ -145,10 +145,8 @@ class ErrorModel:
         if not output.floating:
             return whole_numbers(entering, output)
         inputs = floats(entering)
-        param = max(
-            (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
-        )
-        floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
+        size = UPDATE_ROUNDINGS * rounded_size(inputs, output, calls)
+        floor = _floor(Bound(0.0, size), (*inputs, output), 1.0)
         floor += UPDATE_ROUNDINGS * subnormal_rounding((), output)
         inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)
         return bounded_judgement(output, floor=floor, inherited=inherited, entering=inputs)

@@ -23,6 +23,7 @@ from lockstep.locate.causes.causes import Causes
 from lockstep.locate.coverage import Coverage
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.origins import Origins
+from lockstep.locate.hidden_code import CompiledCode
 from lockstep.locate.lone_calls.idle_calls import IdleCalls
 from lockstep.locate.lone_calls.lone_effects import lone_effects
 from lockstep.locate.lone_calls.unaligned_calls import Unaligned
@@ -55,6 +56,7 @@ class Gathered:
     setups: dict[str, ModelSetup] = field(default_factory=dict)
     dtypes: DtypeChanges = field(default_factory=DtypeChanges)
     coverage: Coverage = field(default_factory=Coverage)
+    compiled: CompiledCode = field(default_factory=CompiledCode)
     steps: set[int] = field(default_factory=set)
     halted: NotCompared | None = None
     aligned: int = 0
@@ -89,6 +91,7 @@ class Gathered:
         setup = self.setups[rank]
         if setup.compiled:
             self.coverage.note_inside(step, setup.modules)
+            self.compiled.note(step, setup.compiled)
         effects = lone_effects(step)
         self.unaligned.gather(step, effects)
         if self.judge.looks_at_set_up:

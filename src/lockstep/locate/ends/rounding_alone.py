@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from lockstep.align.dataflow import Flow
 from lockstep.align.step import AlignedStep
+from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Pair
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import distance
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import Operation
-from lockstep.judge.tolerances import NOISE_MARGIN
+from lockstep.judge.tolerances import DEFAULT_CONDITION, NOISE_MARGIN, SINGLE
 from lockstep.measure.measured_pair import Measured, alone
 
 
@@ -59,6 +62,14 @@ class RoundingAlone:
                 if before is not None:
                     name, far = after.present.name, _moved(before, after)
                     self.moved[name] = max(self.moved.get(name, 0.0), far)
+
+    def is_of(self, measured: Measured) -> bool:
+        """Whether a gradient is rounding alone, or a state or a parameter is made of such gradients."""
+        record = measured.pair.present
+        if record.role in (Role.PARAM, Role.PARAM_AFTER):
+            steps = record.step + 1
+            return self.allows_parameter(record.name, steps, measured.distance, measured.numel)
+        return record.name.partition("|")[0] in self.sizes
 
     def allows(self, measured: Measured) -> bool:
         """Whether a parameter or state that steps changed which were not recorded may differ by rounding alone."""
@@ -106,9 +117,40 @@ def _allowed(step: AlignedStep) -> dict[str, float]:
         for call in flow.calls.values():
             if call.id not in flow.containers and call.kind in _SENDING:
                 _add_uses(step, call, of_side, is_candidate=flow is step.candidate)
+        of_side.update(_of_hidden(step, flow, of_side))
         for name, rounding in of_side.items():
             allowed[name] = max(allowed[name], rounding)
     return allowed
+
+
+def _of_hidden(step: AlignedStep, flow: Flow, sent: Collection[str]) -> dict[str, float]:
+    """The same of gradients that no call is seen to send, as inside of compiled code.
+
+    The terms that cancel there are taken to be as large as all gradients of the step, element by element, as
+    `lockstep.judge.gradient_model` has it. Where a tensor of the step rounds to 16 bits, that bounds nothing.
+    """
+    gathered = [
+        alone(record)
+        for call in flow.calls.values()
+        if call.kind is CallKind.GRADIENT
+        for record in call.with_role(Role.PARAM_GRAD)
+    ]
+    count = sum(one.numel for one in gathered)
+    norm = math.sqrt(sum(one.norm * one.norm for one in gathered))
+    hidden = {
+        step.name_of(one.pair.present, is_candidate=flow is step.candidate): one for one in gathered
+    }
+    hidden = {name: one for name, one in hidden.items() if name not in sent}
+    if not hidden or not math.isfinite(norm) or _is_coarse(flow):
+        return {}
+    terms = NOISE_MARGIN * DEFAULT_CONDITION * norm
+    return {name: terms * one.unit * math.sqrt(one.numel / count) for name, one in hidden.items()}
+
+
+def _is_coarse(flow: Flow) -> bool:
+    """Whether a tensor of a step rounds to less than single precision."""
+    dtypes = {record.dtype for call in flow.calls.values() for record in call.records}
+    return any(is_floating(dtype) and unit_roundoff(dtype) > SINGLE for dtype in dtypes)
 
 
 _SENDING = frozenset({CallKind.OPERATOR, CallKind.MODULE})

@@ -14,6 +14,7 @@ from lockstep.core.records import Content, is_other_checksum_alone
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
+from lockstep.judge.tolerances import UNBOUNDED
 from lockstep.locate.flow.counts import count_words
 from lockstep.measure.measured_pair import Measured, dims_that_do_not_fit, is_placed_otherwise
 from lockstep.measure.metrics import are_placed_apart
@@ -92,9 +93,7 @@ def settled_reason(measured: Measured, judgement: Judgement, outcome: Outcome) -
         if measured.shape_differs and judgement.words:
             return Reason(open_clause(judgement.words))
         far = f"{word_for_evidence(measured)}rel {measured.difference:.2g}"
-        clause = open_clause(
-            "its inputs differ too much for any bound, or were not judged themselves", f"{far}: "
-        )
+        clause = open_clause(_why_open(judgement), f"{far}: ")
     elif outcome is Outcome.INCOMPARABLE and measured.metrics.max_abs == 0.0:
         words = "its smallest and largest values are equal, and its elements are not known"
         clause = Clause(About.UNKNOWN, words)
@@ -106,6 +105,13 @@ def settled_reason(measured: Measured, judgement: Judgement, outcome: Outcome) -
     if judgement.words:
         more.append(Clause(About.EVIDENCE, judgement.words))
     return _AS_CLAUSE[clause] if not more and clause in _AS_CLAUSE else Reason(clause, *more)
+
+
+def _why_open(judgement: Judgement) -> str:
+    """Why nothing bounds a tensor that is known in both runs."""
+    if judgement.open or not UNBOUNDED <= judgement.tolerance < math.inf:
+        return "its inputs differ too much for any bound, or were not judged themselves"
+    return f"its tolerance, {judgement.tolerance:.2g} times its norm, decides nothing"
 
 
 def open_clause(why: str, far: str = "") -> Clause:
