@@ -12,6 +12,9 @@ def distance(left: torch.Tensor, right: torch.Tensor) -> float:
     one, two = _row(left), _row(right)
     if one.numel() != two.numel():
         return math.inf
+    plain = float((one - two).norm())
+    if math.isfinite(plain):
+        return plain
     same = (one == two) | (one.isnan() & two.isnan())
     apart = float(torch.where(same, torch.zeros_like(one), one - two).norm())
     return math.inf if math.isnan(apart) else apart
@@ -20,6 +23,9 @@ def distance(left: torch.Tensor, right: torch.Tensor) -> float:
 def size(tensor: torch.Tensor) -> float:
     """Norm of the finite elements."""
     row = _row(tensor)
+    plain = float(row.norm())
+    if math.isfinite(plain):
+        return plain
     return float(torch.where(row.isfinite(), row, torch.zeros_like(row)).norm())
 
 

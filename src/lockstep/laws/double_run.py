@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
@@ -95,8 +96,28 @@ class Rounding:
         return tensor * self._factor(tensor, unit)
 
     def _factor(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
-        drawn = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
-        return 1 + unit * (2 * drawn - 1)
+        """One plus an error for each element: a stretch of numbers that were drawn once, from a random place on."""
+        count = tensor.numel()
+        offset = int(torch.randint(_DRAWN_NUMBERS, (1,), generator=self.generator))
+        errors = _errors(count + _DRAWN_NUMBERS)[offset : offset + count]
+        return torch.add(1.0, errors.reshape(tensor.shape), alpha=unit)
+
+
+_DRAWN_NUMBERS = 1 << 16
+
+
+@lru_cache(maxsize=1)
+def _first_errors() -> torch.Tensor:
+    drawn = torch.rand(
+        _DRAWN_NUMBERS, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    return 2 * drawn - 1
+
+
+def _errors(least: int) -> torch.Tensor:
+    """At least so many errors, uniform between -1 and 1, of which each stretch of 65 536 is the same."""
+    first = _first_errors()
+    return first.repeat(-(-least // _DRAWN_NUMBERS))
 
 
 class DoubleRun:

@@ -9,7 +9,7 @@ from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
-from lockstep.laws.double_run import drops, is_draw, kept_elements
+from lockstep.laws.double_run import Run, drops, is_draw, kept_elements
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.program import Enters, Node, NotApplicable
 from lockstep.laws.program_memory import check_program_memory
@@ -57,7 +57,11 @@ def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
     if reads_numbers and all(one.distance < _THROUGH_PYTHON for one in breaches):
         not_judged += [_NUMBERS_READ] if breaches else []
         breaches = []
-    kernels, more = _kernels(left, right)
+    begun = (
+        two.left if left.begins_here else None,
+        two.right if two.numbers.are_candidates_own else None,
+    )
+    kernels, more = _kernels((left, right), begun)
     found = [*drawn, *breaches, *kernels, *_moved(left, right)]
     return StepAnswer(tuple(found), tuple(dict.fromkeys((*not_judged, *more))))
 
@@ -186,16 +190,22 @@ _ALIKE = 0.999
 """Share of elements in which two masks are one: where an input is zero, dropout does not show."""
 
 
-def _kernels(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
-    """Law K: what one run alone breaks. Where both do, re-running is not faithful to what was recorded."""
-    sides = [list(kernel_breaches(side)) for side in (left, right)]
+def _kernels(
+    both_sides: tuple[Side, Side], begun: tuple[Run | None, Run | None]
+) -> tuple[list[Breach], list[str]]:
+    """Law K: what one run alone breaks. Where both do, re-running is not faithful to what was recorded.
+
+    `begun` are runs of either program on its own numbers that there are already.
+    """
+    sides = [
+        list(kernel_breaches(side, base)) for side, base in zip(both_sides, begun, strict=True)
+    ]
     seen = [
-        {_kind(one, side) for one in found}
-        for found, side in zip(sides, (left, right), strict=True)
+        {_kind(one, side) for one in found} for found, side in zip(sides, both_sides, strict=True)
     ]
     both = seen[0] & seen[1]
     breaches, not_judged = [], []
-    for found, side in zip(sides, (left, right), strict=True):
+    for found, side in zip(sides, both_sides, strict=True):
         alone = [one for one in found if _kind(one, side) not in both]
         gradients = [one for one in alone if one.quantity is Quantity.GRADIENT]
         if gradients and side.program.unplaced:

@@ -49,6 +49,22 @@ class Side:
         """As which classes its optimizers are run again."""
         return classes_of(self.program)
 
+    @cached_property
+    def begins_here(self) -> bool:
+        """Whether the step took its parameters and buffers as the first recorded step did, and decides nothing by them.
+
+        Then law P and law K run it on the same numbers.
+        """
+        sources = self.program.sources.items()
+        taken = (
+            self.starts.get(key.name, one).digest == one.digest
+            for key, one in sources
+            if key.kind is Enters.NAMED
+        )
+        return all(taken) and not any(
+            unit_roundoff(one.dtype) == 0 for one in self.program.results.values()
+        )
+
     def renamed(self, name: str) -> str:
         """The reference's name of a parameter."""
         return self.names.get(name, name)
@@ -101,6 +117,16 @@ class CommonNumbers:
     candidate: Side
     partner: Mapping[Source, Source]
     lone: Mapping[str, frozenset[Source]]
+
+    @property
+    def are_candidates_own(self) -> bool:
+        """Whether the candidate's program runs on what entered its own step."""
+        left, right = self.reference.program.sources, self.candidate.program.sources
+        alike = (
+            right[one].digest is not None and right[one].digest == left[other].digest
+            for one, other in self.partner.items()
+        )
+        return self.candidate.begins_here and self.reference.begins_here and all(alike)
 
     def given(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The reference's number, or the candidate's own where the reference has none."""

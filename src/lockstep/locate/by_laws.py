@@ -326,9 +326,8 @@ def _without_settled(found: Comparison, judged: list[JudgedStep]) -> Comparison:
         return found
     modules = _modules(judged)
     kept = tuple(one for one in found.origins if not _origin_is_settled(one, settled, modules))
-    gaps = tuple(
-        one for one in found.not_compared if getattr(one.facts, "why", None) not in _SETTLED
-    )
+    settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
+    gaps = tuple(one for one in found.not_compared if one.facts.why not in settled_gaps)
     if len(kept) == len(found.origins) and len(gaps) == len(found.not_compared):
         return found
     part_later = found.ends is not None and found.ends.course is Course.APART and found.ends.certain
@@ -348,6 +347,21 @@ def _without_settled(found: Comparison, judged: list[JudgedStep]) -> Comparison:
         notes=(*found.notes, *_said(found, kept, len(overruled))),
         judged_by=BY_LAWS,
     )
+
+
+_ROUNDED_END = 2.0**-18
+"""Relative distance of losses and parameters at the end that rounding makes of one function in two spellings."""
+
+
+def _ends_as_rounded(found: Comparison) -> bool:
+    """Whether two trainings that may part later are at their ends no further apart than rounding takes them."""
+    if found.ends is None or found.ends.certain:
+        return False
+    one, two = found.ends.final_losses
+    if one is None or two is None:
+        return False
+    apart = abs(one - two) <= _ROUNDED_END * max(abs(one), abs(two))
+    return apart and not found.ends.rel_l2 > _ROUNDED_END
 
 
 def _said(found: Comparison, kept: Collection[Origin], count: int) -> Iterator[Told]:
