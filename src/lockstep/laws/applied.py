@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lockstep.align.names import NameMap
 from lockstep.core.laws import Breach, StepAnswer
@@ -78,8 +78,14 @@ class LawsApplied:
             followed.add(step, calls)
         renamed = {name: self.names.tensor(name) for _, name in self._followed[1].broken}
         shown = dict(broken_alone(*self._followed, renamed, step))
+        both = [
+            {self.names.tensor(name) if n else name for at, name in one.broken if at == step}
+            for n, one in enumerate(self._followed)
+        ]
         programs, answer = self._judged(step, reference, candidate)
-        answer = replace(answer, breaches=(*shown, *answer.breaches))
+        words = "changed in both runs though no recorded call has written to it"
+        open_parts = [f"{name} {words}" for name in sorted(both[0] & both[1])[:1]]
+        answer = StepAnswer((*shown, *answer.breaches), (*answer.not_judged, *open_parts))
         self.steps.append(
             JudgedStep(self.rank, step, answer, reference, candidate, programs, shown)
         )

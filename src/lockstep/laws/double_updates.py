@@ -12,7 +12,6 @@ from lockstep.core.site import Role
 from lockstep.laws.double_run import Given, Run
 from lockstep.laws.program import Enters, Node, Source, StepProgram, Update
 from lockstep.replay.calls.optimizer_update import UpdateRerun, classes_like
-from lockstep.replay.calls.recorded_tensors import load
 from lockstep.replay.calls.refusals import CannotReplay
 
 Classes = Mapping[str, type[torch.optim.Optimizer] | None]
@@ -63,7 +62,7 @@ def updated(
     run: Run,
     given: Given,
     gradient: torch.Tensor | None,
-    states: Mapping[str, TensorRecord],
+    states: Mapping[str, torch.Tensor],
     classes: Classes,
 ) -> Updated:
     """What an update makes in double precision.
@@ -87,7 +86,7 @@ def updated(
         If its optimizer cannot be run again.
     """
     start, parameter = _parameter(update, program, run, given)
-    entering = {key: load(one) for key, one in states.items()}
+    entering = dict(states)
     entering["param"] = parameter
     entering["grad"] = torch.zeros_like(parameter) if gradient is None else gradient
     if entering["grad"].shape != parameter.shape:

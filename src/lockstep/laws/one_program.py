@@ -16,6 +16,7 @@ from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.program import Update
 from lockstep.laws.step_sides import CommonNumbers, Side
+from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 
 EXACT = 1e-9
@@ -70,7 +71,7 @@ class TwoRuns:
     @cached_property
     def left(self) -> Run:
         """The reference's run."""
-        return self.reference.double.run(self.reference.started)
+        return self.reference.double.run(self.numbers.given_to_reference)
 
     @cached_property
     def right(self) -> Run:
@@ -80,14 +81,18 @@ class TwoRuns:
     def differences(self) -> list[Difference]:
         """What the two give differently, beyond what double precision and rounded constants may do."""
         apart = _quantities(self, self.left, self.right)
-        return _beyond(apart, self._conditioned()) if _beyond(apart, {}) else []
+        if not _beyond(apart, {}):
+            return []
+        found = _beyond(apart, self._conditioned())
+        losses_alone = all(one.quantity is Quantity.LOSS for one in found)
+        return [] if losses_alone and _is_multiple(self.left, self.right) else found
 
     def _conditioned(self) -> dict[tuple[Quantity, str], float]:
         """What is allowed of each quantity, measured."""
         allowed: dict[tuple[Quantity, str], float] = {}
         generator = torch.Generator().manual_seed(SEED)
         for side, run, given in (
-            (self.reference, self.left, self.reference.started),
+            (self.reference, self.left, self.numbers.given_to_reference),
             (self.candidate, self.right, self.numbers.given),
         ):
             rounding = Rounding(generator, at_most=_PERTURBED)
@@ -166,6 +171,23 @@ def _losses(left: Run, right: Run) -> dict[Key, float]:
     }
 
 
+def _is_multiple(left: Run, right: Run) -> bool:
+    """Whether one run's losses, and the gradients behind backward, are one multiple of the other's.
+
+    Their updates take equal gradients: what the loss was multiplied by is taken out of the gradients again.
+    """
+    if len(left.losses) != len(right.losses) or not all(map(size, left.losses)):
+        return False
+    factors = [float(two / one) for one, two in zip(left.losses, right.losses, strict=True)]
+    factor = factors[0]
+    pairs = [(one, right.gradients.get(name)) for name, one in left.gradients.items()]
+    scale = abs(factor) * _largest(left.gradients)
+    return all(abs(one - factor) <= EXACT * abs(factor) for one in factors) and all(
+        two is not None and one.shape == two.shape and _apart(one * factor, two, scale) <= EXACT
+        for one, two in pairs
+    )
+
+
 def _lone_gradients(
     of: TwoRuns, theirs: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], float] | None:
@@ -177,6 +199,10 @@ def _lone_gradients(
     two = [name for name in ours if name not in shared]
     if not one and not two:
         return None
+    known = of.reference.starts.keys() & set(map(of.candidate.renamed, of.candidate.starts))
+    missing = sorted(known.intersection(one if not two else two if not one else ()))
+    if missing:
+        return missing, 1.0
     starts = (
         of.reference.starts,
         {of.candidate.renamed(key): record for key, record in of.candidate.starts.items()},
@@ -237,25 +263,138 @@ def update_differences(of: TwoRuns) -> list[Difference]:
             continue
         if apart > EXACT:
             found.append(Difference(Quantity.UPDATE, name, apart, EXACT))
+    return [*found, *_lone_updates(of, theirs, ours)]
+
+
+def _lone_updates(
+    of: TwoRuns, theirs: Mapping[str, Update], ours: Mapping[str, Update]
+) -> list[Difference]:
+    """Updates of parameters that the two runs hold in other pieces, on the reference's gradients and states."""
+    shared = {
+        name
+        for name in theirs.keys() & ours.keys()
+        if theirs[name].parameter.record.shape == ours[name].parameter.record.shape
+    }
+    one = {name: update for name, update in theirs.items() if name not in shared}
+    two = {name: update for name, update in ours.items() if name not in shared}
+    if not one or not two:
+        return []
+    try:
+        apart = lone_moves_apart(of, list(one.values()), list(two.values()))
+    except CannotReplay as error:
+        of.not_judged.append(f"the updates of {', '.join(sorted(one)[:3])}: {error}")
+        return []
+    name = ", ".join(sorted(one))
+    return [Difference(Quantity.UPDATE, name, apart, EXACT)] if apart > EXACT else []
+
+
+def lone_moves_apart(of: TwoRuns, theirs: list[Update], ours: list[Update]) -> float:
+    """How far the updates of parameters in other pieces are apart, relative to how far they move these.
+
+    Raises
+    ------
+    CannotReplay
+        If an optimizer cannot be run again, or one run's pieces are not the other's.
+    """
+    starts = [
+        starts_in_row([one.name for one in updates], side.starts)
+        for updates, side in ((theirs, of.reference), (ours, of.candidate))
+    ]
+    orders = [torch.argsort(one, stable=True) for one in starts]
+    if not torch.equal(starts[0][orders[0]], starts[1][orders[1]]):
+        raise CannotReplay("they begin otherwise in the other run")
+    gradients = [_entering(of.left, one) for one in theirs]
+    given = _in_pieces(in_row(gradients), orders, ours)
+    keys = [states_of(one).keys() for one in (*theirs, *ours)]
+    if any(one != keys[0] for one in keys):
+        raise CannotReplay("the two optimizers keep other states")
+    states = _states_in_pieces(theirs, ours, orders)
+    moves = [
+        in_row(
+            [
+                _move(of, of.reference, one, each, None)
+                for one, each in zip(theirs, gradients, strict=True)
+            ]
+        ),
+        in_row([_move(of, of.candidate, one, given[n], states[n]) for n, one in enumerate(ours)]),
+    ]
+    left, right = moves[0][orders[0]], moves[1][orders[1]]
+    norm = max(size(left), size(right))
+    rounded = _ROUNDOFF * 8 * size(starts[0])
+    apart = distance(left, right)
+    return 0.0 if apart <= rounded or norm == 0 else apart / norm
+
+
+def _entering(run: Run, update: Update) -> torch.Tensor:
+    found = run.entering.get(update.name)
+    shape = update.parameter.record.shape
+    return torch.zeros(shape, dtype=torch.float64) if found is None else found
+
+
+def _in_pieces(
+    row: torch.Tensor, orders: list[torch.Tensor], updates: list[Update]
+) -> list[torch.Tensor]:
+    """Elements of the reference's row, each at its place in the candidate's parameters."""
+    there = torch.empty_like(row)
+    there[orders[1]] = row[orders[0]]
+    records = [one.parameter.record for one in updates]
+    pieces = there.split([one.content.numel for one in records])
+    return [piece.reshape(one.shape) for piece, one in zip(pieces, records, strict=True)]
+
+
+def _states_in_pieces(
+    theirs: list[Update], ours: list[Update], orders: list[torch.Tensor]
+) -> list[dict[str, torch.Tensor]]:
+    """The reference's states, each at its place in the candidate's parameters; single numbers are the candidate's."""
+    found: list[dict[str, torch.Tensor]] = [{} for _ in ours]
+    for key in states_of(theirs[0]):
+        records = [states_of(one)[key] for one in theirs]
+        if all(
+            one.shape == each.parameter.record.shape
+            for one, each in zip(records, theirs, strict=True)
+        ):
+            pieces = _in_pieces(in_row([widened(load(one)) for one in records]), orders, ours)
+        else:
+            pieces = [load(states_of(one)[key]) for one in ours]
+        for each, piece in zip(found, pieces, strict=True):
+            each[key] = piece
     return found
+
+
+def _move(
+    of: TwoRuns,
+    side: Side,
+    update: Update,
+    gradient: torch.Tensor,
+    states: Mapping[str, torch.Tensor] | None,
+) -> torch.Tensor:
+    """How far an update moves its parameter in double precision."""
+    is_reference = side is of.reference
+    given = of.numbers.given_to_reference if is_reference else of.numbers.given
+    run = of.left if is_reference else of.right
+    entering = (
+        {key: load(one) for key, one in states_of(update).items()} if states is None else states
+    )
+    made = updated(update, side.program, run, given, gradient, entering, side.classes)
+    return made.after["param"] - made.before
 
 
 def _update_apart(of: TwoRuns, one: Update, two: Update) -> float:
     """How far apart two updates are on the same numbers, relative to how far they move the parameter."""
     left, right = of.left, of.right
     gradient = left.entering.get(one.name)
-    states = states_of(one)
+    if states_of(one).keys() != states_of(two).keys():
+        raise CannotReplay("the two optimizers keep other states")
+    states = {key: load(record) for key, record in states_of(one).items()}
     theirs = updated(
         one,
         of.reference.program,
         left,
-        of.reference.started,
+        of.numbers.given_to_reference,
         gradient,
         states,
         of.reference.classes,
     )
-    if states.keys() != states_of(two).keys():
-        raise CannotReplay("the two optimizers keep other states")
     ours = updated(
         two, of.candidate.program, right, of.numbers.given, gradient, states, of.candidate.classes
     )

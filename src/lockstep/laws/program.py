@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lockstep.core.operators import BY_HAND
 from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 
@@ -212,6 +213,8 @@ class _Builder:
             self._add_update(call)
 
     def _add_update(self, call: Call) -> None:
+        if call.site.op == BY_HAND:
+            raise NotApplicable("a script updates its parameters by hand")
         for record in call.with_role(Role.PARAM):
             parameter = Taken(self._named_link(record), record)
             gradient = next(
@@ -323,6 +326,10 @@ class _Builder:
                 self._entering(known[1], record)
             return known[1]
         version = 0
+        made = self._made.get(content)
+        if known is not None and made:  # written through another name of it, such as its `.data`
+            self._named[record.name] = content, made[-1]
+            return made[-1]
         if known is not None:
             version = self._next_version(record.name)
             self._program.moved.append(record)

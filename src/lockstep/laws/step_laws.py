@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
@@ -10,6 +12,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
 from lockstep.laws.double_run import Run, drops, is_draw, kept_elements
+from lockstep.laws.double_updates import states_of
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.program import Enters, Node, NotApplicable
 from lockstep.laws.program_memory import check_program_memory
@@ -54,22 +57,28 @@ def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged = _program(two, drawn)
-    if reads_numbers and all(one.distance < _THROUGH_PYTHON for one in breaches):
-        not_judged += [_NUMBERS_READ] if breaches else []
+    least = math.inf if reads_numbers else _SINGLE_FORMULA
+    if breaches and median(one.distance for one in breaches) < least:
+        not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
         breaches = []
     begun = (
-        two.left if left.begins_here else None,
+        two.left if two.numbers.are_references_own else None,
         two.right if two.numbers.are_candidates_own else None,
     )
     kernels, more = _kernels((left, right), begun)
-    found = [*drawn, *breaches, *kernels, *_moved(left, right)]
-    return StepAnswer(tuple(found), tuple(dict.fromkeys((*not_judged, *more))))
+    moved, in_both = _moved(left, right)
+    found = [*drawn, *breaches, *kernels, *moved]
+    open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
+    return StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)))
 
 
-_THROUGH_PYTHON = 1e-4
-"""Relative distance that numbers which Python took out of tensors in single precision may make of a step."""
+_SINGLE_FORMULA = 2.0**-23
+"""Relative distance that a constant which one run rounds to single precision may make: two units of its roundoff."""
 
-_NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ by as little as these"
+_AS_SINGLE = (
+    "the programs differ by no more than a constant that one of them rounds to single precision"
+)
+_NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ"
 
 
 def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[str]]:
@@ -142,6 +151,38 @@ def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
             name = f"{two.name} of {two.site.op}"
             found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
     return found
+
+
+def _begun_otherwise(left: Side, right: Side) -> Iterator[str]:
+    """Law S for what the first recorded step takes: parameters, buffers and states that are not the same.
+
+    Whether that is drift from steps before or a fault, the laws do not tell.
+    """
+    ours = {right.renamed(name): record for name, record in right.starts.items()}
+    for name, one in left.starts.items():
+        two = ours.get(name)
+        if two is not None and one.shape == two.shape and _is_other(one, two):
+            yield f"{name} is not the same when the first recorded step begins"
+            return
+    if not (left.is_first and right.is_first):
+        return
+    states = [
+        {side.renamed(one.name): states_of(one) for one in side.program.updates}
+        for side in (left, right)
+    ]
+    for name in sorted(states[0].keys() & states[1].keys()):
+        for key in sorted(states[0][name].keys() & states[1][name].keys()):
+            one, two = states[0][name][key], states[1][name][key]
+            if one.shape == two.shape and _is_other(one, two):
+                yield f"the state {key} of {name} is not the same when the first recorded step begins"
+                return
+
+
+def _is_other(one: TensorRecord, two: TensorRecord) -> bool:
+    if one.digest is not None and one.digest == two.digest:
+        return False
+    apart = relative(widened(load(one)), widened(load(two)))
+    return apart > _SAME_NUMBERS * max(_unit(one), _unit(two))
 
 
 def _unit(record: TensorRecord) -> float:
@@ -229,11 +270,17 @@ def _kind(breach: Breach, side: Side) -> tuple[Quantity, str]:
     return breach.quantity, op
 
 
-def _moved(left: Side, right: Side) -> list[Breach]:
-    """Law C within a step: what changed though no recorded call has changed it, in one run alone."""
-    names = [{side.renamed(one.name): one for one in side.program.moved} for side in (left, right)]
-    found = []
-    for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run)):
-        for name in sorted(own.keys() - other.keys()):
-            found.append(Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0))
-    return found
+def _moved(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
+    """Law C within a step: what changed though no recorded call has changed it.
+
+    In one run alone it is a breach; in both, nothing tells whether they changed it alike.
+    """
+    names = [{side.renamed(one.name) for one in side.program.moved} for side in (left, right)]
+    found = [
+        Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0)
+        for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run))
+        for name in sorted(own - other)
+    ]
+    both = sorted(names[0] & names[1])
+    words = "changed in both runs though no recorded call has written to it"
+    return found, [f"{name} {words}" for name in both[:1]]

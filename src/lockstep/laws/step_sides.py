@@ -50,20 +50,15 @@ class Side:
         return classes_of(self.program)
 
     @cached_property
-    def begins_here(self) -> bool:
-        """Whether the step took its parameters and buffers as the first recorded step did, and decides nothing by them.
+    def decides(self) -> bool:
+        """Whether the program makes whole numbers: indices and masks, which law K takes as they were recorded."""
+        return any(unit_roundoff(one.dtype) == 0 for one in self.program.results.values())
 
-        Then law P and law K run it on the same numbers.
-        """
-        sources = self.program.sources.items()
-        taken = (
-            self.starts.get(key.name, one).digest == one.digest
-            for key, one in sources
-            if key.kind is Enters.NAMED
-        )
-        return all(taken) and not any(
-            unit_roundoff(one.dtype) == 0 for one in self.program.results.values()
-        )
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first recorded step."""
+        steps = {one.step for one in self.program.sources.values()}
+        return bool(self.starts) and {one.step for one in self.starts.values()} == steps
 
     def renamed(self, name: str) -> str:
         """The reference's name of a parameter."""
@@ -118,29 +113,52 @@ class CommonNumbers:
     partner: Mapping[Source, Source]
     lone: Mapping[str, frozenset[Source]]
 
+    @cached_property
+    def paired(self) -> frozenset[Source]:
+        """Sources of the reference that have a partner."""
+        return frozenset(self.partner.values())
+
+    @property
+    def are_references_own(self) -> bool:
+        """Whether the reference's program runs on what entered its own step, and decides nothing by it."""
+        named = (one for one in self.reference.program.sources if one.kind is Enters.NAMED)
+        return not self.reference.decides and all(one in self.paired for one in named)
+
     @property
     def are_candidates_own(self) -> bool:
-        """Whether the candidate's program runs on what entered its own step."""
+        """Whether the candidate's program does."""
         left, right = self.reference.program.sources, self.candidate.program.sources
+        named = (one for one in right if one.kind is Enters.NAMED)
         alike = (
             right[one].digest is not None and right[one].digest == left[other].digest
             for one, other in self.partner.items()
         )
-        return self.candidate.begins_here and self.reference.begins_here and all(alike)
+        return (
+            not self.candidate.decides and all(one in self.partner for one in named) and all(alike)
+        )
+
+    def given_to_reference(self, source: Source, record: TensorRecord) -> torch.Tensor:
+        """The reference's number in this step; at the start, where the candidate holds it in other pieces.
+
+        Numbers of the first step may be special: a teacher is its student, and a weight is zero.
+        """
+        if source in self.paired:
+            return self.reference.own(source, record)
+        return self.reference.started(source, record)
 
     def given(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The reference's number, or the candidate's own where the reference has none."""
         other = self.partner.get(source)
         if other is None:
             return self.candidate.started(source, record)
-        return self.reference.started(other, self.reference.program.sources[other])
+        return self.reference.own(other, self.reference.program.sources[other])
 
     def shaken(self, run: str, generator: torch.Generator) -> Given:
         """The same numbers, those that one run alone has off by single precision's rounding.
 
         A constant may be rounded in one run and computed in the other; never is it excused by more than float32.
         """
-        given = self.given if run == "candidate" else self.reference.started
+        given = self.given if run == "candidate" else self.given_to_reference
         rounding = Rounding(generator, at_most=SINGLE)
 
         def entering(source: Source, record: TensorRecord) -> torch.Tensor:

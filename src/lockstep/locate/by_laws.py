@@ -26,7 +26,7 @@ from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.remarks import On, Remark
-from lockstep.core.site import Role
+from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
 from lockstep.laws.program import Node, StepProgram
@@ -57,12 +57,20 @@ def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     breaches = [
         StepBreach(one.rank, one.step, breach) for one in judged for breach in one.answer.breaches
     ]
+    if found.uniform:  # another precision throughout, which law K sees at every operator of it
+        breaches = [one for one in breaches if one.breach.law is not Law.KERNELS]
+        judged = [_without_kernels(one) for one in judged]
     gaps = dict.fromkeys(text for one in judged for text in one.answer.not_judged)
     said = LawsVerdict(tuple(breaches), tuple(gaps), len(judged), found.verdict.value)
     found = replace(found, laws=said)
     if breaches:
         return _with_breaches(found, judged)
     return found if gaps else _without_settled(found, judged)
+
+
+def _without_kernels(step: JudgedStep) -> JudgedStep:
+    breaches = tuple(one for one in step.answer.breaches if one.law is not Law.KERNELS)
+    return replace(step, answer=replace(step.answer, breaches=breaches))
 
 
 # --- breaches ---------------------------------------------------------------------------------------------------------
@@ -74,7 +82,7 @@ def _with_breaches(found: Comparison, judged: list[JudgedStep]) -> Comparison:
     An origin by pairs of calls stays where it lies in the part in which the programs differ: it says more of it.
     """
     step = next(one for one in judged if one.answer.breaches)
-    if found.origins and _lies_in_part(found.origins[0], step):
+    if found.origins and not _is_refuted(found.origins[0], step):
         return found
     origins: dict[tuple[str, str, str], Origin] = {}
     for breach in sorted(step.answer.breaches, key=_order):
@@ -95,32 +103,18 @@ def _with_breaches(found: Comparison, judged: list[JudgedStep]) -> Comparison:
     )
 
 
-_BY_PLACE = frozenset({Quantity.RESULT, Quantity.LOSS, Quantity.GRADIENT})
-"""Breaches whose place is known better than by pairs of calls."""
-
-
-def _lies_in_part(origin: Origin, step: JudgedStep) -> bool:
-    """Whether an origin is of a call between the last tensors that are the same and the first that is not."""
+def _is_refuted(origin: Origin, step: JudgedStep) -> bool:
+    """Whether an origin lies forward, where the laws find that forward passes are one and gradients alone differ."""
     placed = [one for one in step.answer.breaches if one.quantity in _BY_PLACE]
-    if not placed or step.programs is None or origin.step < step.step:
-        return True
-    if origin.step > step.step:
-        return False
-    sites = set()
-    for breach in placed:
-        for numbers, at, program in zip(
-            (breach.reference_calls, breach.candidate_calls),
-            (breach.reference_at, breach.candidate_at),
-            step.programs,
-            strict=True,
-        ):
-            here = {*numbers, *at[:1]}
-            sites |= {
-                (one.call.site.module, one.call.site.op, one.call.site.call)
-                for one in program.operators
-                if one.call.id in here
-            }
-    return not sites or (origin.module, origin.op, origin.call) in sites
+    backward = bool(placed) and all(
+        one.backward_alone or (one.law is Law.KERNELS and one.quantity is Quantity.GRADIENT)
+        for one in placed
+    )
+    fault = origin.kind is Kind.FAULT and origin.phase is Phase.FORWARD
+    return backward and fault and origin.step == step.step
+
+
+_BY_PLACE = frozenset({Quantity.RESULT, Quantity.LOSS, Quantity.GRADIENT})
 
 
 _LAWS = (Law.SOURCES, Law.PROGRAM, Law.CONTINUITY, Law.KERNELS)
@@ -429,6 +423,9 @@ _NOTHING: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 def _origin_is_settled(origin: Origin, settled: Settled, modules: Collection[str]) -> bool:
     """Whether an origin is of tensors of the programs, or of a setting of a module whose calls are in them."""
     pair = origin.finding.pair
+    one, two = pair.reference, pair.candidate
+    if one is not None and two is not None and one.dtype != two.dtype:
+        return False  # programs know no dtype, and users chose one
     if origin.kind is Kind.SETUP and pair.present.role is Role.INPUT:
         return origin.module in modules and _is_settled(pair, settled)
     return _is_settled(pair, settled)
