@@ -43,6 +43,7 @@ class On(str, Enum):
     ROUNDED = "differs by rounding at the end"
     LEADS_ALONE = "variable that leads to tensors in one run alone"
     SETTING = "setting differs at the end"
+    SETTING_IDLE = "setting that changed no number of these steps"
     MORE_SETTINGS = "more settings differ"
     TRAINABLE_ALONE = "requires a gradient in one run alone"
     VARIABLES_UNRECORDED = "variables not recorded"
@@ -185,6 +186,10 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.SETTING: lambda one: (
         f"{one.names[0]} is {one.reference} in the reference and {one.candidate} in the candidate at the end"
+    ),
+    On.SETTING_IDLE: lambda one: (
+        f"{one.names[0]} is {one.reference} in the reference and {one.candidate} in the candidate, a setting that"
+        " changed no number of these steps"
     ),
     On.MORE_SETTINGS: lambda one: f"{one.count} more settings differ",
     On.TRAINABLE_ALONE: lambda one: (
