@@ -172,14 +172,20 @@ class _Asked:
             )
         if foreign:
             return self._at_site(records)
+        sites = (*(record.site for _, record in records), *(call.site for call in calls))
+        patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+        written_otherwise = not all(_has_all(run, record, patterns) for run, record in records)
         recorded = [
             record_again(
                 run,
-                only=_sites_of(record, calls),
+                only=() if written_otherwise else patterns,
                 steps=_with_the_one_before(record.step),
             )
             for run, record in records
         ]
+        if written_otherwise:  # each call may be right alone: only what they are part of tells
+            words = "record the step with whole tensors, and compare it again"
+            return self._recorded(words, recorded, verb="compare")
         return self._recorded("record it with whole tensors, and run it again, alone", recorded)
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
@@ -329,10 +335,11 @@ def _has_module(run: Recording, record: TensorRecord) -> bool:
     return any(call.site.module == record.site.module for call in calls)
 
 
-def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
-    """The patterns of --only that show an origin again: its own site, and those of the calls that made the tensor."""
-    sites = (record.site, *(call.site for call in makers))
-    return list(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+def _has_all(run: Recording, record: TensorRecord, patterns: Sequence[str]) -> bool:
+    """Whether a run has calls for all these patterns of --only in a tensor's step: it refuses any other."""
+    calls = run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ()
+    known = {pattern_for(call.site.module, call.site.op) for call in calls}
+    return known.issuperset(patterns)
 
 
 def _caveats(recorded: Sequence[RecordAgain]) -> str:
