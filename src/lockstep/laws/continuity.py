@@ -39,8 +39,12 @@ class Continuity:
                 self._see(step, call)
 
     def _see(self, step: int, call: Call) -> None:
-        if call.site.op == BY_HAND:
-            return  # calls of the script's own, of which only some are recorded as such
+        if (
+            call.site.op == BY_HAND
+        ):  # by calls of the script, of which only some are known to be of the update
+            for record in call.records:
+                self._left.pop(record.name, None)
+            return
         taken = [one for one in call.records if one.role in _TAKEN and _is_held(one)]
         for record in taken:
             known = self._left.get(record.name)
