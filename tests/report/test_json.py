@@ -41,6 +41,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "evidence": "sketch",
         "kind": "fault",
         "judged_by": "error-model",
+        "laws": None,
         "tolerance": 2e-6,
         "margin": pytest.approx(450_000),
         "floor": None,
@@ -97,6 +98,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "remarks": [told(diverged.notes[0], "told", reason=diverged.notes[0])],
         "what_next": None,
         "judged_by": "error-model",
+        "laws": None,
         "uniform": [],
         "events": [
             {

@@ -420,12 +420,21 @@ def _is_settled(pair: Pair, settled: Settled) -> bool:
 _NOTHING: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
 
+_CALLED = frozenset({Phase.FORWARD, Phase.BACKWARD})
+
+
 def _origin_is_settled(origin: Origin, settled: Settled, modules: Collection[str]) -> bool:
     """Whether an origin is of tensors of the programs, or of a setting of a module whose calls are in them."""
+    if origin.phase is Phase.INIT:
+        return False
     pair = origin.finding.pair
     one, two = pair.reference, pair.candidate
     if one is not None and two is not None and one.dtype != two.dtype:
         return False  # programs know no dtype, and users chose one
+    if one is not None and two is not None and origin.phase in _CALLED:
+        is_one_call = (one.site.module, one.site.op) == (two.site.module, two.site.op)
+        if is_one_call or origin.wrong_run:
+            return False  # a kernel may be at fault, which one call alone shows better than a whole program
     if origin.kind is Kind.SETUP and pair.present.role is Role.INPUT:
         return origin.module in modules and _is_settled(pair, settled)
     return _is_settled(pair, settled)
