@@ -15,7 +15,7 @@ FACTS = {
     "at": "loss", "reference": "1", "candidate": "2", "reason": "why",
     "numbers": {
         "difference": 1e-3, "needed_bytes": 2e9, "allowed_bytes": 1e9, "furthest": 0.1, "floor": 0.5,
-    },  # fmt: skip
+    },
 }  # fmt: skip
 
 

@@ -41,7 +41,6 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "evidence": "sketch",
         "kind": "fault",
         "judged_by": "error-model",
-        "laws": None,
         "tolerance": 2e-6,
         "margin": pytest.approx(450_000),
         "floor": None,
