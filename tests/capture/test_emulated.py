@@ -116,14 +116,7 @@ def compared(tmp_path: Path, device: str, **options: Any) -> Comparison:
 @pytest.mark.parametrize(
     ("device", "level"),
     [
-        pytest.param(
-            "reorder",
-            "api",
-            marks=pytest.mark.xfail(
-                reason="a bias before a normalisation: its gradient is rounding alone, and is not judged",
-                strict=False,
-            ),
-        ),
+        ("reorder", "api"),
         ("reorder", "aten"),
         ("random-rounding", "api"),
         ("random-rounding", "aten"),

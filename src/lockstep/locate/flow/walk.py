@@ -42,7 +42,7 @@ from lockstep.locate.flow.ledger import (
     key_of,
     last_updates,
 )
-from lockstep.locate.flow.operations import Operations
+from lockstep.locate.flow.operations import Operations, of_list_element
 from lockstep.locate.flow.origins import Origins
 from lockstep.locate.flow.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.flow.places import Places
@@ -186,7 +186,7 @@ class StepWalk:
         if not (self._sees_every_call or item.complete(Role.INPUT)) and self._lacks_inputs(item):
             self._result_of_the_unseen(item, pair, measured, backward)
             return
-        operation = self._operations.of(item, backward=backward)
+        operation = of_list_element(self._operations.of(item, backward=backward), pair)
         is_dropout = operation.family is Family.DROPOUT and not backward
         if is_dropout and _masks_differ(operation, measured):
             self._origins.note_other_masks()
