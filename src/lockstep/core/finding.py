@@ -28,6 +28,10 @@ class Outcome(str, Enum):
     INCOMPARABLE = "incomparable"
 
 
+BY_LOCAL_ERROR = "local-error"
+"""Who judged what was found by running one call alone in double precision."""
+
+
 class Verdict(str, Enum):
     """The result for two recordings."""
 

@@ -83,10 +83,14 @@ class StepAnswer:
         In the order in which they are to be named; none where every law that was applied holds.
     not_judged
         What no law could be applied to, and why; with any of it the step is not agreed upon.
+    shared
+        Where the programs differ: results of the reference and of the candidate that the other has too, each as the
+        number of its call and its index.
     """
 
     breaches: tuple[Breach, ...] = ()
     not_judged: tuple[str, ...] = ()
+    shared: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = ((), ())
 
     @property
     def holds(self) -> bool:
@@ -143,7 +147,12 @@ def step_answer_of(said: Any) -> StepAnswer:
     return StepAnswer(
         tuple(_breach_of(one) for one in said["breaches"]),
         tuple(_text(one) for one in said["not_judged"]),
+        (_places_of(said["shared"][0]), _places_of(said["shared"][1])),
     )
+
+
+def _places_of(said: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(call), int(index)) for call, index in said)
 
 
 def _breach_of(said: Any) -> Breach:

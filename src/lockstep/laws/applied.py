@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.align.names import NameMap
 from lockstep.core.laws import Breach, StepAnswer
@@ -85,7 +85,11 @@ class LawsApplied:
         programs, answer = self._judged(step, reference, candidate)
         words = "changed in both runs though no recorded call has written to it"
         open_parts = [f"{name} {words}" for name in sorted(both[0] & both[1])[:1]]
-        answer = StepAnswer((*shown, *answer.breaches), (*answer.not_judged, *open_parts))
+        answer = replace(
+            answer,
+            breaches=(*shown, *answer.breaches),
+            not_judged=(*answer.not_judged, *open_parts),
+        )
         self.steps.append(
             JudgedStep(self.rank, step, answer, reference, candidate, programs, shown)
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,7 +24,7 @@ class Part:
     """The calls of each run in which the two differ, by number.
 
     `reference_at` and `candidate_at` are the first results that differ, or those at which the first gradient that
-    differs arrives.
+    differs arrives. `shared` are the results of either run that the other has too.
     """
 
     reference: tuple[int, ...] = ()
@@ -32,11 +32,13 @@ class Part:
     reference_at: Node | None = None
     candidate_at: Node | None = None
     backward_alone: bool = False
+    shared: tuple[frozenset[Node], frozenset[Node]] = (frozenset(), frozenset())
 
 
 def part_of(of: TwoRuns, wrong: Collection[str]) -> Part:
     """The region in which two programs differ; `wrong` names the parameters whose gradients do."""
     matched = _matched(of.left, of.right)
+    shared = frozenset(matched.values()), frozenset(matched)
     chains = [
         _alone_to_the_loss(side.program, run, known)
         for side, run, known in (
@@ -45,13 +47,14 @@ def part_of(of: TwoRuns, wrong: Collection[str]) -> Part:
         )
     ]
     if not chains[1]:
-        return _of_backward(of, wrong)
+        return replace(_of_backward(of, wrong), shared=shared)
     behind, first = _repaired(of, *chains)
     return Part(
         () if behind is None else _between(of.reference.program, behind, set(matched.values())),
         () if first is None else _between(of.candidate.program, first, set(matched)),
         behind,
         first,
+        shared=shared,
     )
 
 

@@ -56,7 +56,7 @@ def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
     two = TwoRuns(common_numbers(left, right))
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
-    breaches, not_judged = _program(two, drawn)
+    breaches, not_judged, shared = _program(two, drawn)
     least = math.inf if reads_numbers else _SINGLE_FORMULA
     if breaches and median(one.distance for one in breaches) < least:
         not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
@@ -69,7 +69,7 @@ def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
     moved, in_both = _moved(left, right)
     found = [*drawn, *breaches, *kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
-    return StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)))
+    return StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
 
 
 _SINGLE_FORMULA = 2.0**-23
@@ -81,8 +81,12 @@ _AS_SINGLE = (
 _NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ"
 
 
-def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[str]]:
-    """Law P, and law S for what enters."""
+Shared = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
+"""Results of the reference and of the candidate that the other program has too, each as its call and index."""
+
+
+def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[str], Shared]:
+    """Law P, and law S for what enters; with the results that both programs have, where they differ."""
     differences = two.differences()
     sources: list[Breach] = []
     if differences and two.numbers.lone["reference"] and two.numbers.lone["candidate"]:
@@ -92,13 +96,14 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
     differences = [*differences, *update_differences(two)]
     unplaced = [*two.reference.program.unplaced, *two.candidate.program.unplaced]
     if differences and (unplaced or drawn):
-        return sources, [*two.not_judged, *unplaced]
+        return sources, [*two.not_judged, *unplaced], ((), ())
     if not differences:
-        return sources, two.not_judged
+        return sources, two.not_judged, ((), ())
     part = _located(two, differences)
     parts = [Part() if one.quantity is Quantity.UPDATE else part for one in differences]
     found = [_breach(one, where) for one, where in zip(differences, parts, strict=True)]
-    return [*sources, *found], two.not_judged
+    one, other = (tuple((each.call, each.index) for each in nodes) for nodes in part.shared)
+    return [*sources, *found], two.not_judged, (one, other)
 
 
 def _located(two: TwoRuns, differences: list[Difference]) -> Part:

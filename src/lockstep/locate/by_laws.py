@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lockstep.core.finding import (
+    BY_LOCAL_ERROR,
     Comparison,
     Course,
     Evidence,
@@ -104,14 +105,33 @@ def _with_breaches(found: Comparison, judged: list[JudgedStep]) -> Comparison:
 
 
 def _is_refuted(origin: Origin, step: JudgedStep) -> bool:
-    """Whether an origin lies forward, where the laws find that forward passes are one and gradients alone differ."""
+    """Whether the laws show that an origin is none: what it names is in both programs, or lies forward, where these are
+    one and gradients alone differ.
+    """
+    if origin.step != step.step:
+        return False
+    if not _is_of_one_call(origin) and _is_shared(origin.finding.pair, step):
+        return True
     placed = [one for one in step.answer.breaches if one.quantity in _BY_PLACE]
     backward = bool(placed) and all(
         one.backward_alone or (one.law is Law.KERNELS and one.quantity is Quantity.GRADIENT)
         for one in placed
     )
     fault = origin.kind is Kind.FAULT and origin.phase is Phase.FORWARD
-    return backward and fault and origin.step == step.step
+    return backward and fault
+
+
+def _is_shared(pair: Pair, step: JudgedStep) -> bool:
+    """Whether either program has the other's result too, of two results that were taken for a pair."""
+    if step.programs is None:
+        return False
+    sides = zip((pair.reference, pair.candidate), step.programs, step.answer.shared, strict=True)
+    return all(
+        record is not None
+        and record.role in (Role.INPUT, Role.OUTPUT)
+        and record.content.id in {program.results[Node(*at)].content.id for at in places}
+        for record, program, places in sides
+    )
 
 
 _BY_PLACE = frozenset({Quantity.RESULT, Quantity.LOSS, Quantity.GRADIENT})
@@ -423,6 +443,16 @@ _NOTHING: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 _CALLED = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
 
+def _is_of_one_call(origin: Origin) -> bool:
+    """Whether one call that was run alone gave the origin: it shows a kernel's fault better than a whole program."""
+    one, two = origin.finding.pair.reference, origin.finding.pair.candidate
+    if one is None or two is None or origin.phase not in _CALLED:
+        return False
+    is_one_call = (one.site.module, one.site.op) == (two.site.module, two.site.op)
+    run_alone = is_one_call and origin.finding.judged_by == BY_LOCAL_ERROR
+    return run_alone or bool(origin.wrong_run)
+
+
 def _origin_is_settled(origin: Origin, settled: Settled, modules: Collection[str]) -> bool:
     """Whether an origin is of tensors of the programs, or of a setting of a module whose calls are in them."""
     if origin.phase is Phase.INIT:
@@ -431,10 +461,8 @@ def _origin_is_settled(origin: Origin, settled: Settled, modules: Collection[str
     one, two = pair.reference, pair.candidate
     if one is not None and two is not None and one.dtype != two.dtype:
         return False  # programs know no dtype, and users chose one
-    if one is not None and two is not None and origin.phase in _CALLED:
-        is_one_call = (one.site.module, one.site.op) == (two.site.module, two.site.op)
-        if is_one_call or origin.wrong_run:
-            return False  # a kernel may be at fault, which one call alone shows better than a whole program
+    if _is_of_one_call(origin):
+        return False
     if origin.kind is Kind.SETUP and pair.present.role is Role.INPUT:
         return origin.module in modules and _is_settled(pair, settled)
     return _is_settled(pair, settled)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from lockstep.align.alignment import is_compiled
 from lockstep.align.dataflow import Flow
 from lockstep.align.step import AlignedStep
-from lockstep.core.finding import Evidence, Finding, Outcome
+from lockstep.core.finding import BY_LOCAL_ERROR, Evidence, Finding, Outcome
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
@@ -96,7 +96,7 @@ def _bounds_nothing(finding: Finding) -> bool:
         return False
     if finding.outcome is Outcome.INCOMPARABLE:
         return True
-    by_floor = finding.floor >= COMPILED_BOUND and finding.judged_by != "local-error"
+    by_floor = finding.floor >= COMPILED_BOUND and finding.judged_by != BY_LOCAL_ERROR
     return finding.outcome is Outcome.AGREE and by_floor
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lockstep.core.finding import CallPair
+from lockstep.core.finding import BY_LOCAL_ERROR, CallPair
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Call
 from lockstep.core.remarks import On, Remark
@@ -36,7 +36,7 @@ from lockstep.replay.calls.refusals import CannotReplay, Crashed
 from lockstep.replay.process.questions import Answers, OfOperator, OfPassage, OfUpdate, Question
 from lockstep.replay.verdicts.screening import screened, screened_passage, screened_update
 
-NAME = "local-error"
+NAME = BY_LOCAL_ERROR
 
 _REGION = "calls without partner"
 """What a region is called among operators."""
