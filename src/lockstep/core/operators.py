@@ -127,6 +127,7 @@ class Trait(Enum):
     ADDS_AT_INDEX = "adds up what goes to one index"
     READS_AT_INDEX = "its backward adds up what goes to one index"
     ELEMENTWISE = "of no family, with the extents that its tensors share"
+    SELECTS = "the data decide how much it returns, of what goes in at most"
     GROWS = "may make far more than goes in without a number that says so"
     EXPONENTIAL = "makes an absolute error of its input a relative one"
     FEW_ROUNDINGS = "rounded by a library to within a unit in the last place or two"
@@ -167,6 +168,7 @@ _TRAITS: dict[Trait, str] = {
     Trait.GROWS: """
         outer ger einsum tensordot diagembed diag repeatinterleave repeat tile meshgrid
     """,
+    Trait.SELECTS: "nonzero argwhere maskedselect unique uniqueconsecutive ctcloss",
     Trait.EXPONENTIAL: "exp expm1 softmax logsoftmax logsumexp safesoftmax",
     Trait.FEW_ROUNDINGS: "pow square sqrt rsqrt reciprocal log log1p expm1 erfc",
     Trait.STEEP: "elu selu celu",

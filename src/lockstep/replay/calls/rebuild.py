@@ -271,6 +271,8 @@ def _may_multiply(call: Call, free: int) -> bool:
     longer than all re-runs of a step.
     """
     operator = operator_of(call.site.op)
+    if Trait.SELECTS in operator.traits:  # no dry run can tell how much
+        return False
     if Trait.ELEMENTWISE in operator.traits:
         shapes = [reversed(record.shape) for record in call.with_role(Role.INPUT)]
         return math.prod(map(max, itertools.zip_longest(*shapes, [1], fillvalue=1))) > free
