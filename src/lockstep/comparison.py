@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
@@ -40,6 +40,7 @@ from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
 from lockstep.locate.gathered import Gathered
+from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
@@ -417,6 +418,7 @@ def _compare_step(
             origins,
             gathered.judge,
             updated,
+            partial(_gradients_of_ranks, aligned, gathered.ledgers),
             sees_every_call=sees_every_call,
             tells_gradients=not gathered.pairing.is_of_another_framework,
             tells_order=gathered.pairing.extents[name].tells_order,
@@ -436,6 +438,19 @@ def _compare_step(
             sees_every_call=sees_every_call,
         ).run()
         gathered.causes[name].explain(step, known[name])
+
+
+def _gradients_of_ranks(
+    aligned: dict[str, AlignedStep], ledgers: Mapping[str, Ledger]
+) -> list[Measured]:
+    """The gradients of parameters on all ranks; none where there is one."""
+    several = aligned if len(aligned) > 1 else {}
+    return [
+        ledgers[name].measure(pair)
+        for name, step in several.items()
+        for item in step.of_kind(CallKind.GRADIENT)
+        for pair in item.complete(Role.PARAM_GRAD)
+    ]
 
 
 def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:

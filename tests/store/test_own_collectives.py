@@ -14,6 +14,7 @@ from two_ranks import run_two_ranks
 
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.site import Phase
 
 SCRIPT = Path(__file__).with_name("own_collectives.py")
 SHOWN = (
@@ -62,6 +63,8 @@ FAULTS = {
     "zero+rate": ("zero", "AdamW", "lr is 0.01"),
     "zero+unsent": ("zero", "AdamW", "first.weight at the next step is held by several ranks"),
 }
+CLIPPED = ("plain+clipped", "plain+clipped+own-rows")
+"""By the norm of all gradients, which ranks have added up; of the second, one rank takes other rows."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ def runs(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own-collectives")
     alone = [str(programs / "python"), str(SCRIPT), str(folder / "one"), *SOUND]
     subprocess.run(alone, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-    run_two_ranks(programs, SCRIPT, str(folder / "many"), *SOUND, *FAULTS)
+    run_two_ranks(programs, SCRIPT, str(folder / "many"), *SOUND, *FAULTS, *CLIPPED)
     return folder
 
 
@@ -107,3 +110,9 @@ def test_one_that_is_lost_in_another_order_is_named(runs: Path) -> None:
     assert found.verdict is Verdict.DIVERGED
     first = found.origins[0]
     assert first.op.endswith("all_reduce") or first.tensor == "first.bias"
+
+
+def test_what_one_rank_takes_is_no_second_fault_where_others_clip_their_sum(runs: Path) -> None:
+    found = compare_recordings(*(runs / "many" / name for name in CLIPPED))
+    (origin,) = found.origins
+    assert (origin.rank, origin.phase) == ("rank1", Phase.DATA)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -114,11 +114,7 @@ class Accumulations:
         """Return gradients of this step with a tensor's extents: a tensor exchanged by ranks comes back without a
         producer.
         """
-        return [
-            one
-            for name in self._last
-            if (one := self._last[name]).shape == measured.shape and not one.equal
-        ]
+        return with_extents_of(measured, self._last.values())
 
     def place_of(self, item: Aligned, pair: Pair) -> Place:
         """Where a gradient that is wrong is said to be so: at the module that owns the parameter."""
@@ -216,3 +212,8 @@ def _taken(flow: Flow, name: str) -> TensorRecord | None:
     operators = (call for call in flow.calls.values() if call.kind is CallKind.OPERATOR)
     records = (record for call in operators for record in call.with_role(Role.INPUT))
     return next((record for record in records if record.name == name), None)
+
+
+def with_extents_of(measured: Measured, gradients: Iterable[Measured]) -> list[Measured]:
+    """Return those gradients that differ and have a tensor's extents: it may be made of them by ranks together."""
+    return [one for one in gradients if one.shape == measured.shape and not one.equal]

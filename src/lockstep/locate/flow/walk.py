@@ -25,7 +25,7 @@ from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, as_open
 from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, USUAL_GAIN
-from lockstep.locate.flow.accumulation import Accumulations, Event
+from lockstep.locate.flow.accumulation import Accumulations, Event, with_extents_of
 from lockstep.locate.flow.arrivals import Arrivals, follows_from_the_run
 from lockstep.locate.flow.between_steps import ONE_UNSEEN, UNSEEN, BetweenSteps
 from lockstep.locate.flow.boundary import Boundary, Tracer, computes, is_constant
@@ -74,6 +74,8 @@ class StepWalk:
         Decides what is explained.
     updated
         Gives the last updates of a parameter of that name on all ranks; those of this one by default.
+    of_ranks
+        Gives the gradients of parameters on all ranks, which an all-reduce adds up; none where there is one.
     sees_every_call
         Whether what no call was seen to send was sent by none; not in what another tool dumped.
     tells_gradients
@@ -89,12 +91,14 @@ class StepWalk:
         origins: Origins,
         judge: Judge,
         updated: Callable[[str], Sequence[Updated]] | None = None,
+        of_ranks: Callable[[], Sequence[Measured]] = tuple,
         *,
         sees_every_call: bool = True,
         tells_gradients: bool = True,
         tells_order: bool = True,
     ) -> None:
         self._sees_every_call, self._tells_order = sees_every_call, tells_order
+        self._of_ranks = of_ranks
         self._tells_gradients = tells_gradients
         self._step = step
         self._ledger = ledger
@@ -458,6 +462,9 @@ class StepWalk:
         entering, region = boundary.entering, boundary.region
         if not entering and measured.pair.present.site.phase is Phase.BACKWARD and not backward:
             entering = self._accumulations.alike(measured)
+            reduced = with_extents_of(measured, () if entering else self._of_ranks())
+            if reduced:  # other ranks' are not known to this one
+                return [], self._judge.passage(reduced, measured, region=UNSEEN)
         if not entering or not self._sees_operators:
             entering.extend(self._scopes.around(item, measured, backward=backward))
             region = UNSEEN
