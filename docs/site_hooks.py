@@ -14,15 +14,17 @@ ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/lockstep-numerics/lockstep"
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _BOOSTS = {
-    **dict.fromkeys(("compare", "record.md"), 1.5),
+    **dict.fromkeys(("compare", "record.md", "notebook", "trouble"), 1.5),
     "rooms/": 0.2,
     **dict.fromkeys(
         ("architecture", "internals", "testing", "benchmarks", "faults", "migrate-"), 0.3
     ),
-    **dict.fromkeys(("promises", "tolerances", "rules", "json", "cli"), 0.5),
+    **dict.fromkeys(("promises", "tolerances", "rules", "json", "cli", "api"), 0.5),
 }
 """How much a page counts in the search, by the beginning of its path; most pages for users count 1."""
 _MARK = re.compile(r"^(<!--.*-->)\n(?=\S)", re.MULTILINE)
+_DOCSTRING = re.compile(r"^<!-- docstring: (\S+) -->$", re.MULTILINE)
+"""Where mkdocstrings puts what a docstring says; a code host shows nothing there."""
 _FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -39,6 +41,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     page.meta["search"] = {"boost": boost}
     if page.file.src_uri == "index.md":
         return markdown
+    markdown = _DOCSTRING.sub(r"::: \1", markdown)
     return site_links(markdown, (ROOT / "docs" / page.file.src_uri).parent)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 import lockstep
+from lockstep.core.devices import Device
 from lockstep.core.finding import Comparison
 from lockstep.hookspecs import ReportWriter, SupportList, Verb, hookimpl
 from lockstep.report.page import Card, Page, Sentences, write_page
@@ -36,6 +37,12 @@ torch.cuda,rename,{module},,the device has a module of its own
 torch.cuda.*,rename,{module}.*,,the device has a module of its own
 """
     return [MigrationTarget("toy", "toy", "torch.toy", has_name=lambda name: True, rules=table)]
+
+
+@hookimpl
+def lockstep_devices() -> list[Device]:
+    """The device itself: `x.to("toy:0")` in one run is the same setting as `x.to("cuda:0")` in the other."""
+    return [Device("toy", library="torch_toy", method=True)]
 
 
 @hookimpl

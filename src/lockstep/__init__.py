@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from lockstep.capture.api import record
     from lockstep.capture.token_notes import tokens
     from lockstep.comparison import compare_recordings
+    from lockstep.report.comparison.in_python import assert_agree
     from lockstep.store.reader import open_recording as open
 
 __all__ = [
-    "LockstepError", "__version__", "compare_recordings", "convert_weights", "open", "reading", "record",
-    "tokens",
+    "LockstepError", "__version__", "assert_agree", "compare_recordings", "convert_weights", "open", "reading",
+    "record", "tokens",
 ]  # fmt: skip
 
 _LAZY = {
-    "compare_recordings": ("lockstep.report.comparison.printing", "compare_recordings"),
+    "assert_agree": ("lockstep.report.comparison.in_python", "assert_agree"),
+    "compare_recordings": ("lockstep.report.comparison.in_python", "compare_recordings"),
     "convert_weights": ("lockstep.align.converted_weights", "convert_weights"),
     "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),

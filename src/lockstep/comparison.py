@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from lockstep.align.names import SUM
 from lockstep.align.step import AlignedStep
 from lockstep.commands.what_next import Manner, what_next
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
@@ -29,6 +30,8 @@ from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
+from lockstep.laws.applied import LawsApplied
+from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
@@ -37,7 +40,7 @@ from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
 from lockstep.locate.gathered import Gathered
-from lockstep.reading.paired_steps import Given, GivenMapping, opened, pair_recordings
+from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
@@ -135,12 +138,16 @@ def compare_recordings(
     pairing = pair_recordings(reference, candidate, mapping)
     gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
+    laws = _Laws(
+        pairing, by_model, whole=isinstance(chosen, LocalErrorJudge), memory_bytes=memory_bytes
+    )
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
-            _compare_steps(gathered, steps, progress)
+            _compare_steps(gathered, steps, progress, laws)
         if read_tensors:
             _check_tensors(gathered)
     found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
+    found = by_laws(found, laws.ranks.values())
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
@@ -260,6 +267,37 @@ def _floors(finding: Finding) -> float:
     return finding.difference / finding.floor if finding.floor > 0 else math.nan
 
 
+class _Laws:
+    """Applies the laws to each rank, where pairs are judged by the error model.
+
+    `whole` tells that whole tensors are there, so that programs can be run again.
+    """
+
+    def __init__(self, pairing: Pairing, by_model: bool, *, whole: bool, memory_bytes: int) -> None:
+        self.ranks: dict[str, LawsApplied] = {}
+        if not by_model or pairing.is_of_another_tool:
+            return
+        why_not = "" if whole else "whole tensors were not recorded (record --save tensors)"
+        every = (*pairing.reference.ranks.values(), *pairing.candidate.ranks.values())
+        several = len(pairing.ranks.both) > 1
+        if several or any(one.manifest.world_size > 1 for one in every):
+            why_not = "several ranks train, and what passes between them is not run again"
+        answers = RerunsApart(memory_bytes)
+        for name, (left, right) in pairing.ranks.both.items():
+            names = pairing.names[name]
+            manifests = left.manifest, right.manifest
+            sums = any(SUM in one for one in names.tensors.values())
+            why = "parameters of one run are sums of the other's" if sums else why_not
+            self.ranks[name] = LawsApplied(name, names, manifests, answers, why)
+
+    def add(self, number: int, aligned: dict[str, AlignedStep]) -> None:
+        """Judge one step more."""
+        for name, step in aligned.items():
+            if name in self.ranks:
+                calls = [list(side.calls.values()) for side in (step.reference, step.candidate)]
+                self.ranks[name].add(number, *calls)
+
+
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
     """Options of `lockstep compare` that comparing more of the same two trainings takes too."""
     ruled = ("--judge", rule.value) if rule is not Rule.ERROR_MODEL else ()
@@ -324,7 +362,10 @@ def _rule_of(rule: Rule | str) -> Rule:
 
 
 def _compare_steps(
-    gathered: Gathered, steps: Collection[int] | None, progress: Progress | None
+    gathered: Gathered,
+    steps: Collection[int] | None,
+    progress: Progress | None,
+    laws: _Laws,
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
     pairing = gathered.pairing
@@ -339,6 +380,7 @@ def _compare_steps(
         gathered.steps.add(number)
         try:
             _compare_step(gathered, number, aligned, counted)
+            laws.add(number, aligned)
         finally:
             for ledger in gathered.ledgers.values():
                 ledger.end()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lockstep.core.devices import Device
+
 if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no arrays
     import click
 
@@ -266,6 +268,11 @@ def lockstep_readers() -> list[Reader]:  # type: ignore[empty-body]
 @hookspec
 def lockstep_support_lists() -> list[SupportList]:  # type: ignore[empty-body]
     """Return lists of the operators that devices can and cannot run."""
+
+
+@hookspec
+def lockstep_devices() -> list[Device]:  # type: ignore[empty-body]
+    """Return devices that a recording may name, beside those that Lockstep knows."""
 
 
 @hookspec

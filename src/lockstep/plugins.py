@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 import pluggy
 
 from lockstep import hookspecs
+from lockstep.core.devices import add_devices
 from lockstep.core.version import DISTRIBUTION
 
 _broken: list[str] = []
@@ -25,6 +26,8 @@ def manager() -> pluggy.PluginManager:
             plugins.register(entry.load(), f"{_distribution(entry)}:{entry.name}")
         except Exception as error:  # one that is broken takes nothing with it but itself
             _broken.append(f"the plug-in {entry.name} ({entry.value}) cannot be loaded: {error}")
+    for devices in plugins.hook.lockstep_devices():
+        add_devices(devices)
     return plugins
 
 

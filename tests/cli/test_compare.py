@@ -142,6 +142,7 @@ def test_json_has_every_key_of_the_contract(
         "remarks": list,
         "what_next": dict,
         "judged_by": str,
+        "laws": dict,
         "uniform": list,
         "events": list,
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from command_tree import every_command
 
 import lockstep.commands
 from lockstep.cli import options
@@ -16,20 +17,14 @@ from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
 from lockstep.core.selection import RankSelection, StepSelection, is_rank
 from lockstep.core.sizes import bytes_of
-from lockstep.plugins import verbs
 
 OF_OTHER_TOOLS = ("msaccucmp", "msprobe")
 """Verbs whose options are those of the tool that they stand for."""
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every verb, and every job of those that have several, by what is typed."""
-    waiting = [(verb.name, verb.load()) for verb in verbs().values()]
-    for name, command in waiting:
-        jobs = getattr(command, "commands", None) or getattr(command, "other_jobs", {})
-        waiting.extend((f"{name} {job}", one) for job, one in jobs.items())
-        if name.split()[0] not in OF_OTHER_TOOLS:
-            yield name, command
+    """Every verb and every job, except those whose options are another tool's."""
+    return (one for one in every_command() if one[0].split()[0] not in OF_OTHER_TOOLS)
 
 
 def long_names(command: click.Command) -> Iterator[str]:

@@ -40,6 +40,27 @@ for step in range(4):
 """
 
 
+BALANCED = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch, mask = torch.linspace(-1, 1, 64).reshape(8, 8), (torch.arange(8) < 5).float()
+for step in range(2):
+    shares = torch.softmax(model(batch), -1)
+    if sys.argv[1] == "masked":
+        share = (shares * mask[:, None]).sum(0) / mask.sum()
+    else:
+        share = shares.mean(0)
+    optimizer.zero_grad()
+    share.square().sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Workplace:
     """A training recorded as it is and with faults, named after them; folder and script need quoting."""
@@ -73,6 +94,24 @@ def test_an_origin_without_whole_tensors_is_recorded_with_and_run_again(place: W
     again = place.run("lockstep", "compare", "sound-whole", "forward-whole")
     assert again.code == 1
     assert again.out.splitlines()[-1] == "  lockstep replay sound-whole forward-whole"
+
+
+def test_a_result_that_the_runs_write_otherwise_is_compared_again_with_its_step(
+    place: Workplace,
+) -> None:
+    # Given a mean over all rows, where the reference leaves some out by hand: an operator of one run alone
+    script = place.script("balanced.py", BALANCED)
+    for name in ("masked", "mean"):
+        assert place.record("-o", name, "--", "python", script, name).code == 0
+    compared = place.run("lockstep", "compare", "masked", "mean")
+    assert compared.code == 1
+
+    # When the next step is pasted
+    line, done = pasted(place, compared.out)
+
+    # Then no run is asked for an operator of the other one, and whole tensors say the same
+    assert "--only" not in line
+    assert (done.code, done.out.splitlines()[0]) == (1, compared.out.splitlines()[0])
 
 
 def test_what_is_no_operator_is_shown(place: Workplace) -> None:

@@ -13,7 +13,9 @@ from lockstep.core.told_facts import Facts, Told, Untyped, worded
 FACTS = {
     "side": "candidate", "rank": "rank0", "step": 3, "names": ("fc.weight", "fc.bias"), "count": 2, "of": 5,
     "at": "loss", "reference": "1", "candidate": "2", "reason": "why",
-    "numbers": {"difference": 1e-3, "needed_bytes": 2e9, "allowed_bytes": 1e9},
+    "numbers": {
+        "difference": 1e-3, "needed_bytes": 2e9, "allowed_bytes": 1e9, "furthest": 0.1, "floor": 0.5,
+    },
 }  # fmt: skip
 
 

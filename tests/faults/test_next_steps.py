@@ -19,6 +19,7 @@ FEW = 1
 PROOFS = {
     "record it with whole tensors, and run it again, alone": "\n    recorded  ",
     "run it again, alone, on its recorded inputs": "\n    recorded  ",
+    "record the step with whole tensors, and compare it again": "DIVERGED at step ",
     "show what was recorded there": "rank0 step ",
 }
 """What a command of these words prints if it did what they say: results as recorded beside re-runs, or a call."""

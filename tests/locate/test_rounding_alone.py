@@ -39,7 +39,9 @@ OPTIMIZERS = {
 }
 
 
-def record(path: Path, name: str, behind: float = 1.0) -> Path:
+def record(
+    path: Path, name: str, behind: float = 1.0, *, clip: float = 0.0, gained: float = 1.0
+) -> Path:
     torch.manual_seed(0)
     model = Pooled(behind)
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2, **OPTIMIZERS[name])
@@ -48,6 +50,10 @@ def record(path: Path, name: str, behind: float = 1.0) -> Path:
         for _ in range(3):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                with torch.no_grad():
+                    model.score.weight.grad.mul_(gained)
             optimizer.step()
     return path
 
@@ -71,3 +77,17 @@ def test_a_mistake_beside_it_is_named(tmp_path: Path) -> None:
     candidate = record(tmp_path / "candidate", "RMSprop", behind=1.05)
     found = lockstep.compare_recordings(reference, candidate)
     assert (found.verdict, found.origins[0].phase) == (Verdict.DIVERGED, Phase.FORWARD)
+
+
+@pytest.mark.parametrize("gained", [1.0, 1.01])
+def test_clipping_hides_no_gradient_behind_one_that_is_rounding_alone(
+    tmp_path: Path, gained: float
+) -> None:
+    # given all gradients clipped by one norm, the bias of the scores among them, as sums in another order make it
+    reference = record(tmp_path / "reference", "SGD", clip=0.01)
+    with emulate("reorder"):
+        candidate = record(tmp_path / "candidate", "SGD", clip=0.01, gained=gained)
+    # then they agree with everything judged, and a gradient that is 1 % larger behind the clip is one
+    found = lockstep.compare_recordings(reference, candidate)
+    assert found.verdict is (Verdict.AGREE if gained == 1.0 else Verdict.DIVERGED)
+    assert not found.not_compared or gained != 1.0

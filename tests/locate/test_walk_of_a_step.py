@@ -239,7 +239,7 @@ def gathered(whole: Array) -> Run:
 @pytest.mark.parametrize(
     ("moved", "known", "outcome"),
     [
-        (0.2, 2, Outcome.AGREE),  # the part of the other rank was moved as far by its own update
+        (0.02, 2, Outcome.AGREE),  # the part of the other rank was moved as far by its own update
         (0.0, 2, Outcome.DIFFER),  # nobody's update explains it
         (0.0, 1, Outcome.INCOMPARABLE),  # nothing is known of the other rank
     ],
@@ -247,10 +247,10 @@ def gathered(whole: Array) -> Run:
 def test_a_parameter_of_which_each_rank_has_a_part_follows_from_all_of_them(
     moved: float, known: int, outcome: Outcome
 ) -> None:
-    # given the own part equal, and another part that arrives a fifth further away
+    # given the own part equal, and another part that arrives 2 % further away
     generator = np.random.default_rng(7)
     own, other = (generator.standard_normal(32).astype(np.float32) for _ in range(2))
-    far = by(1.2)(other)
+    far = by(1.02)(other)
     ledgers = [updated_on("rank0", own, own), updated_on("rank1", other, by(1 + moved)(other))]
     step = met(
         gathered(np.concatenate([own, other])),

@@ -97,6 +97,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "remarks": [told(diverged.notes[0], "told", reason=diverged.notes[0])],
         "what_next": None,
         "judged_by": "error-model",
+        "laws": None,
         "uniform": [],
         "events": [
             {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from lockstep.align.paired_records import layout_of
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.dtypes import is_complex
 from lockstep.core.finding import CallPair, Pair
+from lockstep.core.gradient_calls import parameters_by_call
 from lockstep.core.operators import Family, canonical_name, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
@@ -57,7 +58,13 @@ def align_calls(
             taken.update(number for number, _ in more.values())
     _leave_parts_alone(reference, known_as, partners, CallKind.MODULE)
     same_parent = {right: left for left, (right, _) in partners.items()}
-    for left, right in _grouped(reference, known_as, {CallKind.OPERATOR}, same_parent):
+    gradients = parameters_by_call(reference), parameters_by_call(known_as)
+    for left, right in _of_one_gradient(reference, known_as, gradients):
+        partners.update(_aligned_group(left, right))
+    taken = {number for number, _ in partners.values()}
+    rest = [call for call in reference if not (call.id in gradients[0] and call.id in partners)]
+    others = [call for call in known_as if not (call.id in gradients[1] and call.id in taken)]
+    for left, right in _grouped(rest, others, {CallKind.OPERATOR}, same_parent):
         partners.update(_aligned_group(left, right))
     _leave_parts_alone(reference, known_as, partners, CallKind.OPERATOR)
     calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
@@ -97,7 +104,7 @@ def _only_returns(left: Call, right: Call) -> bool:
     A compiled function may hold all that comes before the other run's call in its place. So may an operator that takes
     something else: the last of the parts that another one is written out in.
     """
-    if _is_compiled(left) != _is_compiled(right):
+    if is_compiled(left) != is_compiled(right):
         return True
     if canonical_name(left.site.op) == canonical_name(right.site.op):
         return False
@@ -135,8 +142,8 @@ def _is_of_other_numbers(left: Call, right: Call) -> bool:
     )
 
 
-def _is_compiled(call: Call) -> bool:
-    """Whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
+def is_compiled(call: Call) -> bool:
+    """Return whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
     return call.site.op.startswith("torch.compile(")
 
 
@@ -170,6 +177,21 @@ def _grouped(
             key = (call.kind, call.site.phase, call.recomputed, parent, where)
             groups.setdefault(key, ([], []))[side].append(call)
     return list(groups.values())
+
+
+def _of_one_gradient(
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    gradients: tuple[Mapping[int, str], Mapping[int, str]],
+) -> Iterator[tuple[list[Call], list[Call]]]:
+    """Calls that take the gradient of one parameter alone: a loop may go over the parameters in any order."""
+    groups: dict[Hashable, tuple[list[Call], list[Call]]] = {}
+    for side, calls in enumerate((reference, candidate)):
+        for call in calls:
+            if call.id in gradients[side]:
+                key = (call.site.phase, gradients[side][call.id])
+                groups.setdefault(key, ([], []))[side].append(call)
+    yield from groups.values()
 
 
 def _aligned_group(

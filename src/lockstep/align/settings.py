@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.core.devices import device_of
 from lockstep.core.dtypes import is_floating
 from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call
@@ -23,8 +24,6 @@ _LARGEST = frozenset(
 
 _ROUNDED = 64 * 2.0**-23
 """Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
-
-_DEVICES = ("cpu", "cuda", "npu", "mps", "xpu", "meta")
 
 _NO_NUMBERS = frozenset(
     {"inplace", "non_blocking", "copy", "device", "layout", "memory_format", "pin_memory", "out"}
@@ -177,8 +176,8 @@ def _is_same(left: Any, right: Any) -> bool:
             return (left > 0) == (right > 0)  # masks hold the largest number of their dtype
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=0.0) or left == right
     if isinstance(left, str) and isinstance(right, str):
-        if left.startswith(_DEVICES):
-            return right.startswith(_DEVICES)
+        if device_of(left) is not None:
+            return device_of(right) is not None
         return left == right or is_withheld(left) or is_withheld(right)
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         return all(_is_same(first, second) for first, second in zip(left, right, strict=True))

@@ -22,6 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _RULES = {"error-model": Rule.ERROR_MODEL, "fixed": Rule.FIXED}
 
+_OF_TWO = ("metric", "calibration", "noise", "mapping", "dims")
+"""Options that say nothing about a single recording."""
+
 _OPTIONS = (
     shared.option("--judge", "rule", old=["--rule"]),
     shared.option("--calibration"),
@@ -67,6 +70,19 @@ def check_two(reference: Path, candidate: Path) -> None:
         raise UsageError(
             f"{reference}: reference and candidate are the same recording; give two recordings"
         )
+
+
+def check_one(**chosen: Any) -> None:
+    """Check that no option says how to compare, where one recording is given.
+
+    Raises
+    ------
+    UsageError
+        If one does.
+    """
+    for name in _OF_TWO:
+        if chosen.get(name):
+            raise UsageError(f"--{name} belongs to a comparison; give a candidate too")
 
 
 def compared(

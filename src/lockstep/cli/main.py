@@ -131,6 +131,7 @@ def say_failure(error: Exception) -> ExitCode:
     if isinstance(error, LockstepError):
         _say(_told(error))
     elif isinstance(error, click.ClickException):
+        _leave_out_old_spellings(error)
         error.show()
     elif isinstance(error, click.Abort):
         _say("interrupted")
@@ -142,6 +143,15 @@ def say_failure(error: Exception) -> ExitCode:
         traceback.print_exception(error)
         _say(f"failed by a fault of its own ({type(error).__name__})")
     return ExitCode.FAILED
+
+
+def _leave_out_old_spellings(error: click.ClickException) -> None:
+    """Have the likely options named by their names of today alone."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.possibilities:
+        known = {
+            name for one in error.ctx.command.params for name in (*one.opts, *one.secondary_opts)
+        }
+        error.possibilities[:] = [name for name in error.possibilities if name in known]
 
 
 def _say(sentence: str) -> None:

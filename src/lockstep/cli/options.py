@@ -299,7 +299,10 @@ def option(
     known = default if meaning.default is Default.OF_THE_VERB else meaning.default
     if not settings.get("multiple"):
         settings.setdefault("show_default", known not in (None, ""))
-        settings["default"] = known
+        if known is not None or not settings.get(
+            "required"
+        ):  # None would answer for what is left out
+            settings["default"] = known
     kind = click.Choice(list(choices)) if choices else form or meaning.type
     return click.option(*names, cls=Option, old=old, type=kind, metavar=meaning.metavar, **settings)
 

@@ -86,6 +86,7 @@ def record_again(
     word: str = "whole",
     exit_after: bool = True,
     whole_bytes: int | None = None,
+    compile_eager: bool = False,
 ) -> RecordAgain:
     """Return the command that records the missing parts of a recording, of the same training in the same way.
 
@@ -103,9 +104,15 @@ def record_again(
         Whether the training ends after the last of the steps; where it ends by itself, its end is recorded too.
     whole_bytes
         With `save` "program": so much of whole tensors, where that is another size than by default.
+    compile_eager
+        Whether compiled code runs eagerly, even where it did not before.
     """
     manifest = recording.manifest
-    options = dataclasses.replace(manifest.options, level=level or manifest.options.level)
+    options = dataclasses.replace(
+        manifest.options,
+        level=level or manifest.options.level,
+        compile_eager=compile_eager or manifest.options.compile_eager,
+    )
     named = recording.new_beside
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)

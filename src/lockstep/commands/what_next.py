@@ -9,9 +9,12 @@ from operator import itemgetter
 from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
+from lockstep.core.not_compared import WhyNot
+from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
+from lockstep.core.told_facts import Told
 from lockstep.locate.causes.explained_origins import made_by
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
@@ -48,6 +51,8 @@ def what_next(
         return asked.after_uniform(comparison)
     if comparison.crashes and comparison.not_compared == comparison.crashes:
         return asked.after_agreement(comparison)
+    if asked.can_show_inside(comparison):
+        return asked.with_compile_eager()
     if comparison.ends is not None and comparison.ends.course is Course.APART:
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
@@ -105,6 +110,9 @@ def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
     return max(makers, key=itemgetter(0))[1] if makers else None
 
 
+_HIDDEN = frozenset({WhyNot.COMPILED_UNBOUNDED, WhyNot.UNSEEN_INSIDE})
+"""Why compiled code was not judged."""
+
 _LOOK = "show what was recorded there"
 
 _MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
@@ -147,6 +155,8 @@ class _Asked:
             return self._what_they_hold()
         if len(records) == 1:  # what one of them never did cannot be run again
             return self._at_lone_site(*records[0])
+        if origin.reason.of(About.COMPILED) and any(map(self._can_show_inside, self.both)):
+            return self.with_compile_eager()
         calls = [call for call in made_at(origin, *self.both) if call is not None]
         if not calls:
             return self._at_site(records)
@@ -162,14 +172,20 @@ class _Asked:
             )
         if foreign:
             return self._at_site(records)
+        sites = (*(record.site for _, record in records), *(call.site for call in calls))
+        patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+        written_otherwise = not all(_has_all(run, record, patterns) for run, record in records)
         recorded = [
             record_again(
                 run,
-                only=_sites_of(record, calls),
+                only=() if written_otherwise else patterns,
                 steps=_with_the_one_before(record.step),
             )
             for run, record in records
         ]
+        if written_otherwise:  # each call may be right alone: only what they are part of tells
+            words = "record the step with whole tensors, and compare it again"
+            return self._recorded(words, recorded, verb="compare")
         return self._recorded("record it with whole tensors, and run it again, alone", recorded)
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
@@ -249,6 +265,35 @@ class _Asked:
             return self._recorded("compare later steps", recorded, verb="compare")
         return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
 
+    def can_show_inside(self, comparison: Comparison) -> bool:
+        """Return whether compiled code was not judged, and a run can be recorded again with the inside of it."""
+        hidden = any(Told.of(one).facts.why in _HIDDEN for one in comparison.not_compared)
+        return hidden and any(map(self._can_show_inside, self.both))
+
+    def _can_show_inside(self, run: Recording) -> bool:
+        """Whether a run can be recorded again with the inside of the code that it compiled."""
+        if self._is_foreign or (self.manner.is_golden and run is self.reference):
+            return False
+        gaps = (gap for rank in run.ranks.values() for gap in rank.manifest.not_seen)
+        return any(gap.compiled for gap in gaps)
+
+    def with_compile_eager(self) -> WhatNext:
+        """The command that records compiled code with its inside; a run that compiled nothing stays as it is."""
+        paths, recorded = list[object](), list[RecordAgain]()
+        for run in self.both:
+            paths.append(run.path)
+            if self._can_show_inside(run):
+                options = run.manifest.options
+                again = record_again(
+                    run, steps=options.steps, save=options.save, word="eager", compile_eager=True
+                )
+                recorded.append(again)
+                paths[-1] = again.path
+        lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
+        words = f"see inside of the compiled code{_caveats(recorded)}"
+        last = command_line("compare", *paths, *self.manner.options)
+        return WhatNext(words, f"{''.join(lines)}{last}")
+
     def _with_seed(self) -> WhatNext:
         recorded = [
             record_again(run, steps=options.steps, save=options.save, seed=0, word="seeded")
@@ -275,9 +320,7 @@ class _Asked:
             last = command_line("compare", *paths, *self.manner.options)
         else:
             last = command_line(verb, *paths)
-        words += _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
-        if not all(one.is_whole for one in recorded):
-            words += " (put in what the recording does not keep of its command)"
+        words += _caveats(recorded)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
         return WhatNext(words, f"{''.join(lines)}{last}")
 
@@ -292,10 +335,19 @@ def _has_module(run: Recording, record: TensorRecord) -> bool:
     return any(call.site.module == record.site.module for call in calls)
 
 
-def _sites_of(record: TensorRecord, makers: Sequence[Call]) -> list[str]:
-    """The patterns of --only that show an origin again: its own site, and those of the calls that made the tensor."""
-    sites = (record.site, *(call.site for call in makers))
-    return list(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
+def _has_all(run: Recording, record: TensorRecord, patterns: Sequence[str]) -> bool:
+    """Whether a run has calls for all these patterns of --only in a tensor's step: it refuses any other."""
+    calls = run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ()
+    known = {pattern_for(call.site.module, call.site.op) for call in calls}
+    return known.issuperset(patterns)
+
+
+def _caveats(recorded: Sequence[RecordAgain]) -> str:
+    """What whoever pastes lines that record does first."""
+    words = _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
+    if not all(one.is_whole for one in recorded):
+        words += " (put in what the recording does not keep of its command)"
+    return words
 
 
 def _unkept_words(names: Sequence[str]) -> str:

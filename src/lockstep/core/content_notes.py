@@ -23,12 +23,18 @@ class NoteKind(str, Enum):
     """Several ranks' parts were put together; the field says how, as dims."""
     COPIES_DIFFER = "copies differ: '{}'"
     """All of the ranks' copies, along a first axis of its own."""
+    RANKS_DIFFER = "copies of ranks differ: {}"
+    """All of the ranks' copies, along a first axis of its own; which ranks have other ones than the other run."""
     COPIES_APART = "copies apart by {}"
     """Ranks hold copies of different bits, the furthest this far from the first, relative to the Euclidean norms."""
     ADDED_UP = "added up of {} ranks' parts, whose roundings reach {}"
     """The sum of so many ranks' parts; the Euclidean distance by which their roundings may move it."""
     OTHER = "{}"
     """Any other text: why numbers are missing, or nothing."""
+
+
+DIFFER_BETWEEN_RANKS = frozenset({NoteKind.COPIES_DIFFER, NoteKind.RANKS_DIFFER})
+"""Kinds of contents that hold every rank's copy of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)

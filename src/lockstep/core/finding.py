@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from lockstep.core.comparison_face import Shown
 from lockstep.core.exit_codes import ExitCode
+from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
@@ -423,8 +424,8 @@ class RanksCompared:
         return len(self.numbers) >= self.world_size
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """Everything that comparing two recordings found.
 
     `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
@@ -433,7 +434,8 @@ class Comparison:
     recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too. With `is_strict`, another precision throughout ends a verb with exit
+    allowed, they stand in `not_compared` too. `laws` is what running both programs again says, None where that was not
+    done. With `is_strict`, another precision throughout ends a verb with exit
     code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
     mapping file that were not used.
     """
@@ -443,7 +445,7 @@ class Comparison:
     verdict: Verdict
     judged_by: str
     origins: tuple[Origin, ...]
-    findings: tuple[Finding, ...] = field(repr=False)
+    findings: tuple[Finding, ...]
     inherited: int
     compared: int
     missing: int
@@ -467,6 +469,7 @@ class Comparison:
     ranks: RanksCompared = RanksCompared()
     endings: tuple[NotCompared, ...] = ()
     crashes: tuple[NotCompared, ...] = ()
+    laws: LawsVerdict | None = None
     is_strict: bool = False
 
     @property
@@ -507,14 +510,6 @@ class Comparison:
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
 
-    def __str__(self) -> str:
-        """What `lockstep compare` prints, once `lockstep.report` is loaded: see `print_comparisons_as`."""
-        return _drawn_by(self)
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return f"<pre>{html.escape(_drawn_by(self))}</pre>"
-
 
 def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
     """Return the verdict of a comparison; the one place where that is decided.
@@ -536,16 +531,3 @@ _EXIT_CODES = {
     Verdict.DIVERGED: ExitCode.DIFFERS,
     Verdict.INCOMPARABLE: ExitCode.FAILED,
 }
-
-
-def _verdict_alone(comparison: Comparison) -> str:
-    return f"{comparison.verdict.name}: {comparison.reference} / {comparison.candidate}"
-
-
-_drawn_by: Callable[[Comparison], str] = _verdict_alone
-
-
-def print_comparisons_as(text_of: Callable[[Comparison], str]) -> None:
-    """Register the function that `print(comparison)` uses; this package knows no reports."""
-    global _drawn_by
-    _drawn_by = text_of

@@ -41,6 +41,7 @@ class WhyNot(str, Enum):
     TRAINED_NOT_JUDGED = "loss, gradient or parameter not judged"
     TRAINED_ALONE = "loss, gradient or parameter of one run alone"
     UNSEEN_INSIDE = "inside compiled code"
+    COMPILED_UNBOUNDED = "compiled code that nothing bounds"
     NOT_RECORDED = "not recorded"
     HELD = "differs beside the training"
     HELD_ALONE = "held by one run alone"
@@ -194,6 +195,12 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     WhyNot.UNSEEN_INSIDE: lambda one: (
         f"{listed(one.names)} inside of compiled code: a {one.reference} in the reference and a {one.candidate}"
         " in the candidate, which record --compile-eager shows"
+    ),
+    WhyNot.COMPILED_UNBOUNDED: lambda one: (
+        f"{some(one.count, 'result', 'results')} of compiled code could not be judged, first {one.at} at step"
+        f" {one.step}: they differ by up to rel {one.numbers['furthest']:.2g}, and noise floors of up to"
+        f" {one.numbers['floor']:.2g} times their norm say nothing of the operators inside, which record"
+        " --compile-eager shows"
     ),
     WhyNot.NOT_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
     WhyNot.HELD: lambda one: (

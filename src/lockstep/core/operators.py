@@ -305,6 +305,11 @@ class Operator:
     neutral: int | None
 
     @property
+    def keeps_elements(self) -> bool:
+        """Whether it returns the elements of its one tensor, perhaps in a different order or dtype."""
+        return not self.traits.isdisjoint({Trait.VIEWS, Trait.CASTS}) or self.name in _COPIES
+
+    @property
     def convolves(self) -> bool:
         """Whether it is a convolution, forward or backward."""
         return "conv" in self.name
@@ -319,6 +324,8 @@ class Operator:
         """Return whether the operator computes matmuls among other things."""
         return self.family is Family.ATTENTION or Trait.CHAINS_MATMULS in self.traits
 
+
+_COPIES = frozenset({"clone", "contiguous"})
 
 _ARITHMETIC = frozenset(
     {"add", "sub", "mul", "matmul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor"}

@@ -15,6 +15,8 @@ class On(str, Enum):
     MISSING = "part of a recording missing"
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
+    SAME_PROGRAM = "both programs give the same"
+    BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
     SAVED_LESS = "less saved of each tensor"
@@ -41,6 +43,7 @@ class On(str, Enum):
     ROUNDED = "differs by rounding at the end"
     LEADS_ALONE = "variable that leads to tensors in one run alone"
     SETTING = "setting differs at the end"
+    SETTING_IDLE = "setting that changed no number of these steps"
     MORE_SETTINGS = "more settings differ"
     TRAINABLE_ALONE = "requires a gradient in one run alone"
     VARIABLES_UNRECORDED = "variables not recorded"
@@ -66,6 +69,22 @@ def _overruled(facts: Facts) -> str:
         " overrules it. Lockstep ran these calls again in double precision on each run's own inputs: every result is"
         f" one that a sound kernel may give. First: {facts.at}, rel {facts.numbers['difference']:.2g}"
     )
+
+
+def _same_program(facts: Facts) -> str:
+    first = f" Without that, the first difference would be {facts.at}." if facts.at else ""
+    tensors = some(facts.count, "pair of tensors differs", "pairs of tensors differ")
+    return (
+        f"{tensors} as two spellings of one function do. Lockstep ran every recorded step of both runs again in double"
+        " precision: on the same numbers both give the same losses, gradients and updates, and each run recorded what"
+        f" its own calls give, up to rounding.{first}"
+    )
+
+
+def _beside(facts: Facts) -> str:
+    differ = some(facts.count, "tensor differs", "tensors differ")
+    which = "it" if facts.count == 1 else "them"
+    return f"{differ}, and nothing trained depends on {which} in the recorded steps. First: {facts.at}: {facts.reason}"
 
 
 def _too_large(facts: Facts) -> str:
@@ -104,6 +123,8 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
         f"{one.names[0]} is held beside the training and differs; nothing recorded tells whether it is used"
     ),
     On.OVERRULED: _overruled,
+    On.SAME_PROGRAM: _same_program,
+    On.BESIDE: _beside,
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
         " by their number alone"
@@ -165,6 +186,10 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.SETTING: lambda one: (
         f"{one.names[0]} is {one.reference} in the reference and {one.candidate} in the candidate at the end"
+    ),
+    On.SETTING_IDLE: lambda one: (
+        f"{one.names[0]} is {one.reference} in the reference and {one.candidate} in the candidate, a setting that"
+        " changed no number of these steps"
     ),
     On.MORE_SETTINGS: lambda one: f"{one.count} more settings differ",
     On.TRAINABLE_ALONE: lambda one: (

@@ -36,6 +36,15 @@ def message(text: str) -> str:
     return f"{line[: _MOST_CHARACTERS - _MOST_AT_THE_END - 5]} ... {line[-_MOST_AT_THE_END:]}"
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a file could not be read or written: without number and path, which `str` adds to an `OSError`.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "a.yaml"))
+    'No such file or directory'
+    """
+    return str(getattr(error, "strerror", None) or error)
+
+
 def shell_line(words: Iterable[str]) -> str:
     r"""Words as one line for a shell that gives exactly them, control characters in the form of bash and zsh.
 

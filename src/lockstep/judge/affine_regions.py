@@ -15,14 +15,13 @@ from typing import Any
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import Kind
-from lockstep.core.operators import ADDEND_FACTOR, Operator, Trait, operator_of
+from lockstep.core.operators import ADDEND_FACTOR, Operator, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, Region
 from lockstep.judge.tolerances import NUMBERS_ALIKE, SINGLE
 from lockstep.measure.measured_pair import Measured
 
-_COPIES = frozenset({"clone", "contiguous"})
 _FIRST, _SECOND = "args.0", "args.1"
 
 
@@ -145,7 +144,7 @@ def _of_call(call: Call, found: dict[int, Affine]) -> Affine | None:
         return None
     term = terms[main]
     assert term is not None
-    if len(inputs) == 1 and keeps_elements(operator):
+    if len(inputs) == 1 and operator.keeps_elements:
         return term
     if len(inputs) == 2 and None not in terms and operator.name == "add" and not call.arguments:
         other = terms[1]
@@ -158,11 +157,6 @@ def _of_call(call: Call, found: dict[int, Affine]) -> Affine | None:
         value = next(iter(numbers.values()), None)
         return _with_number(operator, call, term, value, first=_FIRST not in numbers)
     return None
-
-
-def keeps_elements(operator: Operator) -> bool:
-    """Return whether an operator returns the elements of its one tensor, perhaps in a different order or dtype."""
-    return not operator.traits.isdisjoint({Trait.VIEWS, Trait.CASTS}) or operator.name in _COPIES
 
 
 def _with_number(

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
-from lockstep.core.site import Phase, Role
+from lockstep.core.site import Phase
 from lockstep.judge.affine_regions import other_factor
 from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype, subnormal_rounding
 from lockstep.judge.common_factor import with_common_factor
@@ -55,7 +55,7 @@ from lockstep.judge.tolerances import (
     SINGLE,
     UPDATE_ROUNDINGS,
 )
-from lockstep.judge.update_model import inherited_bound
+from lockstep.judge.update_model import inherited_bound, rounded_size
 from lockstep.measure.measured_pair import Measured, is_other_mask
 
 
@@ -145,10 +145,8 @@ class ErrorModel:
         if not output.floating:
             return whole_numbers(entering, output)
         inputs = floats(entering)
-        param = max(
-            (item.norm for item in inputs if item.pair.present.role is Role.PARAM), default=0.0
-        )
-        floor = _floor(Bound(0.0, UPDATE_ROUNDINGS * (output.norm + param)), (*inputs, output), 1.0)
+        size = UPDATE_ROUNDINGS * rounded_size(inputs, output, calls)
+        floor = _floor(Bound(0.0, size), (*inputs, output), 1.0)
         floor += UPDATE_ROUNDINGS * subnormal_rounding((), output)
         inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)
         return bounded_judgement(output, floor=floor, inherited=inherited, entering=inputs)
@@ -168,6 +166,11 @@ def _region_bound(sources: Sequence[Measured], target: Measured, region: Region)
     roundings = math.sqrt(region.operators)
     bound = relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings)
     inherited = bound.inherited
+    if (
+        region.keeps_elements
+    ):  # numbers that are only moved or cast are as far apart behind it as before
+        far = sum(one.possible_distance for one in floats(sources))
+        inherited = min(inherited, far + region.coarsest_unit * target.norm)
     if target.pair.present.site.phase is Phase.BACKWARD:
         # Gradients lie in buckets that ranks exchange: one that is zero but for rounding is a part of a large tensor.
         inherited += sum(

@@ -21,7 +21,6 @@ from lockstep.core.finding import Kind
 from lockstep.core.operators import operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.protocol import Judgement, Region, is_gradient
 from lockstep.judge.tolerances import BIAS_DEVIATIONS, KERNEL_ROUNDINGS, LINEAR_REGIME, SINGLE
 from lockstep.measure.measured_pair import Measured
@@ -78,7 +77,7 @@ def _hands_on(call: Call) -> bool:
     """Whether a call returns the elements that it is given, as far as these data show."""
     given = {record.content.id for record in call.with_role(Role.INPUT)}
     made = {record.content.id for record in call.with_role(Role.OUTPUT)}
-    return keeps_elements(operator_of(call.site.op)) or (len(given) == 1 and made == given)
+    return operator_of(call.site.op).keeps_elements or (len(given) == 1 and made == given)
 
 
 def _beyond(chance: float, longer: float, words: str) -> Judgement | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import CallPair, Evidence, Kind
 from lockstep.core.operators import Family, Operator, operator_of
 from lockstep.core.records import Call
@@ -95,6 +96,19 @@ class Region:
     def operators(self) -> int:
         """How many calls there are; with none the tensor that leaves is one that entered, or a sum of such."""
         return len(self.reference_calls) + len(self.candidate_calls) + self.unseen
+
+    @property
+    def keeps_elements(self) -> bool:
+        """Whether every call is seen and passes elements on, in a different order or dtype perhaps."""
+        calls = (*self.reference_calls, *self.candidate_calls)
+        return not self.unseen and all(operator_of(call.site.op).keeps_elements for call in calls)
+
+    @property
+    def coarsest_unit(self) -> float:
+        """The largest unit roundoff of a tensor that goes into or out of its calls; 0 without one."""
+        calls = (*self.reference_calls, *self.candidate_calls)
+        dtypes = {record.dtype for call in calls for record in call.records}
+        return max((unit_roundoff(one) for one in dtypes if is_floating(one)), default=0.0)
 
 
 NOTHING_BETWEEN = Region()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,12 +36,79 @@ def inherited_bound(
     if not quadratic and (name not in LINEAR_STATES or _averages_updates(name, calls)):
         before = sum(item.possible_distance for item in inputs if _is_before(item, output))
         return margin * before + _moved_apart(inputs, output, calls)
+    average = _average(inputs, name, calls)
+    if average is not None:
+        return margin * average.of(*(item.possible_distance for item in average.parts))
     total = 0.0
     for item in inputs:
         squared = quadratic and item.pair.present.role is Role.PARAM_GRAD
         total += scaled(2.0 * item.peak if squared else 1.0, item.possible_distance)
     return margin * total
 
+
+def rounded_size(inputs: Sequence[Measured], output: Measured, calls: CallPair | None) -> float:
+    """Size of the numbers that an update rounds, as a Euclidean norm in its result's unit."""
+    average = _average(inputs, state_name(output.pair.present), calls)
+    if average is not None:
+        return output.norm + average.of(*(item.norm for item in average.parts))
+    params = (item.norm for item in inputs if item.pair.present.role is Role.PARAM)
+    return output.norm + max(params, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Average:
+    """A state that an optimizer of torch makes of its earlier self and the gradient, or of the gradient's squares.
+
+    Parameters
+    ----------
+    parts
+        What it is made from: earlier states, the gradient, the parameter.
+    gains
+        How far one of them moves it, each per unit of its own distance.
+    """
+
+    parts: tuple[Measured, ...]
+    gains: tuple[float, ...]
+
+    def of(self, *sizes: float) -> float:
+        """Return how far it moves where its parts move so far."""
+        return sum(map(scaled, self.gains, sizes))
+
+
+def _average(inputs: Sequence[Measured], name: str, calls: CallPair | None) -> _Average | None:
+    """The average that a state is; None where the optimizer is not in the catalogue."""
+    if calls is None:
+        return None
+    known, arguments = optimizer_of(calls.present.site.op), calls.present.arguments
+    if name not in (*known.averages, *known.squares) or _averages_updates(name, calls):
+        return None
+    is_square, betas = name in known.squares, arguments.get("betas")
+    is_moment = name.startswith(("exp_avg", "max_exp_avg"))
+    beta = betas[is_square] if is_moment and isinstance(betas, (list, tuple)) else None
+    kept, share = (beta, 1.0 - beta) if isinstance(beta, float) else (1.0, 1.0)
+    weights = {Role.PARAM_GRAD: 1.0, Role.PARAM: _decay_in_gradient(calls.present)}
+    peak = sum(weights.get(item.pair.present.role, 0.0) * item.peak for item in inputs)
+    gain = share * (2.0 * peak if is_square else 1.0)
+    alike = known.squares if is_square else known.averages
+    gains = [
+        kept * (state_name(record) in alike)
+        if record.role is Role.STATE
+        else gain * weights.get(record.role, 0.0)
+        for record in (item.pair.present for item in inputs)
+    ]
+    return _Average(tuple(inputs), tuple(gains))
+
+
+def _decay_in_gradient(call: Call) -> float:
+    """The share of a parameter that an update adds to its gradient; a decay beside the gradient is none."""
+    decay = call.arguments.get("weight_decay", 0.0)
+    if call.site.op == _DECAYS_ALONE or call.arguments.get("decoupled_weight_decay"):
+        return 0.0
+    return abs(decay) if isinstance(decay, (int, float)) else 1.0
+
+
+_DECAYS_ALONE = "torch.optim.AdamW"
+"""Builds of PyTorch that have no option for it make this a class of its own."""
 
 Update = tuple[TensorRecord | None, TensorRecord | None]
 """A parameter or a state before its update and after."""

@@ -29,7 +29,12 @@ from lockstep.locate.ends.training_sides import Side, training_sides
 from lockstep.locate.flow.origins import once_over_ranks, without_sent
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.left_out import left_out
-from lockstep.locate.of_findings import flipped_choices, overruled, without_places
+from lockstep.locate.of_findings import (
+    beside_training,
+    flipped_choices,
+    overruled,
+    without_places,
+)
 from lockstep.locate.setups.model_setup import compiled_in
 from lockstep.locate.uncompared import not_compared_in
 from lockstep.reading.paired_steps import Pairing
@@ -143,6 +148,7 @@ def _notes(
             yield Remark(On.MISSING, side=side, names=names, reason=text)
     yield from dict.fromkeys(one for each in held for one in each.notes)
     yield from overruled(findings)
+    yield from beside_training(findings)
     yield from map(Told.of, (*pairing.notes(), *gathered.judge.notes()))
     yield from without_places(findings)
 

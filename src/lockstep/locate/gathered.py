@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
+from lockstep.core.dependence import Dependence
 from lockstep.core.finding import (
     Evidence,
     Finding,
@@ -22,6 +23,7 @@ from lockstep.locate.causes.causes import Causes
 from lockstep.locate.coverage import Coverage
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.origins import Origins
+from lockstep.locate.hidden_code import CompiledCode
 from lockstep.locate.lone_calls.idle_calls import IdleCalls
 from lockstep.locate.lone_calls.lone_effects import lone_effects
 from lockstep.locate.lone_calls.unaligned_calls import Unaligned
@@ -54,6 +56,7 @@ class Gathered:
     setups: dict[str, ModelSetup] = field(default_factory=dict)
     dtypes: DtypeChanges = field(default_factory=DtypeChanges)
     coverage: Coverage = field(default_factory=Coverage)
+    compiled: CompiledCode = field(default_factory=CompiledCode)
     steps: set[int] = field(default_factory=set)
     halted: NotCompared | None = None
     aligned: int = 0
@@ -65,7 +68,10 @@ class Gathered:
 
     def add_rank(self, name: str, reference: RankRecording, candidate: RankRecording) -> None:
         """A rank of both is about to be compared."""
-        ledger = Ledger(read_tensors=self.read_tensors, precision=self.precision)
+        dependences = (_dependence(reference), _dependence(candidate))
+        ledger = Ledger(
+            read_tensors=self.read_tensors, precision=self.precision, dependences=dependences
+        )
         setup = model_setup(reference, candidate, self.pairing.names[name])
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})
@@ -85,6 +91,7 @@ class Gathered:
         setup = self.setups[rank]
         if setup.compiled:
             self.coverage.note_inside(step, setup.modules)
+            self.compiled.note(step, setup.compiled)
         effects = lone_effects(step)
         self.unaligned.gather(step, effects)
         if self.judge.looks_at_set_up:
@@ -107,8 +114,13 @@ class Gathered:
             for paired in item.pairs:
                 if paired.reference is None or paired.candidate is None:
                     self.lone.append(_missing(paired, _NOT_AT_THIS_CALL))
-                    if not item.calls.only_results:
+                    if not (item.calls.only_results or self.ledgers[rank].is_beside(item)):
                         self.one_sided.append(paired)
+
+
+def _dependence(rank: RankRecording) -> Dependence:
+    """What the training of a rank depends on; unknown while it still goes on."""
+    return Dependence(rank.steps if rank.is_closed else (), rank.calls)
 
 
 def _missing(pair: Pair, reason: str) -> Finding:

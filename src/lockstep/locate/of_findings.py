@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lockstep.core.finding import Evidence, Finding, Kind
 from lockstep.core.manifest import Event
+from lockstep.core.reason import About
 from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Role
 
@@ -37,6 +38,23 @@ def overruled(findings: Iterable[Finding]) -> Iterator[Remark]:
         yield Remark(
             On.OVERRULED, count=len(found), at=where, step=record.step, rank=record.rank,
             numbers={"difference": found[0].difference},
+        )  # fmt: skip
+
+
+def beside_training(findings: Iterable[Finding]) -> Iterator[Remark]:
+    """Tensors that differ, and that nothing trained depends on: how many, and where the first is."""
+    found = [
+        (one, clause)
+        for one in findings
+        for clause in one.reason.clauses
+        if clause.about is About.BESIDE
+    ]
+    if found:
+        (first, clause), record = found[0], found[0][0].pair.present
+        where = f"{record.role.value} of {record.site} at step {record.step}"
+        yield Remark(
+            On.BESIDE, count=len(found), at=where, step=record.step, rank=record.rank,
+            reason=clause.words, numbers={"difference": first.difference},
         )  # fmt: skip
 
 

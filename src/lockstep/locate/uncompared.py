@@ -41,6 +41,8 @@ def not_compared_in(
         yield from _contradictions(pairing)
         yield from _missing_files(findings)
         yield from _of_one_side(gathered)
+    alone = {name for one in gathered.ledgers.values() for name in one.rounding_alone.sizes}
+    yield from gathered.compiled.unbounded(findings, alone)
     yield from gathered.coverage.gaps(findings)
     yield from _known_by_numbers_alone(findings)
     if not gathered.judge.looks_at_set_up:

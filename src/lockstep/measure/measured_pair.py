@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lockstep.core.content_notes import NoteKind
+from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS, NoteKind
 from lockstep.core.dims import dims_of
 from lockstep.core.dtypes import is_floating, smallest_positive, unit_roundoff
 from lockstep.core.finding import Evidence, Metrics, Pair
@@ -310,7 +310,7 @@ def is_placed_otherwise(left: Content, right: Content) -> bool:
     """
     if left.shape != right.shape and (left.told.dims or right.told.dims):
         return not any(
-            one.told.kind is NoteKind.COPIES_DIFFER and one.shape[1:] == other.shape
+            one.told.kind in DIFFER_BETWEEN_RANKS and one.shape[1:] == other.shape
             for one, other in ((left, right), (right, left))
         )
     placed = NoteKind.PART in (left.told.kind, right.told.kind)

@@ -225,9 +225,9 @@ def _part(
 ) -> npt.NDArray[Any]:
     """A part as the compiled pass takes it; a view where that is possible."""
     part = side.part(start, stop, buffer.view(side.dtype) if side.is_made else None)
-    if part.dtype == dtype and part.flags.aligned:
+    if part.dtype == dtype and part.flags.aligned and part.flags.c_contiguous:
         return part
-    return part.astype(dtype)
+    return np.ascontiguousarray(part, dtype)
 
 
 def _buffers_of_both() -> npt.NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from typing import Protocol
 import xxhash
 
 from lockstep.core.errors import PUT_BACK, CorruptError
+from lockstep.core.text import reason_of
 from lockstep.store.limits import size_of
 
 GROWING = frozenset({"stacks.parquet", "modules.parquet"})
@@ -136,7 +137,7 @@ def _mark_of(path: Path) -> str:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     _update(digest, mapped)
     except (OSError, ValueError) as error:
-        raise CorruptError(path, f"cannot be read ({error})") from error
+        raise CorruptError(path, f"cannot be read ({reason_of(error)})") from error
     return f"{size_bytes} {digest.hexdigest()}"
 
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_converted_leaves_nothing_and_says_why(
         ([str(damaged), "-o", str(tmp_path / "out")], "odd is not a record"),
         ([str(pair[0]), "-o", str(tmp_path / "out")], "is a recording already"),
         ([str(tmp_path / "full"), "-o", str(tmp_path / "out")], "in no form that Lockstep reads"),
-        ([str(tmp_path / "none"), "-o", str(tmp_path / "out")], "in no form that Lockstep reads"),
+        ([str(tmp_path / "none"), "-o", str(tmp_path / "out")], "no such file or directory"),
         ([str(pair[0]), "-o", str(tmp_path / "full"), "--as", "npy"], "is not empty"),
         (
             [str(probe_dumps / "golden_stat"), "-o", str(tmp_path / "out2"), "--as", "npy"],

@@ -154,7 +154,7 @@ def test_words_and_codes_of_the_page_are_those_of_the_tool(page: str) -> None:
     # every word in quotes that an answer may hold is one
     fields = page.partition("## The JSON of `compare`")[2].partition("## What not")[0]
     known = {one.value for kind in (Verdict, Kind, Evidence, About) for one in kind}
-    known |= {"local-error", "calibration", "error-model", "fixed", "other-precision"}
+    known |= {"local-error", "calibration", "error-model", "fixed", "laws", "other-precision"}
     assert set(re.findall(r'"([^"]+)"', fields)) <= known
     assert {one.value for one in Verdict} <= set(re.findall(r'"([^"]+)"', fields))
     assert f'"{Course.APART.value}"' in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -103,6 +104,88 @@ def test_two_runs_lead_to_the_operator_at_which_they_part_in_three_clicks(
         assert abs(box["y"] + box["height"] / 2 - around["y"] - around["height"] / 2) < 3
         assert "origin" in pane.locator(".box.chosen .words").inner_html()
         assert pane.locator(".box.chosen svg.icon").count() == 1
+
+
+@pytest.fixture(scope="module")
+def searched(
+    lockstep_recording: Path, tmp_path_factory: pytest.TempPathFactory, programs: Path
+) -> Iterator[Served]:
+    """Three trainings whose commands differ in two options, and which trained ten steps of which two are recorded."""
+    folder = tmp_path_factory.mktemp("searched")
+    for name, words in {
+        "one": ["--lr", "0.1", "--act", "relu", "--depth", "4"],
+        "two": ["--lr", "0.2", "--act", "relu", "--depth", "4"],
+        "three": ["--lr", "0.1", "--act", "gelu", "--depth", "4"],
+    }.items():
+        run = shutil.copytree(lockstep_recording, folder / name)
+        rewrite(run / "manifest.json", command=["python", "train.py", *words])
+        rewrite(run / "rank0" / "manifest.json", trained=10)
+    with serving(folder, programs=programs) as found:
+        yield found
+
+
+def rewrite(manifest: Path, **changes: Any) -> None:
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changes}))
+
+
+def titles_of(page: Any) -> list[str]:
+    return [one.inner_text() for one in page.locator(".runs thead th").all()]
+
+
+def test_the_list_has_what_varies_after_the_loss_and_folds_what_is_the_same(
+    page: Any, searched: Served
+) -> None:
+    # when the list is opened at 1280 pixels
+    page.goto(address(searched))
+    page.wait_for_selector(".runs tbody tr")
+    # then the losses stand before the settings that vary, and nothing is cut off
+    titles = titles_of(page)
+    assert titles[:2] == ["run", "compare"]
+    assert titles.index("last loss") < titles.index("lr") < titles.index("made (UTC)")
+    assert "act" in titles
+    assert page.evaluate(
+        "(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.scroll-x'))"
+    )
+    # and what is the same everywhere, the steps too, is no column but folded below
+    assert not {"depth", "steps", "trained"} & set(titles)
+    assert not page.is_visible("text=depth")
+    page.click("#same summary")
+    shown = page.locator("#same").inner_text()
+    assert "depth\n4" in shown
+    assert "steps\n2 of 10" in shown
+    # and a column comes back if somebody asks for it
+    page.goto(address(searched, "?"))
+    page.select_option("select[aria-label='Show one more setting']", "depth")
+    assert "depth" in titles_of(page)
+
+
+def test_steps_that_differ_are_one_column(
+    page: Any, searched: Served, tmp_path: Path, programs: Path
+) -> None:
+    # given a run that trained longer than the others
+    folder = shutil.copytree(searched.folder, tmp_path / "runs")
+    rewrite(folder / "two" / "rank0" / "manifest.json", trained=12)
+    with serving(folder, programs=programs) as found:
+        page.goto(address(found))
+        page.wait_for_selector(".runs tbody tr")
+        # then one column says how many were recorded, and of how many
+        assert titles_of(page).count("steps") == 1
+        cells = page.locator("td[data-title='steps']").all_inner_texts()
+        assert sorted(cells) == ["2 of 10", "2 of 10", "2 of 12"]
+        page.goto("about:blank")
+
+
+def test_on_a_phone_every_number_of_every_run_is_on_the_screen(page: Any, searched: Served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(address(searched))
+    page.wait_for_selector(".runs tbody tr")
+    cells = page.locator(".runs td").all()
+    assert len(cells) > 15
+    for cell in cells:
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, cell.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_partners_stand_on_one_level_and_what_is_dragged_moves_both(

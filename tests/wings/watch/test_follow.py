@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.store.reader import Recording
+from lockstep.testing.fixtures import FaultyPair
 from lockstep.wings.watch import follow_command
 from lockstep.wings.watch.chart import step_chart
 
@@ -206,3 +208,21 @@ def test_a_loss_that_parts_has_the_next_step_recorded_whole_and_compared(run: Ru
     # And the step opens, and each of its operators can be run again
     assert "step 6" in run("show", "far", "--steps", "6").stdout
     assert run("replay", "far", "--whole").returncode == 0
+
+
+def test_a_place_that_is_taken_is_refused_and_what_lies_there_is_left(
+    lockstep_faulty_pair: FaultyPair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # given a recording with a fault, where the candidate is to be kept
+    taken = shutil.copytree(lockstep_faulty_pair.candidate, tmp_path / "followed")
+    before = {one: one.stat().st_mtime_ns for one in taken.rglob("*")}
+    # when a training is to be followed there
+    words = ["follow", str(lockstep_faulty_pair.reference), "-o", str(taken), "--", "true"]
+    assert main(words) == 2
+    # then that is all that is said: nothing of the recording that lies there, in which nothing changes
+    said = capsys.readouterr()
+    assert "exists already" in said.err
+    assert said.err.count("\n") == 1
+    assert {one: one.stat().st_mtime_ns for one in taken.rglob("*")} == before

@@ -20,6 +20,7 @@ from lockstep.capture.command.lineage import command_line, lineage
 from lockstep.capture.rows.user_code import loaded_sources
 from lockstep.capture.settings.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
+from lockstep.core.devices import devices
 from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked_command
 from lockstep.core.variables import known_variables
@@ -185,7 +186,7 @@ def _asked(question: Callable[[], object]) -> str:
         return "mixed"
 
 
-_AUTOCAST_DEVICES = ("cpu", "cuda", "hpu", "mps", "xla", "xpu")
+_AUTOCAST_DEVICES = tuple(one.name for one in devices() if one.autocast)
 
 
 def note_autocast(manifest: RankManifest) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from lockstep.core.errors import UsageError
+from lockstep.core.text import reason_of
 
 COMPOSITE = frozenset(
     {
@@ -70,7 +71,9 @@ def _rows() -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
     except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: torch's table of operators cannot be read ({error})") from error
+        raise UsageError(
+            f"{file}: torch's table of operators cannot be read ({reason_of(error)})"
+        ) from error
     return rows
 
 

@@ -90,7 +90,7 @@ class Causes:
         reasons.extend(self._compiled_words(origin, regions.step))
         return replace(origin, reason=Reason(*reasons))
 
-    def _compiled_words(self, origin: Origin, step: AlignedStep) -> Iterator[str]:
+    def _compiled_words(self, origin: Origin, step: AlignedStep) -> Iterator[Clause | str]:
         """Where an origin is a module of which compiled code hides the inside: how to see it."""
         flows = {"reference": step.reference, "candidate": step.candidate}
         sides = [
@@ -100,8 +100,9 @@ class Causes:
         ]
         if sides:
             where = "both runs" if len(sides) == 2 else f"the {sides[0]}"
-            yield (
-                f"{where} ran compiled code here, of which nothing inside is seen: record --compile-eager shows it"
+            yield Clause(
+                About.COMPILED,
+                f"{where} ran compiled code here, of which nothing inside is seen: record --compile-eager shows it",
             )
             drops = [
                 one for one in self._rank.setup.dropping if step.hides_inside(one, flows[sides[0]])

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Kind, Origin
+from lockstep.core.laws import BY_LAWS
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.calls.refusals import CannotReplay
@@ -44,7 +45,8 @@ def explained_origins(
     found = []
     for origin in origins[:MOST_ORIGINS]:
         seconds = min(until - time.monotonic(), _MOST_SECONDS)
-        if origin.kind in _BLAMED and seconds > 0:
+        by_calls = origin.finding.judged_by != BY_LAWS
+        if origin.kind in _BLAMED and by_calls and seconds > 0:
             origin = _explained(origin, reference, candidate, asked, seconds)
         found.append(origin)
     return (*found, *origins[len(found) :])

@@ -255,14 +255,34 @@ def _other_settings(*sides: Side) -> _Settings:
         {path: one.value for path, one in side.items() if one.value is not None}
         for side in (left, right)
     ]
-    certain, notes = list[Remark](), list[Remark]()
+    certain, notes, idle = list[Remark](), list[Remark](), list[Remark]()
     for one in differing_settings(*both):
         moves = left[one.name].moves and right[one.name].moves
+        is_idle = _changed_nothing(one.name, *sides)
         reference, candidate = one.shown
-        differs = Remark(On.SETTING, names=(one.name,), reference=reference, candidate=candidate)
-        (notes if moves else certain).append(differs)
+        subject = On.SETTING_IDLE if is_idle else On.SETTING
+        differs = Remark(subject, names=(one.name,), reference=reference, candidate=candidate)
+        (idle if is_idle else notes if moves else certain).append(differs)
     certain.extend(_trainable(*sides))
-    return _Settings(_shortened(certain), _shortened(notes))
+    return _Settings(_shortened(certain), [*idle, *_shortened(notes)])
+
+
+def _changed_nothing(name: str, *sides: Side) -> bool:
+    """Whether a setting is a plain choice of a module, and had its value when the recorded steps called that.
+
+    All of these steps are equal, so that it changed no number of them. A number may be one of a schedule, and a mode is
+    what the next step goes by: these are no plain choices.
+    """
+    path, _, attribute = name.rpartition(".")
+    if attribute == "training":
+        return False
+    for side in sides:
+        held, then = (side.settings or {}).get(name), side.modules.get(path, {})
+        if held is None or not isinstance(held.value, bool) or attribute not in then:
+            return False
+        if then[attribute] != held.value:
+            return False
+    return True
 
 
 def _trainable(*sides: Side) -> Iterator[Remark]:

@@ -11,13 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lockstep.align.names import NameMap
 from lockstep.core.manifest import APART, END, HELD
 from lockstep.core.records import Content
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import distance
 from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
+from lockstep.locate.setups.module_differences import settings_of
 from lockstep.store.reader import RankRecording
 
 SIDES = ("reference", "candidate")
@@ -31,7 +33,8 @@ class Side:
     `why_none` tells why its end is not known, "" where it is; `ended_by` what ended it before its time; `first`,
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
     `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
-    modes, None where neither was kept; `held_cut` tells what was not looked at there, and `end_cut` what of the end
+    modes, None where neither was kept; `modules` are the plain attributes of the modules that recorded steps called, as
+    they were then; `held_cut` tells what was not looked at there, and `end_cut` what of the end
     could not be put together of several ranks.
     """
 
@@ -46,6 +49,7 @@ class Side:
     settings: Mapping[str, HeldSetting] | None = None
     held_cut: str = ""
     end_cut: str = ""
+    modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def moments(self) -> tuple[States, States, States]:
@@ -73,7 +77,20 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         None if rank.held_settings is None else {one.path: one for one in rank.held_settings},
         next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
+        {} if rank.held_settings is None else _called_modules(rank, names),
     )
+
+
+def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Mapping[str, Any]]:
+    """The plain attributes of modules that the recorded steps called, by the reference's paths."""
+    calls = rank.call_table
+    called = set(calls.filter(calls["kind"] == CallKind.MODULE.value)["module"])
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rank.module_table.iter_rows(named=True):
+        if row["module"] in called:
+            path = row["module"] if names is None else names.module(row["module"])
+            found[path] = settings_of(rank, row.get("settings", "{}"))
+    return found
 
 
 def _without_earlier_trainings(moments: dict[Moment, States]) -> dict[Moment, States]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS
 from lockstep.core.finding import Outcome, Pair
 from lockstep.core.operators import Family, family_of
 from lockstep.core.site import Role
@@ -83,7 +84,9 @@ class BetweenSteps:
 
     def _as_gathered(self, after: Measured, measured: Measured) -> tuple[list[Measured], bool]:
         """What an update left of a parameter, on all ranks where each has a part; and whether that is the whole."""
-        if after.numel >= measured.numel:
+        contents = measured.pair.contents
+        unlike_copies = any(one.told.kind in DIFFER_BETWEEN_RANKS for one in contents)
+        if unlike_copies or after.numel >= measured.numel:
             return [after], True
         step = after.pair.present.step
         parts = [

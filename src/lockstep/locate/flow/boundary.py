@@ -18,7 +18,6 @@ from lockstep.core.finding import Pair
 from lockstep.core.operators import family_of, operator_of
 from lockstep.core.records import OF_LAST_FUNCTION, Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.judge.affine_regions import keeps_elements
 from lockstep.judge.protocol import Region
 from lockstep.locate.flow.ledger import Key, Ledger, State, key_of
 from lockstep.measure.measured_pair import Measured
@@ -233,7 +232,7 @@ def computes(region: Region) -> bool:
     their inputs.
     """
     calls = (*region.reference_calls, *region.candidate_calls)
-    return any(not keeps_elements(operator_of(call.site.op)) for call in calls)
+    return any(not operator_of(call.site.op).keeps_elements for call in calls)
 
 
 def is_constant(boundary: Boundary) -> bool:

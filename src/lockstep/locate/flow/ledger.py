@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockstep.align.settings import Setting
+from lockstep.align.step import Aligned
+from lockstep.core.dependence import Dependence
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
 from lockstep.core.reason import Reason
-from lockstep.judge.protocol import AGREES, OPEN, Judgement
-from lockstep.judge.tolerances import TRAINED_ALIKE
+from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
+from lockstep.judge.tolerances import TRAINED_ALIKE, UNBOUNDED
 from lockstep.locate.ends.rounding_alone import RoundingAlone
 from lockstep.locate.flow.buffers import Buffers
 from lockstep.locate.flow.origins import Place
@@ -64,6 +66,8 @@ class Ledger:
         Whether tensors that were saved whole are read for exact numbers.
     precision
         Gathers which operators round otherwise than the other run's, over all ranks.
+    dependences
+        What the training of either run depends on, as far as that is known.
 
     Attributes
     ----------
@@ -93,7 +97,13 @@ class Ledger:
         Whether one run left out updates that the other made: from then on all differs, whatever enters.
     """
 
-    def __init__(self, *, read_tensors: bool, precision: PrecisionClasses | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        read_tensors: bool,
+        precision: PrecisionClasses | None = None,
+        dependences: tuple[Dependence, Dependence] | None = None,
+    ) -> None:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
         self.buffer_names: set[str] = set()
@@ -114,7 +124,15 @@ class Ledger:
         self._ahead = Ahead({})
         self._partner_of_reference: dict[int, Key] = {}
         self._partner_of_candidate: dict[int, Key] = {}
+        self._dependences = dependences
         self.findings: list[Finding] = []
+
+    def is_beside(self, item: Aligned) -> bool:
+        """Return whether in neither run anything trained depends on a call."""
+        if self._dependences is None:
+            return False
+        calls = (item.reference, item.candidate)
+        return all(one.beside(call) for one, call in zip(self._dependences, calls, strict=True))
 
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""
@@ -216,6 +234,23 @@ class Ledger:
         state = self._states.get(key_of(measured.pair))
         return state is not None and state.outcome is Outcome.INCOMPARABLE
 
+    def bounds_nothing(self, state: State) -> bool:
+        """Return whether nothing but a tolerance decides that accepts any tensor of that size.
+
+        A difference inside the noise floor needs no tolerance beside it, and one operator that was run again is judged
+        by its own result. A gradient that is zero except for rounding, and what an optimizer makes of it, has no size
+        that a distance could be compared with.
+        """
+        measured, judgement = state.measured, state.judgement
+        if measured.equal or not (measured.floating and measured.difference > 0):
+            return False
+        bounds = not judgement.tolerance >= UNBOUNDED  # NaN is that of thresholds on other numbers
+        if bounds or judgement.local or judgement is MEANINGLESS:
+            return False
+        if not judgement.beyond_floor and judgement.floor < UNBOUNDED:
+            return False
+        return not self.rounding_alone.is_of(measured)
+
     def report(self, state: State, reason: Reason, *, inherited: bool) -> Finding:
         """Add the finding of one pair."""
         measured = state.measured
@@ -312,7 +347,8 @@ def agreeing(measured: Measured) -> State:
 
 def settle(ledger: Ledger, state: State) -> None:
     """Keep and report a pair that is no origin; one of which nothing is known was not judged."""
-    if not state.measured.known and state.outcome is Outcome.AGREE:
+    unbounded = ledger.bounds_nothing(state)
+    if state.outcome is Outcome.AGREE and (unbounded or not state.measured.known):
         state = replace(state, outcome=Outcome.INCOMPARABLE)
     ledger.remember(state)
     differs = state.outcome is Outcome.DIFFER

@@ -203,6 +203,26 @@ class Operations:
         )
 
 
+def of_list_element(operation: Operation, pair: Pair) -> Operation:
+    """Return what one result of an operator over lists is made of: `torch._foreach_*` go element by element.
+
+    A list's elements are recorded as `args.0.1` and `result.1`; a single tensor, as `args.1`, goes into each result.
+    """
+    if "_foreach_" not in operation.op:
+        return operation
+    at = pair.present.name.rpartition(".")[2]
+    inputs = [one for one in operation.inputs if _list_index(one) in ("", at)]
+    return replace(operation, inputs=tuple(inputs))
+
+
+def _list_index(measured: Measured) -> str:
+    parts = measured.pair.present.name.split(".")
+    return parts[-1] if len(parts) > _SINGLE_ARGUMENT else ""
+
+
+_SINGLE_ARGUMENT = 2
+"""Parts of the name of an argument that is no list, as `args.1`."""
+
 _FEW = 4
 """Parameters that a layer has at most; a module with more holds layers."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -51,18 +52,26 @@ class Outweighing:
         if around is None:  # kernels of a backward pass, which two builds cut differently
             kernel = item.reference.site.op.startswith("aten.")
             kernel = kernel and item.reference.site.phase is Phase.BACKWARD
-            return kernel or (self._is_before_backward(item) and self.whole_step_follows)
+            return (kernel or self._is_before_backward(item)) and self.whole_step_follows
         key = (around.reference.id, backward)
         if key not in self._sound_outside:
-            leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
-            entering = [*self._operations.of(around, backward=backward).entering]
-            outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
-            self._sound_outside[key] = bool(outputs) and not any(
-                output.relative > LINEAR_REGIME
-                or self._judge.passage(entering, output, region=_UNSEEN).unexplained
-                for output in outputs
-            )
+            self._sound_outside[key] = self._is_sound_outside(around, backward)
         return self._sound_outside[key]
+
+    def _is_sound_outside(self, around: Aligned, backward: bool) -> bool:
+        """Whether all that leaves a module follows, forward and backward: a lost gradient shows in no result."""
+        leaving = Role.GRAD_INPUT if backward else Role.OUTPUT
+        outputs = [self._ledger.measure(pair) for pair in around.complete(leaving)]
+        entering = [*self._operations.of(around, backward=backward).entering]
+        if not outputs or not all(self._follows_from(entering, one) for one in outputs):
+            return False
+        path = around.reference.site.module
+        gradients = [
+            *map(self._ledger.measure, around.complete(Role.GRAD_INPUT)),
+            *self._operations.gradients_below(path),
+        ]
+        entering = [*self._operations.of(around, backward=True).entering]
+        return all(self._follows_from(entering, one) for one in gradients)
 
     def _is_before_backward(self, item: Aligned) -> bool:
         """Whether a call comes before any gradient, so that what it does to the training shows in these."""
@@ -95,12 +104,15 @@ class Outweighing:
 
         Of a gradient that is rounding alone, two sound runs have nothing in common.
         """
+        return self._follows_from(self._began_with, measured)
+
+    def _follows_from(self, entering: Sequence[Measured], measured: Measured) -> bool:
         record = measured.pair.present
         if record.role is Role.PARAM_GRAD and record.name in self._ledger.rounding_alone.sizes:
             return True
         return (
             measured.relative <= LINEAR_REGIME
-            and not self._judge.passage(self._began_with, measured, region=_UNSEEN).unexplained
+            and not self._judge.passage(entering, measured, region=_UNSEEN).unexplained
         )
 
     @cached_property

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 from lockstep.align.step import Aligned
 from lockstep.core.finding import Kind, Outcome
+from lockstep.core.operators import Family, family_of
 from lockstep.core.reason import About, Clause, Reason
-from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN
+from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN, UNBOUNDED
 from lockstep.locate.flow.extents import Extents
 from lockstep.locate.flow.judged_pair import JudgedPair
 from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, Place
 from lockstep.locate.flow.outweighed import OUTWEIGHED
 from lockstep.locate.flow.scopes import Scopes
-from lockstep.locate.flow.words import origin_reason, settled_reason
+from lockstep.locate.flow.words import beside_reason, origin_reason, settled_reason
 from lockstep.measure.measured_pair import Measured
 
 
@@ -46,7 +47,13 @@ class Settling:
             self._set_aside(agreeing(measured), reason, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
-        if self._is_origin(judged, tainting):
+        is_origin = self._is_origin(judged, tainting)
+        unjudged = judgement.open or (judgement.unexplained and measured.shape_differs)
+        if (is_origin or unjudged) and self._ledger.is_beside(judged.item):
+            reason = beside_reason(measured, judgement)
+            self._set_aside(agreeing(measured), reason, judged.place())
+            return
+        if is_origin:
             self._begin_origin(judged)
             return
         apart = self._ledger.updated_apart
@@ -63,11 +70,27 @@ class Settling:
         if judgement.kind is None and judgement.beyond_floor and judged.is_amplified:
             judgement = replace(judgement, kind=Kind.AMPLIFIED)
         state = State(measured, judgement, apart or bool(tainting), outcome)
+        if self._is_made_of_rounding(judged):
+            self._ledger.rounding_alone.note_made(measured.pair)
         aside = self._followed_aside(judged)
         if outcome is Outcome.AGREE and judgement.beyond_floor and aside is not None:
             self._set_aside(state, settled_reason(measured, judgement, outcome), aside)
         else:
             self.settle(judged.item, state)
+
+    def _is_made_of_rounding(self, judged: JudgedPair) -> bool:
+        """Whether nothing takes a result's bound away but gradients that are rounding alone.
+
+        All else that enters has to be near, and the operator known: the bound of any other says nothing of each input.
+        """
+        item, measured = judged.item, judged.measured
+        if not judged.judgement.tolerance >= UNBOUNDED or measured.shape_differs:
+            return False
+        entering = [one for one in judged.entering if not one.equal]
+        others = [one for one in entering if not self._ledger.rounding_alone.is_of(one)]
+        if others and family_of(item.reference.site.op) is Family.UNKNOWN:
+            return False
+        return len(others) < len(entering) and all(one.relative <= LINEAR_REGIME for one in others)
 
     def _set_aside(self, state: State, reason: Reason, place: Place) -> None:
         """Report a difference that this step follows without, and do not keep it.

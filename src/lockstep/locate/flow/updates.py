@@ -252,11 +252,19 @@ class UpdateWalk:
         if not item.complete(Role.PARAM_GRAD):
             names = {pair.present.name for pair in item.complete(Role.PARAM)}
             entering.extend(
-                states[0].measured for name, states in self._gradients.items() if name in names
+                self._perhaps_clipped(states[0].measured)
+                for name, states in self._gradients.items()
+                if name in names
             )
-            if self._pooled is not None:  # the closure may clip them
-                entering.append(self._pooled)
         return entering
+
+    def _perhaps_clipped(self, gradient: Measured) -> Measured:
+        """A gradient that a closure may have scaled by the norm of all gradients, which is as far off as these are."""
+        if self._pooled is None or not gradient.known:
+            return gradient
+        far = gradient.distance + gradient.norm * self._pooled.relative
+        relative = far / gradient.norm if gradient.norm > 0 else gradient.difference
+        return replace(gradient, equal=False, distance=far, difference=relative)
 
     def _updated(self, item: Aligned, settings_differ: bool) -> Iterator[Wrong]:
         entering = self._entering(item)

@@ -42,7 +42,7 @@ from lockstep.locate.flow.ledger import (
     key_of,
     last_updates,
 )
-from lockstep.locate.flow.operations import Operations
+from lockstep.locate.flow.operations import Operations, of_list_element
 from lockstep.locate.flow.origins import Origins
 from lockstep.locate.flow.outweighed import OUTWEIGHED, Outweighing
 from lockstep.locate.flow.places import Places
@@ -186,7 +186,7 @@ class StepWalk:
         if not (self._sees_every_call or item.complete(Role.INPUT)) and self._lacks_inputs(item):
             self._result_of_the_unseen(item, pair, measured, backward)
             return
-        operation = self._operations.of(item, backward=backward)
+        operation = of_list_element(self._operations.of(item, backward=backward), pair)
         is_dropout = operation.family is Family.DROPOUT and not backward
         if is_dropout and _masks_differ(operation, measured):
             self._origins.note_other_masks()
@@ -390,7 +390,7 @@ class StepWalk:
                 for gradient in item.complete(Role.GRAD_OUTPUT):
                     boundary.add(self._ledger.measure(gradient))
         entering, judgement = self._judge_boundary(item, measured, boundary, backward=True)
-        if forward is not None and computes(boundary.region):
+        if forward is not None and computes(boundary.region) and not self._is_excused(forward):
             judgement = _following(judgement, measured, self._ledger.measure(forward))
         if not (boundary.sources or self._sees_every_call) and self._ledger.any_tainted:
             judgement = as_open(judgement)
@@ -482,7 +482,15 @@ class StepWalk:
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
         if (gross or by_chance or in_place) and self._outweighing.holds(item, backward=backward):
             return entering, AGREES if backward else OUTWEIGHED
-        return entering, self._judge.passage(entering, measured, region=region)
+        judgement = self._judge.passage(entering, measured, region=region)
+        if judgement.unexplained or not any(self._is_excused(one.pair) for one in entering):
+            return entering, judgement
+        pairs = [one for one in entering if not self._is_excused(one.pair)]
+        return entering, as_open(self._judge.passage(pairs, measured, region=region))
+
+    def _is_excused(self, pair: Pair) -> bool:
+        """Whether two tensors are no pair: this step follows without them, so they explain no other difference."""
+        return key_of(pair) in self._ledger.aside
 
     @cached_property
     def _forward_tainted(self) -> bool:

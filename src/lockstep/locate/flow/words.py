@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from lockstep.align.settings import Setting
-from lockstep.core.content_notes import NoteKind
+from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS, NoteKind
 from lockstep.core.finding import Evidence, Kind, Outcome
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, is_other_checksum_alone
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
+from lockstep.judge.tolerances import UNBOUNDED
 from lockstep.locate.flow.counts import count_words
 from lockstep.measure.measured_pair import Measured, dims_that_do_not_fit, is_placed_otherwise
 from lockstep.measure.metrics import are_placed_apart
@@ -41,8 +43,10 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
     if output.shape_differs:
         left, right = output.pair.both
         for side, one in (("reference", left), ("candidate", right)):
-            if one.content.told.kind is NoteKind.COPIES_DIFFER:
-                return f"{name} is held by several ranks of the {side}, whose copies differ"
+            told = one.content.told
+            if told.kind in DIFFER_BETWEEN_RANKS:
+                which = f": {told.fields[0]}" if told.kind is NoteKind.RANKS_DIFFER else ""
+                return f"{name} is held by several ranks of the {side}, whose copies differ{which}"
         return f"{name} has shape {left.shape} in the reference and {right.shape} in the candidate"
     dtypes = [
         one.dtype for one in (output.pair.reference, output.pair.candidate) if one is not None
@@ -89,9 +93,7 @@ def settled_reason(measured: Measured, judgement: Judgement, outcome: Outcome) -
         if measured.shape_differs and judgement.words:
             return Reason(open_clause(judgement.words))
         far = f"{word_for_evidence(measured)}rel {measured.difference:.2g}"
-        clause = open_clause(
-            "its inputs differ too much for any bound, or were not judged themselves", f"{far}: "
-        )
+        clause = open_clause(_why_open(judgement), f"{far}: ")
     elif outcome is Outcome.INCOMPARABLE and measured.metrics.max_abs == 0.0:
         words = "its smallest and largest values are equal, and its elements are not known"
         clause = Clause(About.UNKNOWN, words)
@@ -103,6 +105,13 @@ def settled_reason(measured: Measured, judgement: Judgement, outcome: Outcome) -
     if judgement.words:
         more.append(Clause(About.EVIDENCE, judgement.words))
     return _AS_CLAUSE[clause] if not more and clause in _AS_CLAUSE else Reason(clause, *more)
+
+
+def _why_open(judgement: Judgement) -> str:
+    """Why nothing bounds a tensor that is known in both runs."""
+    if judgement.open or not UNBOUNDED <= judgement.tolerance < math.inf:
+        return "its inputs differ too much for any bound, or were not judged themselves"
+    return f"its tolerance, {judgement.tolerance:.2g} times its norm, decides nothing"
 
 
 def open_clause(why: str, far: str = "") -> Clause:
@@ -186,6 +195,11 @@ def left_clause(output: Measured, judgement: Judgement, name: str = "") -> Claus
     """How far a tensor is off."""
     words, record = what_leaves(output, judgement, name), output.pair.present
     return Clause(About.LEFT, words, name or record.name, difference=output.difference)
+
+
+def beside_reason(output: Measured, judgement: Judgement) -> Reason:
+    """How far a tensor is off that nothing trained depends on."""
+    return Reason(replace(left_clause(output, judgement), about=About.BESIDE), About.BESIDE.value)
 
 
 def setting_clause(setting: Setting) -> Clause:

@@ -124,14 +124,21 @@ def _modules(rank: RankRecording, names: NameMap) -> dict[str, _Module]:
         row["module"]: _Module(
             row["module_class"],
             row.get("training"),
-            _settings(rank, row.get("settings", "{}")),
+            settings_of(rank, row.get("settings", "{}")),
             parameters.get(names.module(row["module"]), {}),
         )
         for row in table.iter_rows(named=True)
     }
 
 
-def _settings(rank: RankRecording, text: str) -> Mapping[str, Any]:
+def settings_of(rank: RankRecording, text: str) -> Mapping[str, Any]:
+    """Return the plain attributes of a module, of the text in its table.
+
+    Raises
+    ------
+    CorruptError
+        If that is no JSON object.
+    """
     try:
         settings = values_of(text)
     except ValueError as error:

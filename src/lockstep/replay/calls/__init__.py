@@ -2,6 +2,6 @@
 
 __all__ = [
     "again", "alone", "budget", "held_results", "imported", "machine", "one_call", "optimizer_update", "rebuild",
-    "recorded_tensors", "refusals", "rerun", "side",
+    "recorded_tensors", "refusals", "rerun", "side", "torch_state",
 ]  # fmt: skip
 """Modules that other rooms import."""

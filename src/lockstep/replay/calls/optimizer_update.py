@@ -55,6 +55,8 @@ class UpdateRerun:
     ----------
     call
         The optimizer's call on one parameter.
+    kind
+        The class to run it as, where that is not the one by its name.
 
     Raises
     ------
@@ -62,8 +64,8 @@ class UpdateRerun:
         If the class is not one of `torch.optim`, or its parameter or gradient was not recorded.
     """
 
-    def __init__(self, call: Call) -> None:
-        self._kind = _class_of(call.site.op)
+    def __init__(self, call: Call, kind: type[torch.optim.Optimizer] | None = None) -> None:
+        self._kind = kind or _class_of(call.site.op)
         parameters, gradients = call.with_role(Role.PARAM), call.with_role(Role.PARAM_GRAD)
         if len(parameters) != 1 or len(gradients) != 1:
             raise CannotReplay("its parameter or gradient was not recorded")
@@ -136,6 +138,26 @@ class UpdateRerun:
             key: (elements.part(slice(0, elements.numel)), elements.layout)
             for key, elements in self._entering.items()
         }
+
+    def made_of(self, entering: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Parameter ("param") and state after this update in double precision, of other tensors than it got.
+
+        Parameters
+        ----------
+        entering
+            "param", "grad" and each state by the optimizer's name; they are not written to.
+
+        Raises
+        ------
+        CannotReplay
+            If torch refuses.
+        """
+        known = inspect.signature(self._kind).parameters
+        copies = {
+            key: one.clone() if key == "step" else widened(one).clone()
+            for key, one in entering.items()
+        }
+        return self._updated(copies, {"foreach": False} if "foreach" in known else {})
 
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters that the class takes, and the kernel that was asked for."""
@@ -268,6 +290,20 @@ def _key(record: TensorRecord) -> str:
     if record.role in (Role.PARAM, Role.PARAM_AFTER):
         return "param"
     return record.name.rsplit("|", 1)[-1]
+
+
+def classes_like(call: Call) -> list[type[torch.optim.Optimizer]]:
+    """The classes of `torch.optim` with the hyper-parameters of a call, by name: what its own class may extend."""
+    known = set(call.arguments) - {"params", *_KERNELS}
+    return [
+        one
+        for one in vars(torch.optim).values()
+        if isinstance(one, type)
+        and issubclass(one, torch.optim.Optimizer)
+        and canonical_name(one.__name__) not in _NOT_PER_PARAMETER
+        and known
+        and known == set(inspect.signature(one).parameters) - {"params", *_KERNELS}
+    ]
 
 
 def _class_of(op: str) -> type[torch.optim.Optimizer]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lockstep.core.devices import device_of
 from lockstep.core.operators import Family, Trait, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
@@ -20,7 +21,6 @@ from lockstep.replay.calls.refusals import NO_OPERATOR, CannotReplay
 
 CPU = torch.device("cpu")
 
-_DEVICE = re.compile(r"(cpu|cuda|npu|mps|xpu|hpu|mlu|xla|meta|privateuseone)(:\d+)?")
 _SLICE = re.compile(r"slice\((None|-?\d+), (None|-?\d+), (None|-?\d+)\)")
 _NAMED = re.compile(r"torch\.[a-z]\w*")
 _NUMBERS = frozenset({"inf", "-inf", "nan"})
@@ -174,7 +174,7 @@ def _value(value: Any) -> Any:
         return float(value)
     if value == "...":
         return ...
-    if _DEVICE.fullmatch(value):
+    if device_of(value) is not None:
         return CPU
     found = _SLICE.fullmatch(value)
     if found:

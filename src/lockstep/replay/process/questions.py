@@ -54,6 +54,10 @@ class Question(ABC, Generic[Asked]):
         """How much longer, in seconds."""
         return 0.0
 
+    def answered(self, memory_bytes: int) -> Asked:
+        """The answer, in this process, to a question of a floor above; those of this floor stand in its table."""
+        raise NotImplementedError(f"{type(self).__name__} stands in no table of answers")
+
     @staticmethod
     @abstractmethod
     def read(said: Any) -> Asked:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
+from lockstep.core.laws import LawsVerdict
 from lockstep.core.reason import Clause
 from lockstep.core.told_facts import Told
 from lockstep.report.comparison.tally import tally_of
@@ -72,6 +73,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         if comparison.what_next is None
         else dataclasses.asdict(comparison.what_next),
         "judged_by": comparison.judged_by,
+        "laws": _laws(comparison.laws),
         "uniform": [
             {"class": change.name, "sites": len(change.members)} for change in comparison.uniform
         ],
@@ -96,6 +98,31 @@ def write_json(comparison: Comparison, path: Path) -> None:
         If the file cannot be written.
     """
     path.write_text(render_json(comparison))
+
+
+def _laws(laws: LawsVerdict | None) -> dict[str, Any] | None:
+    """What the laws say by themselves, and the verdict without them."""
+    if laws is None:
+        return None
+    return {
+        "verdict": laws.verdict,
+        "without": laws.without,
+        "steps": laws.steps,
+        "not_judged": list(laws.not_judged),
+        "breaches": [
+            {
+                "law": one.breach.law.value,
+                **_rank(one.rank),
+                "step": one.step,
+                "quantity": one.breach.quantity.value,
+                "name": one.breach.name,
+                "run": one.breach.run,
+                "distance": _number(one.breach.distance),
+                "allowed": _number(one.breach.allowed),
+            }
+            for one in laws.breaches
+        ],
+    }
 
 
 def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def table_rows(comparison: Comparison) -> Iterator[Row]:
 def column_of(comparison: Comparison, title: str) -> Callable[[Finding], Cell]:
     """Return the function that gives the cell under one title, if a whole row is not wanted."""
     origins = {identity(origin.finding): origin for origin in comparison.origins}
-    value = dict(_COLUMNS)[title]
+    value = dict(COLUMNS)[title]
     return lambda finding: value(finding, origins.get(identity(finding)))
 
 
@@ -83,7 +83,7 @@ def reached_word(reached: bool | None) -> str:
 
 
 def _row(finding: Finding, origin: Origin | None) -> Row:
-    cells = tuple(value(finding, origin) for _, value in _COLUMNS)
+    cells = tuple(value(finding, origin) for _, value in COLUMNS)
     return Row(cells, accuracy_reached(finding.metrics), origin is not None)
 
 
@@ -146,7 +146,7 @@ def _known(value: float) -> Cell:
 _SIDES = ("Reference", "Candidate")
 _STATISTICS = (("Max", "maximum"), ("Min", "minimum"), ("Mean", "mean"), ("Norm", "norm"))
 
-_COLUMNS: tuple[tuple[str, _Value], ...] = (
+COLUMNS: tuple[tuple[str, _Value], ...] = (
     *((f"{side} Name", _side(side, tensor_name)) for side in _SIDES),
     ("Step", _either(lambda record: record.step)),
     ("Rank", _either(lambda record: record.rank)),
@@ -197,6 +197,7 @@ _COLUMNS: tuple[tuple[str, _Value], ...] = (
     ("Reason", lambda finding, origin: finding.reason),
     ("Source", source_line),
 )
+"""Each column's title, and the function that gives its cell."""
 
-TITLES: tuple[str, ...] = tuple(title for title, _ in _COLUMNS)
+TITLES: tuple[str, ...] = tuple(title for title, _ in COLUMNS)
 """Titles of the columns, in order; CSV and XLSX share them."""

@@ -13,9 +13,11 @@ from enum import Enum
 
 import numpy as np
 
+from lockstep.core.dtypes import unit_roundoff
 from lockstep.store.shards.joining import Array, UnlikeDimsError, rounded
 
 Shape = tuple[int, ...]
+_ROUNDINGS = 100
 
 
 class Spread(Enum):
@@ -251,6 +253,24 @@ def apart(left: Array, right: Array) -> tuple[float, float]:
     return float(np.count_nonzero(~finite)), float(apart[finite].sum())
 
 
+def apart_words(part: Array, whole: Array, dtype: str) -> str:
+    """Return how far a rank's copy is from the one rank's tensor, in words; "" where rounding explains it.
+
+    Rounding of a sum of many is not bounded by that of one: only what is a hundred times as much is told.
+    """
+    ours, theirs = part.astype(np.float64), whole.astype(np.float64)
+    size = float(np.linalg.norm(theirs))
+    with np.errstate(all="ignore"):
+        far = float(np.linalg.norm(ours - theirs)) / size if size else np.inf
+        factor = float(np.vdot(ours, theirs)) / size**2 if size else np.nan
+        left = float(np.linalg.norm(ours - factor * theirs)) / size if size else np.inf
+    if far <= _ROUNDINGS * unit_roundoff(dtype):
+        return ""
+    if left <= 1e-3 * far:
+        return f"{factor:.4g} times the other run's"
+    return f"rel {far:.2g} from the other run's"
+
+
 def flat_rows(array: Array) -> Array:
     """Return rows as bytes, shape (rows, bytes)."""
     rows = np.ascontiguousarray(array).reshape(array.shape[0], -1)
@@ -280,6 +300,7 @@ __all__ = [
     "Pointing",
     "Spread",
     "apart",
+    "apart_words",
     "flat_rows",
     "form_by_shape",
     "interleaved",

@@ -14,15 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.core.content_notes import Note, NoteKind
+from lockstep.core.dependence import Dependence
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.states import StateRecord
+from lockstep.core.text import listed
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Form, Spread, together
+from lockstep.store.shards.batch_forms import Form, Spread, apart_words, together
 from lockstep.store.shards.data_forms import DataForms
 from lockstep.store.shards.fetched import without_fetched
 from lockstep.store.shards.joining import Array, UnlikeDimsError
@@ -38,6 +40,7 @@ from lockstep.store.shards.put_together import (
     read_call,
 )
 from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
+from lockstep.store.shards.rank_sums import BETWEEN_RANKS
 from lockstep.store.shards.seen import (
     Forms,
     Seen,
@@ -49,7 +52,6 @@ from lockstep.store.shards.tensor_forms import TensorForms
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import ReadCall, ReadTensor, known
 
-_BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
 Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 _ROUNDINGS = 4
 """Copies count as equal as far as in `joining`."""
@@ -110,8 +112,9 @@ class Joiner:
     ) -> None:
         self._path, self.ranks, self._one, self._forms = path, ranks, one, forms
         self._told = Told()
-        self._between = self._shared = self._fetched = 0
+        self._between = self._shared = self._fetched = self._untaken = 0
         self._numbers: dict[Numbered, int] = {}
+        self._dependences = {rank.name: Dependence(rank.steps, rank.calls) for rank in ranks}
 
     # --- calls
 
@@ -128,6 +131,9 @@ class Joiner:
         if self._shared:
             what = "each parameter is updated by one rank alone, whose update is compared"
             yield NotSeen("updates of every rank", what)
+        if self._untaken:
+            what = f"their rank updates a different parameter; {self._untaken} were left out"
+            yield NotSeen("gradients that no update takes", what)
         if self._between:
             what = f"one rank makes none; {self._between} were left out"
             yield NotSeen("calls between ranks", what)
@@ -161,28 +167,45 @@ class Joiner:
         self, by_rank: Sequence[Mapping[Key, Call]], whole: Mapping[Key, Call]
     ) -> Iterator[tuple[Key, ReadCall]]:
         shared = _updates_of_one_rank(by_rank)
+        owners = {key[2]: call.rank for key, call in shared.items()}
         self._shared += len(shared)
         for key, call in shared.items():
             yield key, self._call([call], whole.get(key), _after(call, by_rank))
-        for key, call in by_rank[0].items():
+        for key in dict.fromkeys(key for found in by_rank for key in found):
+            calls = [found[key] for found in by_rank if key in found]
             if key in shared:
                 continue
-            if call.site.op.startswith(_BETWEEN_RANKS):
+            if calls[0].site.op.startswith(BETWEEN_RANKS) or self._forms.divides_a_sum(calls[0]):
                 self._between += 1
-                continue
-            others = [found[key] for found in by_rank[1:] if key in found]
-            if len(others) < len(by_rank) - 1:
-                self._told.apart["not every rank made the call"].append(str(call.site))
-                continue
-            yield key, self._call([call, *others], whole.get(key))
-        for found in by_rank[1:]:
-            for key, call in found.items():
-                if (
-                    key not in by_rank[0]
-                    and key not in shared
-                    and not call.site.op.startswith(_BETWEEN_RANKS)
-                ):
-                    self._told.apart[f"{call.rank} alone made them"].append(str(call.site))
+            elif len(calls) == len(by_rank):
+                yield key, self._call(calls, whole.get(key))
+            else:
+                yield from self._of_some(key, calls, whole.get(key), owners)
+
+    def _of_some(
+        self, key: Key, calls: Sequence[Call], partner: Call | None, owners: Mapping[object, str]
+    ) -> Iterator[tuple[Key, ReadCall]]:
+        """A call that not every rank makes: that of the rank which updates a parameter, or nothing."""
+        owner = owners.get(key[2])
+        own = [call for call in calls if call.rank == owner]
+        if own:
+            yield key, self._call(own, partner)
+        elif owner is not None and calls[0].kind is CallKind.GRADIENT:
+            self._untaken += len(calls)
+        elif owner is None:
+            alone = calls[0].rank != self.ranks[0].name
+            why = f"{calls[0].rank} alone made them" if alone else "not every rank made the call"
+            self._apart(why, str(calls[0].site), calls)
+            if partner is not None and self._are_beside(calls):
+                yield key, read_call(calls[0], [], self._numbers, partner.arguments)
+
+    def _apart(self, why: str, place: str, calls: Sequence[Call]) -> None:
+        """Note what could not be put together; it is no gap where nothing trained depends on it."""
+        found = self._told.beside if self._are_beside(calls) else self._told.apart[why]
+        found.append(place)
+
+    def _are_beside(self, calls: Sequence[Call]) -> bool:
+        return all(self._dependences[call.rank].beside(call) for call in calls)
 
     def _call(
         self, calls: Sequence[Call], partner: Call | None, after: Sequence[TensorRecord] = ()
@@ -192,25 +215,25 @@ class Joiner:
         for record, records in together_by_record(calls):
             place = place_of(record, call)
             if record.occurrence:
-                self._told.apart["it is of a second backward"].append(place)
+                self._apart("it is of a second backward", place, calls)
             elif len(records) < len(calls):
-                self._told.apart["not every rank recorded it"].append(place)
+                self._apart("not every rank recorded it", place, calls)
             else:
                 records = [*records, *after] if record.role is Role.PARAM_AFTER else records
                 equal = record.digest is not None and len({each.digest for each in records}) == 1
                 seen = Seen(call, records, partner_of(partner, record), equal)
-                tensor = self._tensor(seen, place)
+                tensor = self._tensor(seen, place, calls)
                 tensors.extend([] if tensor is None else [tensor])
         return read_call(call, tensors, self._numbers, self._forms.arguments(calls))
 
     # --- tensors
 
-    def _tensor(self, seen: Seen, place: str) -> ReadTensor | None:
+    def _tensor(self, seen: Seen, place: str, calls: Sequence[Call]) -> ReadTensor | None:
         record = seen.first
         try:
             later = self._whole(seen, place)
         except UnlikeDimsError as error:
-            self._told.apart[str(error)].append(place)
+            self._apart(str(error), place, calls)
             return None
         if later is None:
             return None
@@ -260,9 +283,28 @@ class Joiner:
             given, note = parts[0], ""
         else:
             self._told.copies.append(place)
-            given, note = np.stack(parts), str(Note(NoteKind.COPIES_DIFFER, "replicated"))
+            given, note = np.stack(parts), str(_unlike(seen))
         data = encoded(given, dtype)
         return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
+
+
+def _unlike(seen: Seen) -> Note:
+    """Which ranks hold other copies than the one rank does; else than most ranks do, if most are alike."""
+    digests = [each.digest for each in seen.records]
+    whole, most = seen.whole, max(digests, key=digests.count)
+    if whole is not None and whole.shape == seen.first.shape and is_floating(seen.first.dtype):
+        far = [
+            f"rank{number}'s is {words}"
+            for number, part in enumerate(seen.parts)
+            if (words := apart_words(part, whole, seen.first.dtype))
+        ]
+    else:
+        is_most = digests.count(most) * 2 > len(digests)
+        odd = [number for number, one in enumerate(digests) if one != most] if is_most else []
+        far = [f"rank{number}'s is unlike that of most ranks" for number in odd]
+    if not far:
+        return Note(NoteKind.COPIES_DIFFER, "replicated")
+    return Note(NoteKind.RANKS_DIFFER, listed(far, 3))
 
 
 def _updates_of_one_rank(by_rank: Sequence[Mapping[Key, Call]]) -> dict[Key, Call]:

@@ -27,6 +27,7 @@ from lockstep.store.shards.batch_forms import (
 )
 from lockstep.store.shards.joining import UnlikeDimsError
 from lockstep.store.shards.put_together import Key
+from lockstep.store.shards.rank_sums import Held, Sums, division, held
 from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
 from lockstep.store.shards.sorted_rows import Sorted, SortedRows, module_around, sorted_in
 
@@ -53,6 +54,9 @@ class DataForms:
         self._order = Order()
         self._rows: Mapping[int, int] = {}
         self._forms: dict[_Tensor, tuple[Form, int]] = {}
+        self._of_contents: dict[Held, tuple[Form, int]] = {}
+        self._sums = Sums()
+        self._partners: dict[tuple[str, int], Call | None] = {}
         self._sorted: Sorted = {}
 
     @property
@@ -77,6 +81,10 @@ class DataForms:
     ) -> None:
         """Look at the batches of a step: how many rows each rank has, and in which order one rank has them."""
         self._order, self._rows, self._forms = Order(), {}, {}
+        self._of_contents, self._sums = {}, Sums.within(by_rank, whole)
+        self._partners = {
+            (call.rank, call.id): whole.get(key) for calls in by_rank for key, call in calls.items()
+        }
         self._ranks = len(by_rank)
         batches = []
         for seen in batches_of(by_rank, whole):
@@ -134,6 +142,8 @@ class DataForms:
                 form,
                 divided_by,
             )
+        if record.role is not Role.INPUT:
+            self._of_contents |= {held(one): (form, divided_by) for one in seen.records}
         return form, divided_by
 
     def _form(self, seen: Seen) -> tuple[Form, int]:
@@ -178,18 +188,56 @@ class DataForms:
             return of, self._divided_by
         if of.spread is Spread.SUM and ways > 1:  # of a sum that is divided by so much
             return Form(Spread.SUM), len(seen.records) * self._divided_by // ways
+        if of.spread is Spread.COPIES and self._divided_by % ways == 0:
+            return Form(Spread.SUM), self._divided_by // ways
         return Form(Spread.COPIES if of.spread is Spread.SUM else Spread.SUM), self._divided_by
 
     def _by_shape(self, seen: Seen) -> Form | None:
         return form_by_shape(seen.shapes, seen.whole_shape, equal=seen.equal, order=self._order)
 
     def _of_forward(self, seen: Seen) -> tuple[Form, int]:
+        ways = self._undivided(seen) if seen.equal else 1
+        if ways > 1 and seen.shapes[0] == (seen.whole_shape or seen.shapes[0]):
+            return Form(Spread.COPIES), ways
         return self._of_rows(seen), 1
+
+    def _undivided(self, seen: Seen) -> int:
+        """By what a tensor that every rank holds is to be divided: a sum over ranks that a later call divides."""
+        record, call = seen.first, seen.call
+        if record.role is Role.INPUT:
+            return self._of_sum(held(record))
+        given = self._forms.get(self._tensor(call, False, 0))
+        if given is None or given[0].spread is not Spread.COPIES or given[1] == 1:
+            return self._of_sum(held(record))
+        ratio = division(call, self._partner(call))
+        moves = operator_of(call.site.op).family is Family.MOVEMENT
+        return given[1] if moves or ratio == 1 else 1
+
+    def divides_a_sum(self, call: Call) -> bool:
+        """Whether a call that one rank lacks makes the sum of a collective a mean: it is a part of that."""
+        given = call.with_role(Role.INPUT)
+        if self._partner(call) is not None or len(given) != 1:
+            return False
+        ways = self._of_sum(held(given[0]))
+        return ways > 1 and division(call, None) == ways
+
+    def _of_sum(self, content: Held) -> int:
+        """By what a content is to be divided: the sum of parts whose mean one rank has, if a later call divides it."""
+        known = self._of_contents.get(content)
+        if known is not None and known[0].spread is Spread.COPIES:
+            return known[1]
+        given = self._sums.of.get(content)
+        of = None if given is None else self._of_contents.get(given)
+        ways = 1 if of is None else self._ways(of, self._ranks)
+        is_left = ways == self._ranks and self._divided_by % ways == 0
+        return ways if is_left and self._sums.is_divided(content, ways) else 1
 
     def _of_rows(self, seen: Seen) -> Form:
         form = self._by_shape(seen)
         if form is not None:
             forms = interleaved(form, seen.shapes, self._rows)
+            if form.spread is Spread.COPIES and held(seen.first) in self._sums.summands:
+                forms.append(Form(Spread.SUM))
         elif seen.one is not None and all(shape == seen.whole_shape for shape in seen.shapes):
             if self._is_picked(seen):
                 raise UnlikeDimsError("each rank picks its own part of what all of them hold")
@@ -228,6 +276,8 @@ class DataForms:
         to the bit where `a / b` is a power of two.
         """
         told, call, factor = arguments_of(calls), calls[0], arguments_of(calls).get("args.1")
+        if (partner := self._partner(call)) is not None and self._makes_summands(call):
+            return dict(partner.arguments)
         before, after = (
             self._ways(self._forms.get(self._tensor(call, is_output, 0)), len(calls))
             for is_output in (False, True)
@@ -238,6 +288,20 @@ class DataForms:
                 ratio = before / after if name == "mul" else after / before
                 told["args.1"] = factor * ratio
         return told
+
+    def _makes_summands(self, call: Call) -> bool:
+        """Whether a call makes, of numbers alone, what a collective adds up to what its partner makes."""
+        made = self._forms.get(self._tensor(call, True, 0))
+        is_summand = made is not None and made[0].spread is Spread.SUM
+        return (
+            is_summand
+            and not call.with_role(Role.INPUT)
+            and held(call.with_role(Role.OUTPUT)[0]) in self._sums.summands
+        )
+
+    def _partner(self, call: Call) -> Call | None:
+        """That of the one rank."""
+        return self._partners.get((call.rank, call.id))
 
     @staticmethod
     def _tensor(call: Call, is_output: bool, index: int) -> _Tensor:

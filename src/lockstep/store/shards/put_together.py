@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
+from lockstep.core.gradient_calls import parameters_by_call
 from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
@@ -33,6 +34,8 @@ class Told:
     ----------
     apart
         What could not be, by the reason.
+    beside
+        Of that, calls that nothing trained depends on.
     copies, rounded
         Tensors whose copies differ by more than rounding, and by rounding.
     lost
@@ -40,6 +43,7 @@ class Told:
     """
 
     apart: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    beside: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     rounded: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -80,6 +84,9 @@ class Told:
         for why, where in self.apart.items():
             what = f"{len(where)} tensors or calls were not put together, first {where[0]}: {why}"
             yield NotSeen(APART, what)
+        if self.beside:
+            what = f"nothing trained depends on {len(self.beside)} of them, first {self.beside[0]}"
+            yield NotSeen("calls and tensors that ranks have in other ways", what)
         if self.copies:
             what = f"those of {len(self.copies)} tensors differ by more than rounding, first {self.copies[0]}"
             yield NotSeen("equal copies", what)
@@ -135,13 +142,18 @@ def _with_gaps(many: Recording, calls: Calls) -> Calls:
 
 
 def calls_by_key(calls: Sequence[Call]) -> dict[Key, Call]:
-    """Return calls by their key on every rank, without those that backward computed again."""
+    """Return calls by their key on every rank, without those that backward computed again.
+
+    What a script calls on the gradient of one parameter goes by that, and by its order among such calls.
+    """
     counts: Counter[Key] = Counter()
     found: dict[Key, Call] = {}
+    gradients = parameters_by_call(calls)
     for call in calls:
         if call.recomputed:
             continue
-        key = (call.kind, call.site, name_of(call))
+        name = gradients.get(call.id, "")
+        key = (call.kind, replace(call.site, call=0) if name else call.site, name or name_of(call))
         found[(*key, counts[key])] = call
         counts[key] += 1
     return found

@@ -118,17 +118,24 @@ class _JoinedStates:
         for number, rank in self.ranks.items():
             for state in rank.states:
                 by_key[(state.moment, *state.key)][number] = state
-        for same in by_key.values():
-            first = same[min(same)]
+        for every in by_key.values():
+            same = _of_those_who_update(every)
+            first = next(iter(same.values()))
             try:
-                yield replace(first, content=self._content(first, same))
+                yield replace(first, content=self._content(first, same, held_by=every))
             except UnlikeDimsError as error:
                 if first.moment is Moment.END and (
                     first.standing in _TRAINING or _moves(by_key, first)
                 ):
                     self.apart[str(error)].append(first.name)
 
-    def _content(self, first: StateRecord, same: Mapping[int, StateRecord]) -> Content:
+    def _content(
+        self,
+        first: StateRecord,
+        same: Mapping[int, StateRecord],
+        *,
+        held_by: Mapping[int, StateRecord],
+    ) -> Content:
         contents = {number: state.content for number, state in same.items()}
         told = placed_by(first.content) or self.dims_of(first)
         if isinstance(told, Form) and told.spread is Spread.BATCH and first.content.shape:
@@ -138,7 +145,7 @@ class _JoinedStates:
         are_equal = len({_bits(one) for one in contents.values()}) == 1
         if told is None and (first.content.told.kind is NoteKind.PART or not are_equal):
             raise UnlikeDimsError("nothing says how their parts belong together")
-        absent = sorted(set(self.ranks) - set(same))
+        absent = sorted(set(self.ranks) - set(held_by))
         if absent and first.role is Role.PARAM and first.standing is not Standing.BESIDE:
             raise UnlikeDimsError(f"rank{absent[0]} does not hold them")
         return _of_copies(first, contents)
@@ -191,6 +198,19 @@ class _JoinedStates:
         for why, names in self.apart.items():
             shown = [name.replace("|", "'s ") for name in names]
             yield f"the end of {listed(shown)} was not compared: {why}"
+
+
+def _of_those_who_update(same: Mapping[int, StateRecord]) -> Mapping[int, StateRecord]:
+    """Those of the ranks that update a parameter, right after an update: it is on its way to the others then.
+
+    At the end all count, of which one that is updated comes first.
+    """
+    updated = {number: one for number, one in same.items() if one.standing is Standing.TRAINED}
+    if not updated:
+        return same
+    if any(one.moment is Moment.END for one in updated.values()):
+        return {**updated, **same}
+    return updated
 
 
 _TRAINING = frozenset({Standing.TRAINED, Standing.MET})

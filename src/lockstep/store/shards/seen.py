@@ -100,6 +100,9 @@ class Forms(Protocol):
             If they make no whole.
         """
 
+    def divides_a_sum(self, call: Call) -> bool:
+        """Return whether a call that one rank lacks is a part of a collective, whose sum it makes a mean."""
+
     def arguments(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Return the settings of a call, given that of each rank."""
 

@@ -68,6 +68,10 @@ class TensorForms:
         """As the parameter lies."""
         return self._layouts.get(name, Form(Spread.COPIES))
 
+    def divides_a_sum(self, call: Call) -> bool:
+        """No part of a collective is told from another call here."""
+        return False
+
     def arguments(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Settings of the first rank, and of others where they are different."""
         return arguments_of(calls)

@@ -99,6 +99,7 @@ def _start_apart(command: list[str], address: Address) -> None:
         with started.stdout as answer:
             if answer.readline():
                 return
+        started.wait()
         log.seek(0)
         said = log.read().decode(errors="replace").strip().splitlines()
     why = said[-1].removeprefix("lockstep: ") if said else "it said nothing"

@@ -231,6 +231,8 @@ def _sources(given: tuple[Path, ...]) -> tuple[dict[str, str], dict[str, str]]:
     from lockstep.wings.check.scripts.imports import imported_files
 
     sources, failed = dict[str, str](), dict[str, str]()
+    if not any(path.exists() for path in given):
+        raise UsageError(f"{given[0]}: no such file or folder; give a script")
     for path in given:
         files = _below(path) if path.is_dir() else [path]
         if not files:

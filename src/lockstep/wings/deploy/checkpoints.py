@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.core.text import listed, reason_of
 from lockstep.wings.deploy.engines import engine, first_line
 
 SUFFIXES = (".pth", ".pt", ".tar", ".bin", ".ckpt", ".safetensors")
@@ -76,7 +76,9 @@ def _files_of(folder: Path) -> list[Path]:
                 set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             )
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-            raise UsageError(f"{index}: cannot be read as an index of weights ({error})") from error
+            raise UsageError(
+                f"{index}: cannot be read as an index of weights ({reason_of(error)})"
+            ) from error
         away = [one for one in parts if Path(one).name != one or not (folder / one).is_file()]
         if away:
             raise UsageError(

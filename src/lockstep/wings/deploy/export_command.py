@@ -19,6 +19,7 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import Comparison, Verdict, WhatNext
 from lockstep.core.replacement import replacing
+from lockstep.core.text import reason_of
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import enveloped, json_text
@@ -261,7 +262,7 @@ def _facts(path: Path | None) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
+        raise UsageError(f"{path}: cannot be read as JSON ({reason_of(error)})") from error
     if not isinstance(found, dict):
         raise UsageError(
             f"{path}: holds a {type(found).__name__}; give an object, as in {{'class_names': [...]}}"

@@ -52,6 +52,8 @@ def convert(source: Path, output: Path, to: str | None, form: str, force: bool) 
         return ExitCode.AGREES
     if is_recording(source):
         raise UsageError(f"{source}: is a recording already; say with --as what to write")
+    if not source.exists():
+        raise NotARecordingError(source, "no such file or directory", advice="give the dump's path")
     if not convert_to_recording(source, output, form, force=force):
         raise NotARecordingError(
             source, "is in no form that Lockstep reads", advice="name its form with --format"

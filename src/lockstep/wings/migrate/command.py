@@ -124,6 +124,8 @@ _TO = click.option(
 )  # fmt: skip
 def _undo_job(path: Path, discard_edits: bool) -> int:
     """Take back the latest --in-place in PATH, byte for byte."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or directory; give the path that was migrated")
     done = undo(path if path.is_dir() else path.parent, force=discard_edits)
     click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
     if done.runs_left:

@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 from functools import partial
 
+from lockstep.core.devices import devices
 from lockstep.plugins import manager
 from lockstep.wings.migrate.hookspecs import MigrationTarget
 from lockstep.wings.migrate.names import has_name
 from lockstep.wings.migrate.torch.table import built_in
 
 _NEUTRAL = "neutral"
-_DEVICES = ("npu", "xpu", "hpu", "mps")
+_DEVICES = tuple(one.name for one in devices() if one.target)
 
 
 def migration_targets() -> dict[str, MigrationTarget]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from lockstep.core.errors import UsageError
 from lockstep.core.replacement import replacing
 from lockstep.core.secrets import MASK, masked_setting
+from lockstep.core.text import reason_of
 from lockstep.store.permissions import make_private_directory, write_private
 
 WORKDIR = "~/.lockstep"
@@ -162,7 +163,9 @@ def machines() -> dict[str, Machine]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); mend or remove it") from error
+        raise UsageError(
+            f"{path}: cannot be read ({reason_of(error)}); mend or remove it"
+        ) from error
     try:
         return {one["name"]: Machine(**one) for one in entries}
     except (TypeError, KeyError) as error:

@@ -43,6 +43,7 @@ def report(
     lockstep report ref cand -o report.html --calibration ref.cal --force
     """
     if candidate is None:
+        comparing.check_one(**manner)
         return _of_one(reference, output, "".join(manner["forms"][:1]), force=force)
     comparing.check_two(reference, candidate)
     check_output_file(output, force=force)

@@ -92,8 +92,8 @@ def plot(
     """
     if output is None and events is None:
         raise UsageError("there is nothing to draw to; give a directory with -o or --tensorboard")
-    if candidate is None and metrics:
-        raise UsageError("--metric chooses charts of a comparison; give a candidate too")
+    if candidate is None:
+        comparing.check_one(metric=metrics, **manner)
     if output is not None:
         figures.load_matplotlib()
     if events is not None:

@@ -16,6 +16,7 @@ import yaml
 
 from lockstep.core.errors import RecordingError, UsageError
 from lockstep.core.patterns import nearest_names
+from lockstep.core.text import reason_of
 
 Value = float | int | str | bool
 
@@ -166,7 +167,7 @@ def read_plan(path: Path) -> Plan:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordingError(
-            path, f"cannot be read ({error})", advice="give a YAML file"
+            path, f"cannot be read ({reason_of(error)})", advice="give a YAML file"
         ) from error
     try:
         node, values = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)

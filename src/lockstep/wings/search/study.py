@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.secrets import masked
+from lockstep.core.text import reason_of
 from lockstep.launch.descendants import started_with
 from lockstep.wings.search.given import FOLDER
 from lockstep.wings.search.plan import Kind, Parameter, Plan, Value
@@ -62,7 +63,7 @@ def open_study(plan: Plan, folder: Path, seed: int | None = None) -> optuna.Stud
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         raise OutputExistsError(
-            f"{folder}: the journal cannot be used ({error}); give another name"
+            f"{folder}: the journal cannot be used ({reason_of(error)}); give another name"
         ) from error
     known = study.user_attrs.setdefault("subject", plan.subject())
     if known != plan.subject():

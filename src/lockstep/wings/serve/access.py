@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lockstep.core.errors import UsageError
+from lockstep.core.text import reason_of
 from lockstep.wings.serve.failures import RequestError
 
 _LEAST_CHARACTERS = 16
@@ -80,7 +81,9 @@ def gate_for(host: str, token_file: Path | None) -> Gate:
             raise UsageError(f"{token_file}: others may read it; chmod 600 {token_file}")
         token = token_file.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{token_file}: holds no token that can be read ({error})") from error
+        raise UsageError(
+            f"{token_file}: holds no token that can be read ({reason_of(error)})"
+        ) from error
     if len(token) < _LEAST_CHARACTERS or not token.isprintable() or " " in token:
         raise UsageError(
             f"{token_file}: is not a token; write {_LEAST_CHARACTERS} characters or more on one line, such as"

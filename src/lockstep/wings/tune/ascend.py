@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.core.errors import NotARecordingError, RecordingError
+from lockstep.core.text import reason_of
 from lockstep.wings.tune.profile import Operator, Phase, Profile
 
 _NAME = ("Op Name", "Name")
@@ -29,7 +30,7 @@ def read_summary(file: Path) -> Profile:
         with file.open(encoding="utf-8-sig", newline="") as opened:
             rows = list(csv.DictReader(opened))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordingError(file, f"cannot be read ({error})") from error
+        raise RecordingError(file, f"cannot be read ({reason_of(error)})") from error
     columns = set(rows[0]) if rows else set()
     if not columns & set(_NAME) or not columns & {*_DEVICE, *_HOST}:
         raise NotARecordingError(

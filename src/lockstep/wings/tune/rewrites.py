@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockstep.core.errors import NotARecordingError, RecordingError
+from lockstep.core.text import reason_of
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
@@ -58,7 +59,7 @@ def read_rewrites(diff: Path, folder: Path) -> tuple[Rewrite, ...]:
     try:
         lines = diff.read_text(encoding="utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordingError(diff, f"cannot be read ({error})") from error
+        raise RecordingError(diff, f"cannot be read ({reason_of(error)})") from error
     found, file, at = [], "", 0
     while at < len(lines):
         line = lines[at]

@@ -13,10 +13,9 @@ _TITLES = (
     "comparison",
     "graph",
     "curves",
-    "made (UTC)",
-    "steps",
-    "trained",
     "last loss",
+    "steps",
+    "made (UTC)",
     "command",
 )
 Cell = str | float | int | Link | None
@@ -38,11 +37,11 @@ def runs_grid(runs: list[Run], reference: Run | None) -> Grid:
 
 def _row(run: Run, reference: Run | None) -> list[Cell]:
     if run.problem:
-        return [run.name, "", "", "", "", "", "", None, None, run.problem]
+        return [run.name, "", "", "", "", None, "", "", run.problem]
     last = run.losses[-1][1] if run.losses else None
     return [
-        run.name, Link("open", f"run/{run.key}"), *_beside(run, reference), run.made[:16].replace("T", " "),
-        _steps(run.steps), run.trained, last, _short(run.command),
+        run.name, Link("open", f"run/{run.key}"), *_beside(run, reference), last, _steps(run),
+        run.made[:16].replace("T", " "), _short(run.command),
     ]  # fmt: skip
 
 
@@ -64,5 +63,7 @@ def _short(command: str) -> str:
     return command if len(command) <= _LONGEST_COMMAND else f"{command[: _LONGEST_COMMAND - 4]} ..."
 
 
-def _steps(steps: tuple[int, ...]) -> str:
-    return spans(steps, 6) or "none"
+def _steps(run: Run) -> str:
+    """The recorded steps, and how many were trained."""
+    recorded = spans(run.steps, 6) or "none"
+    return recorded if run.trained is None else f"{recorded} of {run.trained}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.replacement import replacing
+from lockstep.core.text import reason_of
 
 NAME = ".lockstep-notes.json"
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 60, 4000
@@ -68,7 +69,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
-        raise NotesError(f"{path}: is damaged ({error}); mend it or take it away") from error
+        raise NotesError(
+            f"{path}: is damaged ({reason_of(error)}); mend it or take it away"
+        ) from error
 
 
 def _checked(asked: Any) -> dict[str, Any]:

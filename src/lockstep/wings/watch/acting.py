@@ -34,7 +34,7 @@ class Acting:
     UsageError
         If a rule is unknown.
     OutputExistsError
-        If a step is to be kept where something is.
+        If a step is to be kept where something is, or where nothing can be.
     """
 
     def __init__(
@@ -44,6 +44,10 @@ class Acting:
             check_name(name, [*known, ANY])
         if save_on and output.exists():
             raise OutputExistsError(f"{output} exists; give another directory by --output")
+        if save_on and not next(one for one in output.absolute().parents if one.exists()).is_dir():
+            raise OutputExistsError(
+                f"{output}: leads into a file; give another directory by --output"
+            )
         self._stop_on, self._save_on, self._output = stop_on, save_on, output
         self._kept: int | None = None
         self._stopped = False

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from types import TracebackType
 
+from lockstep.core.errors import OutputExistsError
 from lockstep.report.tensorboard import ScalarWriter, check_run, load_tensorboard
 from lockstep.wings.watch.watcher import StepWatched, WatchEvent
 
@@ -27,7 +28,7 @@ class Boards:
     UsageError
         If tensorboard is not installed.
     OutputExistsError
-        If event files are there.
+        If event files are there, or none can be.
     """
 
     def __init__(self, directory: Path | None, *, force: bool) -> None:
@@ -37,6 +38,7 @@ class Boards:
             load_tensorboard()
             for folder in directory.glob("rank*"):
                 check_run(folder, force=force)
+            _make(directory)
 
     def __enter__(self) -> Boards:
         return self
@@ -62,3 +64,13 @@ class Boards:
             if value is not None and math.isfinite(value):
                 writer.add(f"watch/{name}", value, step=event.step)
         writer.flush()
+
+
+def _make(directory: Path) -> None:
+    """Make the folder before the training runs: after it, the numbers would be lost."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{directory}: cannot be made ({error.strerror or error}); give another directory"
+        ) from error

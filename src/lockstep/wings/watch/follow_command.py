@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from lockstep.align.mapping import NameMapping
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
@@ -88,6 +89,8 @@ def follow(
     command = training_command()
     if not command:
         raise UsageError("give the training's command after --")
+    if mapping is not None:
+        NameMapping.read(mapping)  # it is needed after the first step; a wrong one is told before
     ways = _Ways(
         open_recording(reference, form=form),
         output,

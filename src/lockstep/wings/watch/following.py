@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.comparison import GrowingComparison, SteppedTo
-from lockstep.core.errors import LockstepError, RecordingError
+from lockstep.core.errors import LockstepError, OutputExistsError, RecordingError
 from lockstep.core.manifest import Options
 from lockstep.core.selection import StepSelection
 from lockstep.following.last_step import LastStep, ask_for_last_step
@@ -89,6 +89,7 @@ class Following:
         self._origin_step: OriginStep | None = None
         self._steps = StepSelection.parse("0:")
         self._ended = threading.Event()
+        self._is_taken = False
 
     def run(
         self,
@@ -117,6 +118,9 @@ class Following:
             ended = launch(command, self._directory, options, force=force, hear=hear, **streams)
             code = ended.code
             return ended
+        except OutputExistsError:
+            self._is_taken = True  # what lies there is of another training
+            raise
         finally:
             self._ended.set()
             thread.join()
@@ -127,9 +131,11 @@ class Following:
             while not self._ended.wait(_LOOKS_EVERY_S):
                 if not self._look():
                     return
-            self._look()
+            if not self._is_taken:
+                self._look()
         finally:
-            self._let_go_on()
+            if not self._is_taken:
+                self._let_go_on()
 
     def _let_go_on(self) -> None:
         """Nothing more is asked for: a training that waits behind its last recorded step need not."""

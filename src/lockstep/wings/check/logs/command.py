@@ -59,6 +59,8 @@ def _logs(given: Sequence[Path], findings: Findings) -> Iterator[Path]:
         if sys.stdin.isatty():
             raise UsageError("diagnose: give a log, as in `lockstep diagnose train.log`")
         yield STANDARD_INPUT
+    if given and not any(path == STANDARD_INPUT or path.exists() for path in given):
+        raise UsageError(f"{given[0]}: no such file or folder; give a log")
     for path in given:
         if path != STANDARD_INPUT and path.is_dir():
             files = sorted(file for file in path.rglob("*") if _is_regular(file))

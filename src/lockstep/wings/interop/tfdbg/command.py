@@ -18,7 +18,7 @@ _MOST_BYTES = 64 << 20
 _MOST_LINES = 5
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--names",
     type=click.Path(path_type=Path),
@@ -82,7 +82,7 @@ def _named(file: Path | None) -> list[str]:
             "--names: give the file of `lt > FILE`, or a COMMAND that starts the training under tfdbg"
         )
     try:
-        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+        if file.stat().st_size > _MOST_BYTES or not file.is_file():
             raise UsageError(
                 f"{file}: is not a file of at most {_MOST_BYTES} bytes; give the file of `lt > FILE`"
             )

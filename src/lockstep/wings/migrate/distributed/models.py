@@ -6,16 +6,18 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lockstep.core.devices import devices
 from lockstep.wings.migrate.distributed.training import Function, Script, Wrap, is_before
 from lockstep.wings.migrate.engine.arguments import called
 
 _OF_THE_WRAPPER = frozenset(
     {
-        "train", "eval", "parameters", "buffers", "zero_grad", "to", "cuda", "cpu", "npu", "xpu",
-        "hpu", "half", "float", "double", "bfloat16", "type", "requires_grad_", "apply", "modules",
+        "train", "eval", "parameters", "buffers", "zero_grad", "to", "half", "float", "double",
+        "bfloat16", "type", "requires_grad_", "apply", "modules",
         "forward", "training", "no_sync", "join", "module", "share_memory", "compile",
         "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
         "register_comm_hook", "__class__", "__call__", "device_ids", "device",
+        *(one.name for one in devices() if one.method),
     }
 )  # fmt: skip
 _OF_ANY_MODULE = frozenset(

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lockstep.core.devices import accelerators
 from lockstep.wings.migrate.engine.arguments import argument, called, is_constant
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 from lockstep.wings.migrate.engine.statements import blocks_of
@@ -21,7 +22,7 @@ _PASSING = frozenset(
     {"enumerate", "iter", "list", "tuple", "zip", "tqdm", "trange", "track", "progress_bar"}
 )
 _SAMPLERS = ("sampler", "batch_sampler")
-_MOVING = frozenset({"to", "cuda", "npu", "xpu", "hpu"})
+_MOVING = frozenset({"to", *(one.name for one in accelerators() if one.method)})
 _PREPARING = _MOVING | {
     "cpu", "half", "float", "double", "bfloat16", "type", "apply", "load_state_dict",
     "requires_grad_", "share_memory",

@@ -6,6 +6,7 @@ import ast
 import enum
 from functools import lru_cache
 
+from lockstep.core.devices import devices
 from lockstep.wings.migrate.engine.arguments import called
 from lockstep.wings.migrate.engine.scopes import ModuleScopes
 
@@ -61,7 +62,7 @@ _PLACES = frozenset(
 )  # fmt: skip
 _OTHERS_TABLES = ("sys.modules", "os.environ")
 """What is a key of these is no device."""
-_OTHER_DEVICES = frozenset({"cpu", "mps", "xpu", "npu", "hpu", "meta", "xla", "gpu"})
+_OTHER_DEVICES = frozenset({"gpu", *(one.name for one in devices() if one.name != "cuda")})
 
 
 class Use(enum.Enum):

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from lockstep.core.devices import accelerators
 from lockstep.wings.migrate.engine.arguments import argument
 from lockstep.wings.migrate.plan import Edit, Span
 from lockstep.wings.migrate.torch.context import Use, use_of
 from lockstep.wings.migrate.torch.unit import Unit
 
 _TAKING_A_NUMBER = ("set_device", "device", "set_device_index", "device_index")
-_PLACING = frozenset({"cuda", "npu", "xpu", "hpu"})
-_DEVICE_OF = re.compile(r"torch\.(?:cuda|npu|xpu|hpu|accelerator)\.(?P<name>\w+)\Z")
+_PLACING = frozenset(one.name for one in accelerators() if one.method)
+_DEVICE_OF = re.compile(rf"torch\.(?:{'|'.join(sorted(_PLACING))}|accelerator)\.(?P<name>\w+)\Z")
 
 
 @dataclass(frozen=True, slots=True)

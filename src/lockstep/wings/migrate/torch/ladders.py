@@ -11,13 +11,15 @@ import ast
 import re
 from collections.abc import Iterator
 
+from lockstep.core.devices import accelerators
 from lockstep.wings.migrate.plan import Edit
 from lockstep.wings.migrate.torch.unit import Unit
 
+_OTHERS = "|".join(one.name for one in accelerators() if one.name not in ("cuda", "xla"))
 _ASKING = re.compile(
-    r"torch\.(?:backends\.)?(mps|xpu|npu|hpu)\.(?:is_available|is_built)\Z"
-    r"|(?:.*\.)?(?:has|is|no|use|with)_(?:torch_)?(mps|xpu|npu|hpu)(?:_available)?\Z"
-    r"|(?:.*\.)?(mps|xpu|npu|hpu)_(?:is_)?available\Z"
+    rf"torch\.(?:backends\.)?({_OTHERS})\.(?:is_available|is_built)\Z"
+    rf"|(?:.*\.)?(?:has|is|no|use|with)_(?:torch_)?({_OTHERS})(?:_available)?\Z"
+    rf"|(?:.*\.)?({_OTHERS})_(?:is_)?available\Z"
 )
 _CUDA = "torch.cuda.is_available"
 _RULE = "names/ladder"

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from lockstep.core.devices import devices
 from lockstep.wings.migrate.engine.arguments import attribute_span, called
 from lockstep.wings.migrate.files.surroundings import surroundings
 from lockstep.wings.migrate.plan import Span
@@ -58,7 +59,9 @@ _FLAG = re.compile(r"--?[\w-]+\Z")
 _IMPORTING = frozenset({"__import__", "import_module"})
 _ASKING = re.compile(r"find_spec|importorskip|requirement|available|installed", re.IGNORECASE)
 """What functions are called that ask whether a package is there."""
-_OTHER_DEVICE = re.compile(r"torch\.(?:cpu|xpu|mps|npu|hpu|mtia|xla)\.")
+_OTHER_DEVICE = re.compile(
+    rf"torch\.(?:{'|'.join(one.name for one in devices() if one.name != 'cuda')})\."
+)
 _COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
 """What functions are called that show their text to a person."""

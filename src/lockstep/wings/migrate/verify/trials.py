@@ -19,6 +19,7 @@ from lockstep.cli.record import Recorded, run_recorded
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
+from lockstep.core.text import reason_of
 from lockstep.wings.migrate.files.collection import Collection, Kind, from_here
 from lockstep.wings.migrate.plan import Plan
 from lockstep.wings.migrate.verify.copies import Ground, Linked, make_copy
@@ -198,7 +199,7 @@ class Trials:
         except OSError as error:
             raise UsageError(
                 f"verify runs the command in copies below {self._folder}, but they cannot be made"
-                f" ({error}); set TMPDIR to a folder with more room"
+                f" ({reason_of(error)}); set TMPDIR to a folder with more room"
             ) from error
 
     def _environment(self, environment: dict[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 const parallel = { canvas: null, axes: [], held: null };
 
 function axesOfRuns() {
-  return all.columns.filter((one) => one.isSetting || ["last loss", "lowest loss", "trained"].includes(one.name)).map((column) => {
+  return all.columns.filter((one) => one.isSetting || ["last loss", "lowest loss", "steps"].includes(one.name)).sort((a, b) => !a.isSetting - !b.isSetting).map((column) => {
     const values = all.runs.filter((one) => !one.problem).map(column.of).filter((one) => one != null);
     const numbers = values.length > 0 && values.every((one) => typeof one === "number"), names = numbers ? [] : [...new Set(values.map(String))].sort();
     const log = numbers && values.every((one) => one > 0) && Math.max(...values) / Math.min(...values) > 50;
@@ -24,9 +24,10 @@ function drawParallel(place) {
   if (place.hidden) { place.replaceChildren(); return; }
   const canvas = h("canvas", { role: "img", "aria-label": `Settings and results of all runs: ${parallel.axes.map((one) => one.column.name).join(", ")}; the table above holds the numbers` });
   parallel.canvas = canvas;
+  canvas.style.setProperty("min-width", `${160 + 90 * (parallel.axes.length - 1)}px`); // on a phone it is scrolled, not pressed together
   keepDrawn(canvas, () => paintParallel(canvas));
   wireParallel(canvas);
-  place.replaceChildren(h("header", null, h("h2", null, "Settings and results"), h("span", { class: "dim" }, "drag along an axis to filter"), all.ranges.size ? h("button", { type: "button", class: "btn", onclick: clearRuns }, "Clear the filter") : null), h("div", { class: "curve" }, canvas));
+  place.replaceChildren(h("header", null, h("h2", null, "Settings and results"), h("span", { class: "dim" }, "drag along an axis to filter"), all.ranges.size ? h("button", { type: "button", class: "btn", onclick: clearRuns }, "Clear the filter") : null), h("div", { class: "curve lines" }, canvas));
   drawOne(canvas);
 }
 

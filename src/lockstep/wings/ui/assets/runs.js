@@ -1,5 +1,5 @@
 // All runs: what differs between them, side by side as rows and as lines across axes; they come and grow by themselves.
-const all = { runs: [], most: 0, reference: null, sort: null, down: false, filter: "", columns: [], picked: null, ranges: new Map(), asked: new Set() };
+const all = { runs: [], same: [], most: 0, reference: null, sort: null, down: false, filter: "", columns: [], picked: null, ranges: new Map(), asked: new Set() };
 
 async function start(data) {
   byId("plain").hidden = true;
@@ -34,19 +34,32 @@ function clearRuns() {
   drawRuns();
 }
 
-const FIXED = ["name", "tags", "steps", "trained"];
+// Settings whose value is not the same everywhere, each once: of `lr` and `optimizer.lr` that are alike, the shorter name.
+function varyingSettings(sound, names) {
+  const kept = new Map();
+  for (const [key, values] of names) {
+    if (values.size < 2 && !(sound.length > 1 && sound.some((one) => !(key in one.settings)))) continue;
+    const alike = JSON.stringify(sound.map((one) => one.settings[key] ?? null)), other = kept.get(alike);
+    if (other === undefined || key.length < other.length) kept.set(alike, key);
+  }
+  return [...kept.values()];
+}
 
-// Settings that are not the same everywhere, then results: what all runs share tells none from another.
+const stepsOf = (run) => (run.trained == null ? whole(run.steps) : `${whole(run.steps)} of ${whole(run.trained)}`);
+
+// Results first, then settings that vary; what all runs share tells none from another and stands below the table.
 function columnsOfRuns() {
   const sound = all.runs.filter((one) => !one.problem), names = new Map();
   for (const run of sound) for (const [key, value] of Object.entries(run.settings)) { if (!names.has(key)) names.set(key, new Set()); names.get(key).add(String(value)); }
-  const varying = [...names].filter(([key, values]) => values.size > 1 || (sound.length > 1 && sound.some((one) => !(key in one.settings)))).map(([key]) => key);
-  const shown = varying.slice(0, 8).concat([...all.asked].filter((one) => !varying.slice(0, 8).includes(one)));
+  if (names.has(all.sort)) all.asked.add(all.sort);
+  const varying = varyingSettings(sound, names).slice(0, 8), shown = varying.concat([...all.asked].filter((one) => !varying.includes(one)));
   all.settings = [...names.keys()];
   const settings = shown.map((key) => ({ name: key, of: (run) => run.settings[key], isSetting: true }));
   const results = ["last loss", "lowest loss"].filter((key) => sound.some((one) => key in one.results)).map((key) => ({ name: key, of: (run) => run.results[key] }));
-  return [{ name: "run", of: (run) => run.name }, { name: "tags", of: (run) => run.tags.join(", ") }, { name: "made (UTC)", of: (run) => run.made.slice(0, 16).replace("T", " ") },
-    { name: "steps", of: (run) => run.steps }, { name: "trained", of: (run) => run.trained }, ...settings, ...results];
+  const steps = { name: "steps", of: (run) => run.trained ?? run.steps, text: stepsOf, title: "recorded, of those that were trained" };
+  const isSame = sound.length > 1 && new Set(sound.map(stepsOf)).size === 1 && all.sort !== "steps";
+  all.same = sound.length < 2 ? [] : [...(isSame ? [["steps", stepsOf(sound[0])]] : []), ...[...names].filter(([key, values]) => values.size === 1 && !shown.includes(key) && sound.every((one) => key in one.settings)).map(([key]) => [key, sound[0].settings[key]])];
+  return [{ name: "run", of: (run) => run.name }, ...results, ...settings, ...(isSame ? [] : [steps]), { name: "made (UTC)", of: (run) => run.made.slice(0, 16).replace("T", " ") }, { name: "tags", of: (run) => run.tags.join(", ") }];
 }
 
 function seenRuns() {

@@ -11,10 +11,16 @@ function runsTable(runs) {
   const words = [`${whole(runs.length)}${runs.length === all.runs.length ? "" : ` of ${whole(all.runs.length)}`}`, growing ? `${growing} being recorded` : "", all.runs.length >= all.most ? `more than ${all.most}: give a folder with fewer` : ""].filter(Boolean).join(", ");
   const head = h("header", null, h("h2", null, "Runs ", h("span", { class: "sub" }, words)), reference ? h("span", { class: "chip" }, "reference ", h("b", null, name(tail(reference.name, 40))), h("button", { type: "button", class: "link", onclick: () => takeReference(null) }, "none")) : null, field, hidden.length ? more : null);
   if (!all.runs.length) return [head, h("p", { class: "empty" }, "No recording lies there yet: ", h("code", null, "lockstep record -o DIR -- CMD"), " makes one.")];
-  const titles = all.columns.map((one) => h("th", { scope: "col", class: runs.some((run) => !run.problem && typeof one.of(run) === "number") ? "num" : null, "aria-sort": all.sort === one.name ? (all.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", class: "sorts", onclick: () => sortRuns(one.name) }, tail(one.name, 40) + (all.sort === one.name ? (all.down ? " ↓" : " ↑") : ""))));
+  const titles = all.columns.map((one) => h("th", { scope: "col", class: runs.some((run) => !run.problem && typeof one.of(run) === "number") ? "num" : null, title: one.title || null, "aria-sort": all.sort === one.name ? (all.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", class: "sorts", onclick: () => sortRuns(one.name) }, tail(one.name, 40) + (all.sort === one.name ? (all.down ? " ↓" : " ↑") : ""))));
   titles.splice(1, 0, h("th", { scope: "col" }, reference ? `beside ${tail(reference.name, 24)}` : "compare"));
   const table = h("table", { class: "grid runs" }, h("thead", null, h("tr", null, titles)), h("tbody", null, runs.map((run) => runLine(run, reference))));
-  return [head, runs.length ? h("div", { class: "scroll-x", tabindex: 0, role: "group", "aria-label": "All runs" }, table) : h("p", { class: "empty" }, h("b", null, "No run passes the filter. "), h("button", { type: "button", class: "btn", onclick: clearRuns }, "Clear the filter"))];
+  return [head, runs.length ? h("div", { class: "scroll-x", tabindex: 0, role: "group", "aria-label": "All runs" }, table, sharedSettings()) : h("p", { class: "empty" }, h("b", null, "No run passes the filter. "), h("button", { type: "button", class: "btn", onclick: clearRuns }, "Clear the filter"))];
+}
+
+function sharedSettings() { // folded: it is looked at when somebody asks what the runs have in common
+  if (!all.same.length) return null;
+  const open = byId("same") ? byId("same").open : false;
+  return h("details", { id: "same", open }, h("summary", null, `The same in all runs: ${whole(all.same.length)}`), h("dl", { class: "same" }, all.same.map(([key, value]) => h("div", null, h("dt", null, tail(key, 60)), h("dd", null, name(tail(String(value), 80)))))));
 }
 
 function sortRuns(column) {
@@ -40,9 +46,10 @@ function runLine(run, reference) {
   line.addEventListener("pointerleave", () => pickRun(null));
   const cells = all.columns.map((column) => {
     const value = column.of(run);
-    if (column.name === "tags") return h("td", { class: "tags-cell" }, run.tags.map((one) => h("span", { class: "tag" }, name(one))), h("button", { type: "button", class: "link", "aria-label": `Tags and note of ${run.name}`, title: run.note || "Tags and note", onclick: () => editNotes(run) }, run.note ? "✎ note" : "✎"));
-    if (column.name === "run") return h("td", null, h("a", { href: `run/${run.key}`, title: tail(run.command, 400) }, name(tail(run.name, 60))), run.growing ? h("span", { class: "live" }, " ● being recorded") : null);
-    return h("td", { class: typeof value === "number" ? "num" : null, title: value == null ? null : tail(String(value), 200) }, value === undefined ? h("span", { class: "dim" }, "–") : name(tail(figure(typeof value === "boolean" ? String(value) : value), 40)));
+    if (column.name === "tags") return h("td", { class: "tags-cell", "data-title": "tags" }, run.tags.map((one) => h("span", { class: "tag" }, name(one))), h("button", { type: "button", class: "link", "aria-label": `Tags and note of ${run.name}`, title: run.note || "Tags and note", onclick: () => editNotes(run) }, run.note ? "✎ note" : "✎"));
+    if (column.name === "run") return h("td", { class: "run-cell" }, h("a", { href: `run/${run.key}`, title: tail(run.command, 400) }, name(tail(run.name, 60))), run.growing ? h("span", { class: "live" }, " ● being recorded") : null);
+    const words = column.text ? column.text(run) : value === undefined ? null : tail(figure(typeof value === "boolean" ? String(value) : value), 40);
+    return h("td", { class: typeof value === "number" ? "num" : null, "data-title": column.name, title: value == null ? null : column.title || tail(String(value), 200) }, words === null ? h("span", { class: "dim" }, "–") : name(words));
   });
   cells.splice(1, 0, h("td", { class: "beside" }, besideLinks(run, reference)));
   line.append(...cells);

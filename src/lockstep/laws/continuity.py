@@ -1,0 +1,101 @@
+"""Law C: within one run nothing changes by itself. Digests tell it at every weight. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lockstep.core.laws import Breach, Law, Quantity
+from lockstep.core.operators import BY_HAND, writes_in_place
+from lockstep.core.records import Call, TensorRecord, would_differ
+from lockstep.core.site import CallKind, Role
+
+
+@dataclass(slots=True)
+class Continuity:
+    """Follows parameters, buffers and states of one run through its steps.
+
+    Each is what its last recorded update left, or the last recorded call that has written to it.
+
+    Attributes
+    ----------
+    broken
+        By step and name, the record that shows another value than was left.
+    """
+
+    broken: dict[tuple[int, str], TensorRecord] = field(default_factory=dict)
+    _left: dict[str, TensorRecord] = field(default_factory=dict)
+    _made: set[int] = field(default_factory=set)
+    _last_step: int | None = None
+
+    def add(self, step: int, calls: list[Call]) -> None:
+        """Follow one step more; a step that was not recorded in between lets go of what is known."""
+        if self._last_step is not None and step != self._last_step + 1:
+            self._left.clear()
+        self._last_step = step
+        self._made.clear()
+        for call in sorted(calls, key=lambda one: one.sequence):
+            if call.kind in (CallKind.OPERATOR, CallKind.OPTIMIZER):
+                self._see(step, call)
+
+    def _see(self, step: int, call: Call) -> None:
+        if (
+            call.site.op == BY_HAND
+        ):  # by calls of the script, of which only some are known to be of the update
+            for record in call.records:
+                self._left.pop(record.name, None)
+            return
+        taken = [one for one in call.records if one.role in _TAKEN and _is_held(one)]
+        for record in taken:
+            known = self._left.get(record.name)
+            by_call = record.role is Role.PARAM and record.content.id in self._made
+            if known is not None and _changed(known, record) and not by_call:
+                self.broken[step, record.name] = record
+                self._left[record.name] = record
+            self._left.setdefault(record.name, record)
+        for record in call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER, Role.BUFFER):
+            self._left[record.name] = record
+        self._made |= {one.content.id for one in call.with_role(Role.OUTPUT)}
+        written = [one for one in taken if one.role is Role.INPUT]
+        results = call.with_role(Role.OUTPUT)
+        if written and results and writes_in_place(call.site.op):
+            self._left[written[0].name] = results[0]
+
+
+_TAKEN = (Role.PARAM, Role.STATE, Role.INPUT)
+
+
+def _is_held(record: TensorRecord) -> bool:
+    """Whether a record is of a parameter, buffer or state, called by its own name."""
+    return record.role is not Role.INPUT or bool(record.argument)
+
+
+def _changed(left: TensorRecord, found: TensorRecord) -> bool:
+    """Whether two records of one parameter are known to be of different values."""
+    if (left.shape, left.dtype) != (found.shape, found.dtype):
+        return False
+    return left.digest != found.digest and would_differ(left.digest, found.digest)
+
+
+def broken_alone(
+    reference: Continuity, candidate: Continuity, names: Mapping[str, str], step: int
+) -> Iterator[tuple[Breach, TensorRecord]]:
+    """Parameters that changed by themselves before or in a step, in one run alone."""
+    sides = [
+        {
+            names.get(name, name) if of_candidate else name: record
+            for (number, name), record in one.broken.items()
+            if number == step
+        }
+        for one, of_candidate in ((reference, False), (candidate, True))
+    ]
+    for own, other, run in (
+        (sides[0], sides[1], "reference"),
+        (sides[1], sides[0], "candidate"),
+    ):
+        for name in sorted(own.keys() - other.keys()):
+            words = f"{name} is not what its last update left, and no recorded call has written to it since"
+            yield (
+                Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0, words=words),
+                own[name],
+            )

@@ -1,0 +1,428 @@
+"""One recorded step as a program: its calls in order of time, and where each takes its tensors from.
+
+A recording tells each tensor by its content. Here every input of a call becomes a *link*: to the result of an earlier
+call, or to a source, which is a number that enters the step (a parameter, a buffer, a batch). Calls on which no loss,
+gradient, update or buffer depends are left out. Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lockstep.core.operators import BY_HAND
+from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
+from lockstep.core.site import CallKind, Role
+
+RESULTS = (Role.OUTPUT, Role.BUFFER)
+SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
+
+
+class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
+    """A law cannot be applied to a step; the message says why. Never leaves this package."""
+
+
+class Enters(Enum):
+    """What a source is."""
+
+    NAMED = "parameter or buffer"
+    ARRIVED = "batch or constant"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that no call of the step made.
+
+    `name` is that of a parameter or buffer, of the parameter whose gradient it is, or the number of an arrived content.
+    `version` counts how often a parameter was found changed though no call had changed it.
+    """
+
+    kind: Enters
+    name: str
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A result of a call: `index` as its record has it."""
+
+    call: int
+    index: int
+
+
+Link = Node | Source
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One input of a call; `detached` where no gradient goes back through it."""
+
+    link: Link
+    record: TensorRecord
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A call that is run again, with its inputs by index."""
+
+    call: Call
+    taken: dict[int, Taken]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """A backward pass from a loss; gradients of `anew` that were there before are thrown away."""
+
+    call: Call
+    loss: Taken
+    anew: frozenset[str]
+    reached: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer's update of one parameter, and the tensors that enter it."""
+
+    call: Call
+    parameter: Taken
+    gradient: Taken | None
+
+    @property
+    def name(self) -> str:
+        """The parameter's."""
+        return self.parameter.record.name
+
+
+Event = Operator | Backward | Update
+
+
+@dataclass(slots=True)
+class StepProgram:
+    """The program of one step of one run.
+
+    Attributes
+    ----------
+    events
+        What is run, in order of time.
+    sources
+        What enters, with the record that it was first seen by.
+    gradients
+        The gradient of each parameter after the last backward pass, as recorded.
+    buffers
+        The result that each parameter or buffer which a call has written to holds at the end.
+    results
+        The record of every result.
+    unplaced
+        What makes it uncertain which of equal tensors a call took, in words.
+    moved
+        Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    sources: dict[Source, TensorRecord] = field(default_factory=dict)
+    gradients: dict[str, TensorRecord] = field(default_factory=dict)
+    buffers: dict[str, Node] = field(default_factory=dict)
+    unplaced: list[str] = field(default_factory=list)
+    results: dict[Node, TensorRecord] = field(default_factory=dict)
+    moved: list[TensorRecord] = field(default_factory=list)
+
+    @property
+    def operators(self) -> Iterator[Operator]:
+        """The calls among the events."""
+        return (event for event in self.events if isinstance(event, Operator))
+
+    @property
+    def losses(self) -> list[Backward]:
+        """The backward passes among the events."""
+        return [event for event in self.events if isinstance(event, Backward)]
+
+    @property
+    def updates(self) -> list[Update]:
+        """The updates among the events."""
+        return [event for event in self.events if isinstance(event, Update)]
+
+    def makers(self) -> dict[Node, Operator]:
+        """Which call made each result."""
+        return {
+            Node(one.call.id, record.index): one
+            for one in self.operators
+            for record in one.call.with_role(*RESULTS)
+        }
+
+
+def step_program(calls: Sequence[Call]) -> StepProgram:
+    """The program that leads from what enters a step to the gradients of its parameters.
+
+    Parameters
+    ----------
+    calls
+        All recorded calls of one step of one rank.
+
+    Raises
+    ------
+    NotApplicable
+        If the recording does not hold the whole of it.
+    """
+    return _Builder(calls).built()
+
+
+class _Builder:
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = sorted(calls, key=lambda one: one.sequence)
+        self._program = StepProgram()
+        self._made: dict[int, list[Node]] = defaultdict(list)
+        self._maker: dict[Node, Operator] = {}
+        self._named: dict[str, tuple[int, Link]] = {}
+        self._versions: dict[str, int] = {}
+        self._gradient_of: dict[int, tuple[str, int]] = {}
+        """Of a content: the parameter, and when its gradient arrived."""
+        self._gradient_now: dict[str, int] = {}
+        self._arrived: set[int] = set()
+        self._passed_back: set[int] = set()
+        self._back: dict[Node, set[int]] = defaultdict(set)
+        self._edges: dict[int, Node] = {}
+
+    def built(self) -> StepProgram:
+        if not any(call.kind is CallKind.LOSS for call in self._calls):
+            raise NotApplicable("no backward pass was recorded in it")
+        if not any(call.kind is CallKind.OPERATOR for call in self._calls):
+            raise NotApplicable("no operators were recorded (--level api)")
+        for position, call in enumerate(self._calls):
+            self._add(position, call)
+        self._keep_needed()
+        self._name_sources()
+        return self._program
+
+    def _add(self, position: int, call: Call) -> None:
+        if call.kind is CallKind.DATA:
+            self._arrived |= {one.content.id for one in call.with_role(Role.OUTPUT)}
+        elif call.kind is CallKind.OPERATOR and not call.recomputed:
+            self._add_operator(call)
+        elif call.kind is CallKind.LOSS:
+            self._add_backward(position, call)
+        elif call.kind is CallKind.GRADIENT:
+            for one in call.with_role(Role.PARAM_GRAD):
+                self._gradient_of[one.content.id] = one.name, call.sequence
+                self._gradient_now[one.name] = one.content.id
+                self._program.gradients[one.name] = one
+        elif call.kind is CallKind.OPTIMIZER:
+            self._add_update(call)
+
+    def _add_update(self, call: Call) -> None:
+        if call.site.op == BY_HAND:
+            raise NotApplicable("a script updates its parameters by hand")
+        for record in call.with_role(Role.PARAM):
+            parameter = Taken(self._named_link(record), record)
+            gradient = next(
+                (
+                    Taken(self._gradient_link(one), one)
+                    for one in call.with_role(Role.PARAM_GRAD)
+                    if one.name == record.name
+                ),
+                None,
+            )
+            self._program.events.append(Update(call, parameter, gradient))
+        for one in call.with_role(Role.PARAM_AFTER):
+            source = Source(Enters.NAMED, one.name, self._next_version(one.name))
+            self._named[one.name] = one.content.id, source
+
+    def _gradient_link(self, record: TensorRecord) -> Link:
+        """The gradient that an update takes: as backward left it, or as a call behind that made it."""
+        link = self._latest(record)
+        if link is None:
+            self._program.moved.append(record)
+            return self._entering(Source(Enters.ARRIVED, str(record.content.id)), record)
+        return link
+
+    def _latest(self, record: TensorRecord) -> Link | None:
+        """A gradient or result of this content, whichever came last."""
+        content = record.content.id
+        made = self._made.get(content)
+        name, since = self._gradient_of.get(content, ("", -1))
+        if self._gradient_now.get(record.name) == content:
+            name = record.name
+        if made and self._maker[made[-1]].call.sequence > since:
+            return made[-1]
+        return self._entering(Source(Enters.GRADIENT, name), record) if name else None
+
+    def _next_version(self, name: str) -> int:
+        self._versions[name] = self._versions.get(name, 0) + 1
+        return self._versions[name]
+
+    def _add_operator(self, call: Call) -> None:
+        if "raised" in call.arguments:
+            return
+        sent = {one.index: one for one in call.with_role(*SENT)}
+        arrived = call.with_role(Role.GRAD_OUTPUT)
+        taken = {}
+        for record in call.with_role(Role.INPUT):
+            back = sent.get(record.index)
+            link = self._link(record, back)
+            if record.edge is None:
+                detached = back is None and bool(arrived)
+            else:
+                detached = record.edge == NO_GRADIENT
+            taken[record.index] = Taken(link, record, detached)
+        operator = Operator(call, taken)
+        self._program.events.append(operator)
+        gone = {one.index: one.content.id for one in arrived}
+        for one in call.with_role(*RESULTS):
+            node = Node(call.id, one.index)
+            self._made[one.content.id].append(node)
+            if one.edge is not None and one.edge > LEAF:
+                self._edges[one.edge] = node
+            self._maker[node] = operator
+            self._program.results[node] = one
+            if one.index in gone:
+                self._back[node] |= {each.content.id for each in arrived if each.index == one.index}
+        self._written(call, taken)
+        self._passed_back |= {one.content.id for one in call.with_role(Role.GRAD_INPUT)}
+
+    def _written(self, call: Call, taken: dict[int, Taken]) -> None:
+        """Keep what a call has written to parameters and buffers."""
+        names = {one.record.name: one for one in taken.values() if _is_named(one.record)}
+        for one in call.with_role(*RESULTS):
+            if one.name in names:
+                self._named[one.name] = one.content.id, Node(call.id, one.index)
+                self._program.buffers[one.name] = Node(call.id, one.index)
+        if call.site.op.endswith("_") and not call.site.op.endswith("__"):
+            first = next(iter(taken.values()), None)
+            result = next(iter(call.with_role(Role.OUTPUT)), None)
+            if first is not None and result is not None and _is_named(first.record):
+                node = Node(call.id, result.index)
+                self._named[first.record.name] = result.content.id, node
+                self._program.buffers[first.record.name] = node
+
+    def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
+        if _is_named(record):
+            return self._named_link(record)
+        if record.edge in self._edges:
+            return self._edges[record.edge]
+        content = record.content.id
+        if content in self._gradient_of and content not in self._arrived:
+            found = self._latest(record)
+            if found is not None:
+                return found
+        made = self._made.get(content)
+        if made:
+            return self._chosen(made, record, back)
+        if content in self._passed_back and content not in self._arrived:
+            raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
+        if back is not None:
+            self._program.unplaced.append(
+                f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
+            )
+        return self._entering(Source(Enters.ARRIVED, str(content)), record)
+
+    def _named_link(self, record: TensorRecord) -> Link:
+        content = record.content.id
+        known = self._named.get(record.name)
+        if known is not None and known[0] == content:
+            if isinstance(known[1], Source):
+                self._entering(known[1], record)
+            return known[1]
+        version = 0
+        made = self._made.get(content)
+        if known is not None and made:  # written through another name of it, such as its `.data`
+            self._named[record.name] = content, made[-1]
+            return made[-1]
+        if known is not None:
+            version = self._next_version(record.name)
+            self._program.moved.append(record)
+        link = self._entering(Source(Enters.NAMED, record.name, version), record)
+        self._named[record.name] = content, link
+        return link
+
+    def _entering(self, source: Source, record: TensorRecord) -> Source:
+        self._program.sources.setdefault(source, record)
+        return source
+
+    def _chosen(
+        self, made: Sequence[Node], record: TensorRecord, back: TensorRecord | None
+    ) -> Node:
+        """Which of several results of one content a call has taken: the gradient that it sent tells."""
+        if len(made) == 1:
+            return made[0]
+        if back is None or record.edge == NO_GRADIENT:
+            return made[-1]
+        carry = [node for node in made if self._back[node]]
+        exact = [node for node in carry if back.content.id in self._back[node]]
+        if len(exact) != 1 and len(carry) > 1:
+            self._program.unplaced.append(
+                f"{record.name} of {record.site} is one of {len(carry)} equal tensors"
+            )
+        return (exact or carry or list(made))[-1]
+
+    def _add_backward(self, position: int, call: Call) -> None:
+        reached, anew = set(), set()
+        for later in self._calls[position + 1 :]:
+            if later.kind is CallKind.LOSS:
+                break
+            if later.kind is CallKind.GRADIENT:
+                names = {one.name for one in later.with_role(Role.PARAM_GRAD)}
+                reached |= names
+                anew |= names if later.arguments.get(BEGAN_ANEW) else set()
+        for record in call.with_role(Role.LOSS):
+            if record.content.numel != 1:
+                raise NotApplicable("a backward pass begins at a tensor of several elements")
+            made = self._made.get(record.content.id)
+            exact = self._edges.get(record.edge or NO_GRADIENT)
+            if not made:
+                raise NotApplicable("no recorded call made the loss")
+            carry = [node for node in made if self._back[node]] or made
+            loss = Taken(exact or carry[-1], record)
+            self._program.events.append(Backward(call, loss, frozenset(anew), frozenset(reached)))
+
+    def _keep_needed(self) -> None:
+        """Leave out calls on which no loss, update, parameter or buffer depends."""
+        needed: set[int] = set()
+        waiting: list[Link] = []
+        for event in self._program.events:
+            if isinstance(event, Backward):
+                waiting.append(event.loss.link)
+            elif isinstance(event, Update):
+                taken = (event.parameter, event.gradient)
+                waiting.extend(one.link for one in taken if one is not None)
+        waiting.extend(self._program.buffers.values())
+        while waiting:
+            link = waiting.pop()
+            if isinstance(link, Source) or link.call in needed:
+                continue
+            needed.add(link.call)
+            waiting.extend(one.link for one in self._maker[link].taken.values())
+        self._program.events = [
+            one
+            for one in self._program.events
+            if not isinstance(one, Operator) or one.call.id in needed
+        ]
+
+    def _name_sources(self) -> None:
+        program = self._program
+        used = {taken.link for one in program.operators for taken in one.taken.values()}
+        for one in program.updates:
+            used |= {each.link for each in (one.parameter, one.gradient) if each is not None}
+        program.sources = {key: one for key, one in program.sources.items() if key in used}
+        kept = {one.call.id for one in program.operators}
+        program.results = {key: one for key, one in program.results.items() if key.call in kept}
+        program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
+        last = max(
+            (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
+            default=-1,
+        )
+        for event in program.events[:last]:
+            if isinstance(event, Operator) and _takes_gradient(event):
+                raise NotApplicable("a loss is computed from gradients of parameters")
+
+
+def _takes_gradient(operator: Operator) -> bool:
+    links = [taken.link for taken in operator.taken.values()]
+    return any(isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links)
+
+
+def _is_named(record: TensorRecord) -> bool:
+    """Whether an input is a parameter or a buffer, called by its own name."""
+    return bool(record.argument)

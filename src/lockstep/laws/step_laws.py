@@ -1,0 +1,286 @@
+"""One step of two runs before the laws: run both programs again, and say which law does not hold where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
+from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.differing_part import Part, part_of
+from lockstep.laws.distances import relative
+from lockstep.laws.double_run import Run, drops, is_draw, kept_elements
+from lockstep.laws.double_updates import states_of
+from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
+from lockstep.laws.program import Enters, Node, NotApplicable
+from lockstep.laws.program_memory import check_program_memory
+from lockstep.laws.question import StepOfRun
+from lockstep.laws.sound_kernels import kernel_breaches
+from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
+from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.refusals import CannotReplay
+
+
+def step_answer(
+    reference: StepOfRun,
+    candidate: StepOfRun,
+    names: Mapping[str, str],
+    *,
+    reads_numbers: bool = False,
+    memory_bytes: int,
+) -> StepAnswer:
+    """What the laws say of one step of two runs.
+
+    Parameters
+    ----------
+    names
+        What the reference calls a parameter of the candidate, where that is another name.
+    reads_numbers
+        Whether Python took numbers out of tensors on the way to a loss: they are rounded, and stand in the program.
+    memory_bytes
+        Memory that the whole process may take.
+    """
+    try:
+        check_program_memory((reference.calls, candidate.calls), memory_bytes)
+        left = side_of("reference", reference.calls, reference.starts)
+        right = side_of("candidate", candidate.calls, candidate.starts, names)
+        return _answer(left, right, reads_numbers)
+    except (NotApplicable, CannotReplay) as error:
+        return StepAnswer(not_judged=(str(error),))
+
+
+def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
+    drawn = list(_drawn_otherwise(left, right))
+    two = TwoRuns(common_numbers(left, right))
+    if nothing_finite(two.left) or nothing_finite(two.right):
+        raise NotApplicable("a loss is not finite in double precision")
+    breaches, not_judged = _program(two, drawn)
+    least = math.inf if reads_numbers else _SINGLE_FORMULA
+    if breaches and median(one.distance for one in breaches) < least:
+        not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
+        breaches = []
+    begun = (
+        two.left if two.numbers.are_references_own else None,
+        two.right if two.numbers.are_candidates_own else None,
+    )
+    kernels, more = _kernels((left, right), begun)
+    moved, in_both = _moved(left, right)
+    found = [*drawn, *breaches, *kernels, *moved]
+    open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
+    return StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)))
+
+
+_SINGLE_FORMULA = 2.0**-23
+"""Relative distance that a constant which one run rounds to single precision may make: two units of its roundoff."""
+
+_AS_SINGLE = (
+    "the programs differ by no more than a constant that one of them rounds to single precision"
+)
+_NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ"
+
+
+def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[str]]:
+    """Law P, and law S for what enters."""
+    differences = two.differences()
+    sources: list[Breach] = []
+    if differences and two.numbers.lone["reference"] and two.numbers.lone["candidate"]:
+        paired = TwoRuns(common_numbers(two.reference, two.candidate, by_order=True))
+        if not paired.differences():
+            sources, two, differences = _entering_otherwise(paired.numbers), paired, []
+    differences = [*differences, *update_differences(two)]
+    unplaced = [*two.reference.program.unplaced, *two.candidate.program.unplaced]
+    if differences and (unplaced or drawn):
+        return sources, [*two.not_judged, *unplaced]
+    if not differences:
+        return sources, two.not_judged
+    part = _located(two, differences)
+    parts = [Part() if one.quantity is Quantity.UPDATE else part for one in differences]
+    found = [_breach(one, where) for one, where in zip(differences, parts, strict=True)]
+    return [*sources, *found], two.not_judged
+
+
+def _located(two: TwoRuns, differences: list[Difference]) -> Part:
+    forward = [one for one in differences if one.quantity is not Quantity.UPDATE]
+    if not forward:
+        return Part()
+    try:
+        wrong = {name for one in forward for name in one.name.split(", ")}
+        return part_of(two, wrong)
+    except NotApplicable:
+        return Part()
+
+
+def _breach(one: Difference, part: Part) -> Breach:
+    return Breach(
+        Law.PROGRAM,
+        one.quantity,
+        "",
+        one.name,
+        one.distance,
+        one.allowed,
+        *(_numbers(part.reference_at), _numbers(part.candidate_at)),
+        part.reference,
+        part.candidate,
+        backward_alone=part.backward_alone,
+    )
+
+
+def _numbers(node: Node | None) -> tuple[int, ...]:
+    return () if node is None else (node.call, node.index)
+
+
+_SAME_NUMBERS = 4.0
+"""Unit roundoffs of the coarser dtype up to which two numbers that enter are one."""
+
+
+def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
+    """What enters the two runs and is not the same, of what decides whether the programs agree."""
+    found = []
+    for source, other in numbers.partner.items():
+        if source.kind is not Enters.ARRIVED:
+            continue
+        one = numbers.reference.program.sources[other]
+        two = numbers.candidate.program.sources[source]
+        if one.digest == two.digest:
+            continue
+        apart = relative(widened(load(one)), widened(load(two)))
+        allowed = _SAME_NUMBERS * max(_unit(one), _unit(two))
+        if apart > allowed:
+            name = f"{two.name} of {two.site.op}"
+            found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
+    return found
+
+
+def _begun_otherwise(left: Side, right: Side) -> Iterator[str]:
+    """Law S for what the first recorded step takes: parameters, buffers and states that are not the same.
+
+    Whether that is drift from steps before or a fault, the laws do not tell.
+    """
+    ours = {right.renamed(name): record for name, record in right.starts.items()}
+    for name, one in left.starts.items():
+        two = ours.get(name)
+        if two is not None and one.shape == two.shape and _is_other(one, two):
+            yield f"{name} is not the same when the first recorded step begins"
+            return
+    if not (left.is_first and right.is_first):
+        return
+    states = [
+        {side.renamed(one.name): states_of(one) for one in side.program.updates}
+        for side in (left, right)
+    ]
+    for name in sorted(states[0].keys() & states[1].keys()):
+        for key in sorted(states[0][name].keys() & states[1][name].keys()):
+            one, two = states[0][name][key], states[1][name][key]
+            if one.shape == two.shape and _is_other(one, two):
+                yield f"the state {key} of {name} is not the same when the first recorded step begins"
+                return
+
+
+def _is_other(one: TensorRecord, two: TensorRecord) -> bool:
+    if one.digest is not None and one.digest == two.digest:
+        return False
+    apart = relative(widened(load(one)), widened(load(two)))
+    return apart > _SAME_NUMBERS * max(_unit(one), _unit(two))
+
+
+def _unit(record: TensorRecord) -> float:
+    return unit_roundoff(record.dtype)
+
+
+def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
+    """Draws of the two programs that differ: numbers, or the elements that dropout let through."""
+    found = []
+    draws = [
+        [one.call for one in side.program.operators if drops(one.call) or is_draw(one.call)]
+        for side in (left, right)
+    ]
+    for one, two in zip(*draws, strict=False):
+        if drops(one) != drops(two):
+            break
+        if drops(one):
+            same = _same_mask(one, two)
+        else:
+            same = [r.digest for r in one.records] == [r.digest for r in two.records]
+        if not same:
+            found.append(
+                Breach(
+                    Law.SOURCES,
+                    Quantity.DRAWN,
+                    "",
+                    str(two.site),
+                    1.0,
+                    0.0,
+                    reference_calls=(one.id,),
+                    candidate_calls=(two.id,),
+                )
+            )
+            break
+    return found
+
+
+def _same_mask(one: Call, two: Call) -> bool:
+    left, right = kept_elements(one), kept_elements(two)
+    return left.numel() == right.numel() and bool(
+        (left.reshape(-1) == right.reshape(-1)).float().mean() > _ALIKE
+    )
+
+
+_ALIKE = 0.999
+"""Share of elements in which two masks are one: where an input is zero, dropout does not show."""
+
+
+def _kernels(
+    both_sides: tuple[Side, Side], begun: tuple[Run | None, Run | None]
+) -> tuple[list[Breach], list[str]]:
+    """Law K: what one run alone breaks. Where both do, re-running is not faithful to what was recorded.
+
+    `begun` are runs of either program on its own numbers that there are already.
+    """
+    sides = [
+        list(kernel_breaches(side, base)) for side, base in zip(both_sides, begun, strict=True)
+    ]
+    seen = [
+        {_kind(one, side) for one in found} for found, side in zip(sides, both_sides, strict=True)
+    ]
+    both = seen[0] & seen[1]
+    breaches, not_judged = [], []
+    for found, side in zip(sides, both_sides, strict=True):
+        alone = [one for one in found if _kind(one, side) not in both]
+        gradients = [one for one in alone if one.quantity is Quantity.GRADIENT]
+        if gradients and side.program.unplaced:
+            not_judged.extend(side.program.unplaced)
+            alone = [one for one in alone if one.quantity is not Quantity.GRADIENT]
+        breaches.extend(alone)
+        if len(alone) < len(found) and both:
+            first = next(one for one in found if _kind(one, side) in both)
+            not_judged.append(
+                f"{first.quantity.value} {first.name}: neither run recorded what its own program gives"
+            )
+    return breaches, not_judged
+
+
+def _kind(breach: Breach, side: Side) -> tuple[Quantity, str]:
+    """What a breach is of, as the other run may have it too."""
+    if breach.quantity is not Quantity.RESULT:
+        return breach.quantity, breach.name
+    number = (*breach.reference_calls, *breach.candidate_calls)[0]
+    op = next(one.call.site.op for one in side.program.operators if one.call.id == number)
+    return breach.quantity, op
+
+
+def _moved(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
+    """Law C within a step: what changed though no recorded call has changed it.
+
+    In one run alone it is a breach; in both, nothing tells whether they changed it alike.
+    """
+    names = [{side.renamed(one.name) for one in side.program.moved} for side in (left, right)]
+    found = [
+        Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0)
+        for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run))
+        for name in sorted(own - other)
+    ]
+    both = sorted(names[0] & names[1])
+    words = "changed in both runs though no recorded call has written to it"
+    return found, [f"{name} {words}" for name in both[:1]]
