@@ -26,6 +26,7 @@ import armed
 import compare_memory
 import log_scan
 import peer_rows
+import program_weight
 import recording_memory
 import report
 import sketch_records
@@ -43,6 +44,7 @@ Workload = Callable[[Bench], Iterator[Row]]
 
 WORKLOADS: dict[str, tuple[str, Workload]] = {
     "step": ("A GPT-2 step, level api", step_cost.rows),
+    "program": ("A step with --save program", program_weight.rows),
     "small": ("A tiny model's step, level module", small_ops.rows),
     "tiny": ("Trainings of tiny tensors, level api, as commands", tiny_tensors.rows),
     "walk": ("A warm recorded torch.mul: what runs in Python", walk.rows),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from bench import Size
@@ -39,6 +41,43 @@ def gpt2(size: Size, device: str = "cpu") -> Training:
     model = GPT2LMHeadModel(config)
     tokens = torch.randint(0, size.vocabulary, (size.batch, size.tokens))
     return Training(model, {"input_ids": tokens, "labels": tokens}, device)
+
+
+class _Residual(nn.Module):
+    """Two convolutions around a sum, as ResNet has them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)])
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        inner = torch.relu(self.norms[0](self.first(value)))
+        return torch.relu(value + self.norms[1](self.second(inner)))
+
+
+class _ResNet(nn.Module):
+    """Convolutions, normalisation, residual blocks, pooling and a head; gives its loss as a GPT-2 does."""
+
+    def __init__(self, channels: int, blocks: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 7, stride=2, padding=3)
+        self.blocks = nn.Sequential(*(_Residual(channels) for _ in range(blocks)))
+        self.head = nn.Linear(channels, 100)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> Any:
+        value = nn.functional.max_pool2d(torch.relu(self.stem(images)), 2)
+        scores = self.head(self.blocks(value).mean((2, 3)))
+        return SimpleNamespace(loss=nn.functional.cross_entropy(scores, labels))
+
+
+def resnet(size: Size, device: str = "cpu") -> Training:
+    """A ResNet with random weights on random images; the same each time."""
+    torch.manual_seed(0)
+    images = torch.randn(size.batch, 3, size.tokens, size.tokens)
+    batch = {"images": images, "labels": torch.randint(0, 100, (size.batch,))}
+    return Training(_ResNet(size.width // 3, size.layers), batch, device)
 
 
 class Operations(nn.Module):

@@ -21,6 +21,10 @@ ROWS = {
         "tensors: one step, until the recording is closed",
         "tensors: on disk, step 0 of a fresh optimizer",
     },
+    "A step with --save program": {
+        "GPT-2: a later step beside one with sketches",
+        "ResNet: one step with --save program",
+    },
     "A tiny model's step, level module": {
         "20 operators in 4 modules",
         "20 modules of one operator (the harder reading)",

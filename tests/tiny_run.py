@@ -35,6 +35,7 @@ def recording(*ranks: TinyRun, path: str = "run") -> Recording:
             is_of_another_tool=False,
             other_framework="",
             put_together_of=None,
+            has_whole_calls=any(rank.has_tensors for rank in folders.values()),
         ),
     )
 

@@ -345,8 +345,7 @@ def _check_tensors(gathered: Gathered) -> None:
 def _can_be_run(*recordings: Recording) -> bool:
     """Whether operators can be run again: their tensors are there, and they are PyTorch's."""
     return all(
-        not recording.other_framework and any(rank.has_tensors for rank in recording.ranks.values())
-        for recording in recordings
+        not recording.other_framework and recording.has_whole_calls for recording in recordings
     )
 
 

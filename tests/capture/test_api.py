@@ -179,7 +179,7 @@ def test_a_script_that_records_itself_joins_the_recording_of_the_command(
         ({"steps": "1:0"}, "is not a step or a range"),
         ({"level": "modul"}, "level 'modul': choose one of module, api, aten"),
         ({"level": None}, "choose one of module, api, aten"),
-        ({"save": "all"}, "choose one of stats, sketch, tensors"),
+        ({"save": "all"}, "choose one of stats, sketch, program, tensors"),
         ({"ranks": "x"}, "not a list of numbers"),
         ({"ranks": [0]}, "not a list of numbers"),
         ({"ranks": "-1"}, "a rank is 0 or more"),

@@ -27,7 +27,7 @@ from lockstep.core.arguments import (
     truth_of,
 )
 from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError, UsageError
-from lockstep.core.manifest import MEMORY_BYTES, Options
+from lockstep.core.manifest import MEMORY_BYTES, WHOLE_BYTES, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.core.sizes import bytes_of
 from lockstep.devices.emulation.mode import Emulation
@@ -208,7 +208,7 @@ def record(
     model: torch.nn.Module | None = None,
     steps: str = "0:2",
     level: Literal["module", "api", "aten"] = "api",
-    save: Literal["stats", "sketch", "tensors"] = "sketch",
+    save: Literal["stats", "sketch", "program", "tensors"] = "sketch",
     only: str | Iterable[str] = (),
     skip: str | Iterable[str] = (),
     ranks: str = "",
@@ -219,6 +219,7 @@ def record(
     calibrate: bool = False,
     compile_eager: bool = False,
     redact: bool = False,
+    whole_bytes: int | str = WHOLE_BYTES,
     force: bool = False,
 ) -> Recording:
     """Describe a recording of the training in this process; a `with` block around the training makes it.
@@ -254,6 +255,8 @@ def record(
         Run what `torch.compile` captures while this records operator by operator, so that it is seen.
     redact
         Keep no path, no name of user or host, and no command: for a recording that others get.
+    whole_bytes
+        With `save="program"`, keep so many bytes of whole tensors of each rank; sketches of the rest.
     force
         Replace a recording that is there.
 
@@ -292,6 +295,7 @@ def record(
         memory_bytes=bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES),
         compile_eager=truth_of("compile_eager", compile_eager),
         redact=truth_of("redact", redact),
+        whole_bytes=bytes_of("whole_bytes", whole_bytes),
     )
     device = device_of(options)
     if device:

@@ -24,7 +24,14 @@ from lockstep.capture.rows.user_code import loaded_sources
 from lockstep.capture.sink_call import Shared, SinkCall
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.formulas import Stored
-from lockstep.core.manifest import NotSeen, OptimizerSetup, Options, RankManifest, StepSummary
+from lockstep.core.manifest import (
+    SOURCES_LEFT_OUT,
+    NotSeen,
+    OptimizerSetup,
+    Options,
+    RankManifest,
+    StepSummary,
+)
 from lockstep.core.records import Frame
 from lockstep.core.secrets import masked_command
 from lockstep.core.selection import SiteFilter, StepSelection
@@ -119,6 +126,9 @@ class Sink:
         self.manifest: RankManifest | None = None
         self._is_open = self._is_recorded = False
         self._gaps: list[NotSeen] = []
+        if self.options.save == "program":
+            reason = "no operator of this framework can be run again, so there are sketches alone"
+            self._gaps.append(NotSeen(SOURCES_LEFT_OUT, reason))
         self._optimizers: list[OptimizerSetup] = []
         self._modules: dict[str, tuple[Any, ...]] = {}
         self._begin_rows()

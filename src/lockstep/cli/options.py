@@ -190,7 +190,8 @@ OPTIONS: dict[str, Meaning] = {
         "How deep to look: modules alone, or also functions of PyTorch (api).", click.Choice(LEVELS), "api"
     ),
     "--save": Meaning(
-        "Keep this much of each tensor: statistics, also a sketch for distances, or all numbers.",
+        "Keep this much of each tensor: statistics, also a sketch for distances, of what no call makes all numbers"
+        " (program), or all numbers.",
         click.Choice(SAVES), Default.OF_THE_VERB,
     ),
     # what a recording is compared with, and how

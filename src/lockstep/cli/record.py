@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import click
 from lockstep.cli import options as shared
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
+from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import BATCHES_LEFT_OUT, SOURCES_LEFT_OUT, WHOLE_BYTES, Options
 from lockstep.core.selection import StepSelection, parse_ranks
 from lockstep.core.text import spans
 from lockstep.core.unmatched import unmatched_sentence
@@ -59,6 +60,12 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @click.option(
     "--max-bytes", type=shared.Size(), help="Stop recording at this size on disk, as in 8GB."
 )
+@click.option(
+    "--whole-bytes",
+    type=shared.Size(),
+    default=WHOLE_BYTES,
+    help="With --save program, keep this much of whole tensors of each rank, and sketches of the rest.  [default: 2GB]",
+)
 @shared.memory("If it is full, the training waits for the disk.")
 @shared.option(
     "--seed",
@@ -100,6 +107,7 @@ def record(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     max_bytes: int | None,
+    whole_bytes: int,
     memory_bytes: int,
     seed: int | None,
     emulate: str,
@@ -138,6 +146,7 @@ def record(
         steps, ranks, level, save, list(only), list(skip), max_bytes, seed, exit_after,
         emulate, calibrate, memory_bytes, compile_eager, redact,
         no_shuffle=no_shuffle, no_dropout=no_dropout, max_steps=max_steps,
+        whole_bytes=whole_bytes,
     )  # fmt: skip
     device = device_of(options)
     if device:
@@ -158,6 +167,8 @@ def record(
     for name, rank in recording.ranks.items():
         if max_steps is not None and rank.manifest.ended_by == f"--max-steps {max_steps}":
             say(f"{name}: the training was ended after step {max_steps - 1}, as --max-steps asks")
+    for sentence in _left_out_sources(recording):
+        say(sentence)
     say(f"recorded {_what(recording)} in {_short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:
@@ -206,6 +217,26 @@ def _unmatched_patterns(recording: Recording) -> list[str]:
         if all(pattern in rank for rank in ranks):
             sentences.append(unmatched_sentence(pattern, near, "the recorded steps"))
     return sentences
+
+
+def _left_out_sources(recording: Recording) -> Iterator[str]:
+    """Sentences on what `--save program` did not keep whole, with the command that would."""
+    ranks = recording.ranks.items()
+    gaps = [(name, gap) for name, rank in ranks for gap in rank.manifest.not_seen]
+    for name, gap in gaps:
+        if gap.what == BATCHES_LEFT_OUT:
+            yield f"{name}: {gap.what} are not kept whole: {gap.reason}"
+    left_out = [(name, gap) for name, gap in gaps if gap.what == SOURCES_LEFT_OUT]
+    if any(gap.whole_bytes for _, gap in left_out):
+        most = max(gap.whole_bytes or 0 for _, gap in left_out)
+        options = recording.manifest.options
+        again = record_again(
+            recording, steps=options.steps, save="program", word="program", whole_bytes=most,
+            only=options.only, exit_after=options.exit_after,
+        )  # fmt: skip
+        for name, gap in left_out:
+            yield f"{name}: {gap.what} are not all kept whole: {gap.reason}"
+        yield f"to keep all of them: {again.line}"
 
 
 def _short(path: Path) -> str:

@@ -15,6 +15,7 @@ from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.records import Call
 from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import MASK
+from lockstep.core.sizes import size_text
 from lockstep.core.text import shell_line
 from lockstep.core.variables import VARIABLES
 from lockstep.store.reader import Recording
@@ -84,6 +85,7 @@ def record_again(
     level: str = "",
     word: str = "whole",
     exit_after: bool = True,
+    whole_bytes: int | None = None,
     compile_eager: bool = False,
 ) -> RecordAgain:
     """Return the command that records the missing parts of a recording, of the same training in the same way.
@@ -100,6 +102,8 @@ def record_again(
         What the new recording is called by, behind the name of the old one.
     exit_after
         Whether the training ends after the last of the steps; where it ends by itself, its end is recorded too.
+    whole_bytes
+        With `save` "program": so much of whole tensors, where that is another size than by default.
     compile_eager
         Whether compiled code runs eagerly, even where it did not before.
     """
@@ -122,6 +126,7 @@ def record_again(
         steps,
         *_kept_options(options, seed),
         *(["--exit-after"] if exit_after else []),
+        *([] if whole_bytes is None else ["--whole-bytes", size_text(whole_bytes)]),
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
     training = _training(manifest)

@@ -206,7 +206,7 @@ class _Asked:
         return WhatNext(_LOOK, " && ".join(lines))
 
     def after_uniform(self, comparison: Comparison) -> WhatNext:
-        whole = all(any(rank.has_tensors for rank in run.ranks.values()) for run in self.both)
+        whole = all(run.has_whole_calls for run in self.both)
         if whole and not any(run.other_framework for run in self.both):
             return WhatNext("run one of them again, alone", command_line("replay", *self._paths))
         if self._is_foreign:
@@ -368,5 +368,6 @@ def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
 
 
 def is_whole(call: Call) -> bool:
-    """Whether a call has tensors that were saved whole."""
-    return any(record.content.loader is not None for record in call.records)
+    """Whether a call has tensors that were saved whole, and not some of them alone, as with `--save program`."""
+    saved = [one.content.loader is not None for one in call.records if one.content.digest]
+    return any(record.content.loader is not None for record in call.records) and all(saved)

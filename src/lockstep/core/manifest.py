@@ -12,6 +12,9 @@ from lockstep.core.errors import CorruptError
 MEMORY_BYTES = 1 << 30
 """Memory that recording may take by default."""
 
+WHOLE_BYTES = 2_000_000_000
+"""Bytes of whole tensors that a rank keeps with `--save program` by default."""
+
 
 @dataclass(slots=True)
 class Options:
@@ -59,6 +62,8 @@ class Options:
     """Every process ends before its first backward: what it is set up by is known by then."""
     loads: list[str] = field(default_factory=list)
     """Modules that each process loads after torch, before it is recorded; their `begin(recorder)` is called then."""
+    whole_bytes: int = WHOLE_BYTES
+    """With `save` "program": so many bytes of whole tensors are kept of a rank."""
     records_nothing: bool = False
     """Steps are counted, and none is recorded: `loads` has something else to do with them."""
 
@@ -173,6 +178,9 @@ END = "the end of the training"
 PART = "a part of the recording"
 """What is not seen where not all files of a recording could be brought to this machine: it never agrees."""
 
+SOURCES_LEFT_OUT, BATCHES_LEFT_OUT = "sources of the program", "batches"
+"""What is not kept whole with `--save program`: beyond the size that was given, and with `--redact`."""
+
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""
 
@@ -193,12 +201,17 @@ GATHERED, IN_FLAT_PARAMETERS, OF_OTHER_RANKS = (
 
 @dataclass(slots=True)
 class NotSeen:
-    """Something that happened but was not recorded, and why; `level` is that of the other tool that left it out."""
+    """Something that happened but was not recorded, and why; `level` is that of the other tool that left it out.
+
+    `whole_bytes` is how much of whole tensors `--save program` would keep of the rank without a limit, where it did
+    not keep all.
+    """
 
     what: str
     reason: str
     count: int = 1
     level: str = ""
+    whole_bytes: int | None = None
 
     @property
     def compiled(self) -> str:

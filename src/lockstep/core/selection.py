@@ -11,7 +11,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.patterns import matches, nearest_names
 
 LEVELS = ("module", "api", "aten")
-SAVES = ("stats", "sketch", "tensors")
+SAVES = ("stats", "sketch", "program", "tensors")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from decimal import Decimal
 from lockstep.core.arguments import integer_of
 from lockstep.core.errors import UsageError
 
+_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 1000))
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -42,3 +44,16 @@ def bytes_of(name: str, value: object, *, least: int = 1) -> int:
         raise UsageError(f"{name} is {value!r:.40}; write a size as 512MB, 8GB or 8GiB")
     step = 1024 if found[3] else 1000
     return integer_of(name, int(Decimal(found[1]) * step ** _POWERS[found[2].lower()]), least=least)
+
+
+def size_text(size_bytes: int) -> str:
+    """Return the shortest text that `bytes_of` reads as this size or up to a tenth of its unit more.
+
+    >>> size_text(2_000_000_000), size_text(1_240_000), size_text(12)
+    ('2GB', '1.3MB', '12B')
+    """
+    for unit, factor in _UNITS:
+        if size_bytes >= factor:
+            tenths = -(-10 * size_bytes // factor)
+            return f"{tenths // 10}.{tenths % 10}{unit}".replace(".0", "")
+    return f"{size_bytes}B"

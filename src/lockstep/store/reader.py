@@ -174,6 +174,12 @@ class Recording:
         return tuple(dict.fromkeys(found))
 
     @property
+    def has_whole_calls(self) -> bool:
+        """Whether tensors of calls were saved whole, inputs and results: not those alone that no call makes."""
+        saved = any(rank.has_tensors for rank in self.ranks.values())
+        return saved and self.manifest.options.save != "program"
+
+    @property
     def other_framework(self) -> str:
         """The framework that trained where that is not PyTorch: no operator of it can be run again; "" else."""
         return next(filter(None, map(_framework_of, self.ranks.values())), "")

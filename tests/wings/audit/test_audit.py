@@ -233,7 +233,7 @@ def test_without_whole_tensors_the_command_is_printed_that_records_them(
 
     assert main(["audit", str(recording)]) == 2
     said = capsys.readouterr().err
-    assert "no tensor was saved whole" in said
+    assert "no call was saved whole" in said
     # of the whole training, not of whatever operator comes first
     assert "record --save tensors --steps 0" in said
 

@@ -33,6 +33,7 @@ from lockstep.capture.settings.loaders import Loaders, random_states
 from lockstep.capture.silence import Silence
 from lockstep.capture.steps import Steps
 from lockstep.capture.taps.parameter_hooks import ParameterHooks
+from lockstep.capture.tensors.whole_sources import WholeSources
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.capture.user_notes import warn
 from lockstep.core.errors import LockstepError
@@ -235,6 +236,9 @@ class RankRecording:
         return self.written
 
     def _session(self, writer: RankWriter) -> Session:
+        options, sources = self.options, None
+        if options.save == "program":
+            sources = WholeSources(options.whole_bytes, batches=not options.redact)
         return Session(
             writer,
             save=self.options.save,
@@ -253,6 +257,7 @@ class RankRecording:
             sketch_parameters=self.options.sketch_parameters,
             for_rules=self.options.apart and self.options.save == "stats",
             finite_alone=self.options.finite_alone and self.options.save == "stats",
+            sources=sources,
         )
 
     def close(self, behind: Callable[[], Tables]) -> None:

@@ -88,7 +88,7 @@ class Arrivals:
         """Record which tokens the model is given next."""
         call = self._rows.plain_call(CallKind.DATA, Phase.DATA, "", TOKENS, ())
         for index, (name, tensor) in enumerate(told.items()):
-            content = self._contents.of(tensor)
+            content = self._contents.of(tensor, source=self._contents.keeps_inputs)
             self._rows.add_record(call, Phase.DATA, Role.OUTPUT, index, name, content)
         self._rows.add_call(call)
 

@@ -20,6 +20,11 @@ class Gaps(list[NotSeen]):
         if gap is not None and gap not in self:
             self.append(gap)
 
+    def renew(self, gap: NotSeen) -> None:
+        """Something is not seen, of which less was told before."""
+        self[:] = [one for one in self if one.what != gap.what]
+        self.append(gap)
+
 
 def gap_of(item: Module | Optimizer) -> NotSeen | None:
     """Return the unseen part of a training because of a module around its model, or an optimizer; None if none is."""

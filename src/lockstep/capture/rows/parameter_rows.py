@@ -125,7 +125,9 @@ class ParameterRows:
     def _adopt_alone(self, tensor: torch.Tensor, name: str) -> None:
         self.names.own(tensor, name)
         call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
-        self._rows.add_record(call, Phase.INIT, Role.PARAM, 0, name, self._contents.of(tensor))
+        self._rows.add_record(
+            call, Phase.INIT, Role.PARAM, 0, name, self._contents.of(tensor, source=True)
+        )
         self._rows.add_call(call)
         self._watch_parameters([tensor])
 
@@ -156,7 +158,9 @@ class ParameterRows:
         for index, (role, name, tensor) in enumerate(fresh):
             self._init_done.add(id(tensor))
             full = f"{path}.{name}" if path else name
-            self._rows.add_record(call, Phase.INIT, role, index, full, self._contents.of(tensor))
+            self._rows.add_record(
+                call, Phase.INIT, role, index, full, self._contents.of(tensor, source=True)
+            )
         self._rows.add_call(call)
 
     def _made_at(
@@ -172,6 +176,6 @@ class ParameterRows:
         """A step begins: parameters are what they are before it."""
         for tensor, path, name in list(self.names.owners.values()):
             if self._sites.wants(path, name) and not self._for_rules:
-                self._contents.of(tensor)
+                self._contents.of(tensor, source=True)
             else:
                 self._contents.note(tensor)

@@ -50,8 +50,10 @@ from lockstep.capture.taps.long_graphs import LongGraphs
 from lockstep.capture.tensors.contents import UNRECORDED, Contents
 from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.tensors.memory import part_indexed
+from lockstep.capture.tensors.whole_sources import WholeSources
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.core.manifest import Event, NotSeen
+from lockstep.core.operators import Family, family_of
 from lockstep.core.records import LEAF, NO_GRADIENT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
@@ -69,6 +71,10 @@ _PARTIAL = re.compile("index|scatter|masked|put|diagonal")
 """Operators that may leave elements of what they write to as they are."""
 
 
+_BRING_NUMBERS = (Family.RANDOM, Family.DROPOUT, Family.UNINITIALISED)
+"""Operators whose results do not follow from what goes in."""
+
+
 class _Effects(NamedTuple):
     """What an operator may do besides what autograd counts, by its name."""
 
@@ -76,13 +82,16 @@ class _Effects(NamedTuple):
     writes_silently: bool
     is_collective: bool
     may_draw: bool
+    brings_numbers: bool
 
 
 @cache
 def _effects_of(op: str) -> _Effects:
     silent = _SILENT.search(op) is not None
     gives = _UNINITIALIZED.search(op) is not None
-    return _Effects(gives, silent, is_collective(op), may_draw(op))
+    collective = is_collective(op)
+    brings = collective or family_of(op) in _BRING_NUMBERS
+    return _Effects(gives, silent, collective, may_draw(op), brings)
 
 
 class Session:
@@ -93,7 +102,7 @@ class Session:
     writer
         Takes the rows.
     save
-        "stats", "sketch" or "tensors".
+        "stats", "sketch", "program" or "tensors".
     sites
         Which sites are wanted.
     names
@@ -122,6 +131,8 @@ class Session:
         With `save` "stats": whether parameters have sketches all the same.
     for_rules, finite_alone
         Whether rules on numbers are all that it is recorded for, and which of these they ask for; see `Contents`.
+    sources
+        With `save` "program": decides which contents are kept whole.
 
     Attributes
     ----------
@@ -153,12 +164,14 @@ class Session:
         sketch_parameters: bool = False,
         for_rules: bool = False,
         finite_alone: bool = False,
+        sources: WholeSources | None = None,
     ) -> None:
         self.names, self.fail = names, fail
         self.contents = Contents(
             writer, save, trust_versions=operators, sketch_parameters=sketch_parameters,
-            trust_results=for_rules, finite_alone=finite_alone,
+            trust_results=for_rules, finite_alone=finite_alone, sources=sources,
         )  # fmt: skip
+        self._inputs_are_sources = operators and self.contents.keeps_inputs
         self.rows, self.writer = Rows(writer, border), writer
         self.gaps, self.events = Gaps(), list[Event]()
         self.parameters = ParameterRows(
@@ -236,6 +249,9 @@ class Session:
         self.rows.end_step()
         for gap in values_refused():
             self.gaps.add(gap)
+        if self.contents.sources is not None:
+            for gap in self.contents.sources.gaps():
+                self.gaps.renew(gap)
         self._has_ended_a_step = True
 
     def _forget_identities(self) -> None:
@@ -263,7 +279,7 @@ class Session:
         self.rows.open(call)
         if wanted:
             for _, tensor in buffers:
-                call.buffers = (*call.buffers, self.contents.of(tensor))
+                call.buffers = (*call.buffers, self.contents.of(tensor, source=True))
             self._take_inputs(call)
         call.since = first_sequence_number()
         return call
@@ -297,13 +313,15 @@ class Session:
     def _take_inputs(self, call: OpenCall) -> None:
         """Take the contents of what goes in, how it lies, and where its gradient goes."""
         tick, contents, grad = self.rows.tick, self.contents, call.grad
+        source = self._inputs_are_sources
         call.contents = taken = []
         numbers: list[int | None] = []
         call.edge_numbers = numbers
         call.edges = edges = []
         for index, (_, tensor) in enumerate(call.inputs):
             sequence = tick()
-            taken.append((sequence, UNRECORDED if index in call.unread else contents.of(tensor)))
+            is_read = index not in call.unread
+            taken.append((sequence, contents.of(tensor, source=source) if is_read else UNRECORDED))
             if not tensor.requires_grad:
                 numbers.append(NO_GRADIENT)
                 continue
@@ -321,14 +339,16 @@ class Session:
             if grad and edge is not None:
                 edges.append((index, edge))
         call.layouts = layouts_of(call.inputs)
-        if contents.keeps_tensors:
+        if contents.keeps_tensors or contents.sources is not None:
             self._take_what_follows_from(call)
 
     def _take_what_follows_from(self, call: OpenCall) -> None:
         """Take the state of the generator, and what the results may be computed from."""
-        if call.kind is CallKind.MODULE or _effects_of(call.op).may_draw:
+        may_draw, keeps_tensors = _effects_of(call.op).may_draw, self.contents.keeps_tensors
+        if may_draw or (keeps_tensors and call.kind is CallKind.MODULE):
             call.random_state = random_state(call.inputs)
-        self._derivations.begun(call)
+        if keeps_tensors:
+            self._derivations.begun(call)
 
     @silently
     def end(
@@ -369,7 +389,7 @@ class Session:
         """Keep the state of the generator before a call that drew from it."""
         now = random_state(call.inputs)
         if now is not None and not equal(now, before):
-            call.drawn = self.contents.of(before)
+            call.drawn = self.contents.of(before, source=True)
 
     def _changed_by(
         self, call: OpenCall, effects: _Effects, versions: Sequence[int], part: object
@@ -409,8 +429,9 @@ class Session:
         """What came out of a call, and the inputs that it has changed."""
         formula = self._derivations.output(call) if call.known and len(outputs) == 1 else None
         made: list[Made] = []
+        enters = self.contents.keeps_inputs and self._brings_numbers(call)
         for index, (name, tensor) in enumerate(outputs):
-            content = self.contents.of(tensor, formula)
+            content = self.contents.of(tensor, formula, source=enters or self._decides(tensor))
             laid = layout_of(tensor)
             made.append((Role.OUTPUT, index, name, content, laid, edge_number(tensor)))
         if not changed:
@@ -421,9 +442,19 @@ class Session:
             if id(tensor) not in returned:
                 label = call.labels[index]
                 role = Role.OUTPUT if label == name else Role.BUFFER
-                content, edge = self.contents.of(tensor), changed_edge(tensor)
+                source = enters or self._decides(tensor)
+                content, edge = self.contents.of(tensor, source=source), changed_edge(tensor)
                 made.append((role, len(outputs) + index, label, content, "", edge))
         return made
+
+    def _brings_numbers(self, call: OpenCall) -> bool:
+        """Whether results do not follow from a call's tensors: it draws, or takes numbers of Python or other ranks."""
+        return _effects_of(call.op).brings_numbers or not call.inputs
+
+    def _decides(self, tensor: torch.Tensor) -> bool:
+        """Whether a result is of whole numbers or booleans, which noise may turn."""
+        dtype = tensor.dtype
+        return self.contents.keeps_inputs and not (dtype.is_floating_point or dtype.is_complex)
 
     def _changed_buffers(
         self, call: OpenCall, buffers: Iterable[NamedTensor], behind: int

@@ -118,7 +118,7 @@ class UpdateRows:
             CallKind.OPTIMIZER, Phase.OPTIMIZER, path, op, (name,), options, stack
         )
         call.known = known = {}
-        content = known["param"] = self._contents.of(parameter)
+        content = known["param"] = self._contents.of(parameter, source=True)
         laid = layout_of(parameter)
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM, 0, name, content, layout=laid)
         if with_gradient and parameter.grad is not None:
@@ -159,7 +159,8 @@ class UpdateRows:
                 self._contents.changed(tensor)
                 self._contents.written(tensor)
             key = key.removeprefix(".")
-            content = known[key] = self._contents.of(tensor, formulas.get(key))
+            content = self._contents.of(tensor, formulas.get(key), source=role is Role.STATE)
+            known[key] = content
             laid = layout_of(tensor)
             self._rows.add_record(
                 call, Phase.OPTIMIZER, role, index, f"{name}|{key}", content, layout=laid

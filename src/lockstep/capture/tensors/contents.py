@@ -34,6 +34,7 @@ from lockstep.capture.tensors.memory import (
     sight_of,
 )
 from lockstep.capture.tensors.shards import local_part, placement_of
+from lockstep.capture.tensors.whole_sources import WholeSources
 from lockstep.core.content_notes import NoteKind
 from lockstep.core.formulas import Formula, Stored, View
 from lockstep.core.sketch import SKETCH_SIZE
@@ -101,7 +102,7 @@ class Contents:
     sink
         Takes the rows and tensors.
     save
-        "stats", "sketch" or "tensors".
+        "stats", "sketch", "program" or "tensors".
     trust_versions
         Whether all operators are seen, so that a tensor known by identity has not changed. If not,
         bytes may have been written behind autograd's back: every tensor is digested anew.
@@ -112,11 +113,17 @@ class Contents:
         for a result's numbers and not whether two runs agree in it.
     finite_alone
         Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
+    sources
+        With "program": decides which contents are kept whole.
 
     Attributes
     ----------
     keeps_tensors
         Whether tensors are saved whole.
+    sources
+        As given.
+    keeps_inputs
+        Whether what enters a step, or is drawn or decided in it, is kept whole though not all tensors are.
     """
 
     def __init__(
@@ -128,7 +135,10 @@ class Contents:
         sketch_parameters: bool = False,
         trust_results: bool = False,
         finite_alone: bool = False,
+        sources: WholeSources | None = None,
     ) -> None:
+        self.sources = sources
+        self.keeps_inputs = sources is not None and sources.batches
         self._sink = sink
         self._save = save
         self.keeps_tensors = save == "tensors"
@@ -152,6 +162,7 @@ class Contents:
         self._kinds: dict[tuple[torch.dtype, torch.Size], _Kind] = {}
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
         self._places: dict[int, Stored] = {}
+        self._whole: dict[tuple[str, str], Stored] = {}
 
     def stored(self, number: int) -> Stored | None:
         """Where a content is saved whole, None where it is not."""
@@ -168,20 +179,26 @@ class Contents:
         if address not in self._arrived:
             return True
         before = self._by_identity.get(self._identity(here, storage, note))
-        return before is not None and self.of(tensor) == before[0]
+        return before is not None and self.of(tensor, source=self.keeps_inputs) == before[0]
 
     def arrived(self, tensor: torch.Tensor) -> int:
         """Number of the content of a tensor that comes from outside of the step."""
         storage = _storage_of(tensor)
         if storage is not None:
             self._arrived.add(storage._cdata)
-        return self.of(tensor)
+        return self.of(tensor, source=self.keeps_inputs)
 
-    def of(self, tensor: torch.Tensor, formula: Formula | None = None) -> int:
-        """Number of the tensor's content as it is now; `formula` is what may give its elements."""
+    def of(
+        self, tensor: torch.Tensor, formula: Formula | None = None, *, source: bool = False
+    ) -> int:
+        """Number of the tensor's content as it is now.
+
+        `formula` is what may give its elements; `source` tells that, where nothing like it was met before, no
+        recorded call makes it.
+        """
         with self._lock:
             if _dispatch_keys(tensor).raw_repr() != self._plain_keys:
-                return self._of_any(tensor, formula)
+                return self._of_any(tensor, formula, source=source)
             storage = untyped_storage(tensor)
             try:
                 kind = self._kinds[tensor.dtype, tensor.shape]
@@ -208,7 +225,7 @@ class Contents:
                     digest = xxh3_128_hexdigest(data)
                     small = kind.known.get(digest)
                     if small is None and kind.waits:
-                        small = self._add_small(tensor, kind, digest, data)
+                        small = self._add_small(tensor, kind, digest, data, source=source)
                     if small is not None:
                         if self._arrived and address in self._arrived:
                             key = self._identity(tensor, storage, plain=True)
@@ -220,9 +237,9 @@ class Contents:
                 if sight.holds(storage) and address not in self._arrived:
                     return number
                 key = self._changed_identity(key)
-            return self._met(tensor, storage, key, formula, kind=kind)
+            return self._met(tensor, storage, key, formula, kind=kind, source=source)
 
-    def _of_any(self, tensor: torch.Tensor, formula: Formula | None) -> int:
+    def _of_any(self, tensor: torch.Tensor, formula: Formula | None, *, source: bool) -> int:
         """As `of`, for what is not a dense tensor on the host; of what ranks share, this rank's part."""
         tensor, note = _here(tensor)
         why_not = unreadable(tensor)
@@ -235,7 +252,7 @@ class Contents:
             if sight is None or sight.holds(storage):
                 return number
             key = self._changed_identity(key)
-        return self._met(tensor, storage, key, formula, note)
+        return self._met(tensor, storage, key, formula, note, source=source)
 
     def _trusts(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
         """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
@@ -252,6 +269,8 @@ class Contents:
         formula: Formula | None,
         note: str = "",
         kind: _Kind | None = None,
+        *,
+        source: bool,
     ) -> int:
         """Number of the content of a tensor that is met for the first time, or that may have changed.
 
@@ -281,7 +300,7 @@ class Contents:
                     self._spans.setdefault((key[0], *key[2:5]), []).append(span)
         else:
             measured = self._measured(tensor, key, formula, is_run=is_run)
-        number = self._add(tensor, measured, measured.note or note, kind)
+        number = self._add(tensor, measured, measured.note or note, kind, source=source)
         self._by_identity[key] = number, sight
         return number
 
@@ -290,10 +309,12 @@ class Contents:
         epoch = self._epochs[key[0]] = self._epochs.get(key[0], 0) + 1
         return (*key[:4], epoch, *key[5:])
 
-    def _add_small(self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes) -> int:
+    def _add_small(
+        self, tensor: torch.Tensor, kind: _Kind, digest: str, data: bytes, *, source: bool
+    ) -> int:
         number = kind.known[digest] = self._next
         self._next += 1
-        is_kept = self.keeps_tensors
+        is_kept = self.keeps_tensors or self._is_source(tensor, len(data), source=source)
         dtype, shape = kind.dtype, kind.shape
         with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
         content = number, dtype, shape, "cpu", digest, data, with_sketch, is_kept
@@ -447,8 +468,39 @@ class Contents:
                 return View(place, first - start, extents, strides)
         return None
 
+    def _is_source(self, tensor: torch.Tensor, size_bytes: int, *, source: bool) -> bool:
+        """Whether a new content is kept whole though not all are."""
+        sources = self.sources
+        if sources is None or not (source or sources.takes_small(numel(tensor))):
+            return False
+        return sources.takes(size_bytes)
+
+    def _whole_source(
+        self, tensor: torch.Tensor, measured: Measured, number: int, *, source: bool
+    ) -> Stored | None:
+        """Where a new content is kept whole, with another one of the same bytes if there is one."""
+        key = measured.digest or "", dtype_name(tensor.dtype)
+        place = self._whole.get(key)
+        if place is not None or measured.digest is None or measured.statistics is None:
+            return place
+        here = _here(tensor)[0]
+        is_zero = measured.statistics.zero_count == numel(here)
+        if not self._is_source(here, 0 if is_zero else here.nbytes, source=source):
+            return None
+        run = cpu(contiguous(resolve_neg(resolve_conj(detach(here)))))
+        place = self._measurements.place(run, number, None, measured.statistics)
+        if place is not None:
+            self._whole[key] = place
+        return place
+
     def _add(
-        self, tensor: torch.Tensor, measured: Measured, note: str, kind: _Kind | None = None
+        self,
+        tensor: torch.Tensor,
+        measured: Measured,
+        note: str,
+        kind: _Kind | None = None,
+        *,
+        source: bool = False,
     ) -> int:
         """Number a content, the same number for the same bytes, dtype, shape and device."""
         if kind is not None and not note:
@@ -464,11 +516,13 @@ class Contents:
                     self._next += 1  # its elements were just saved under this number
                 return found
             known[measured.digest] = self._next
-        number = self._next
+        number, place = self._next, measured.place
         self._next += 1
-        if measured.place is not None:
-            self._places[number] = measured.place
-        numbers = measured.digest, measured.statistics, measured.sketch, measured.place
+        if place is None and self.sources is not None:
+            place = self._whole_source(tensor, measured, number, source=source)
+        if place is not None:
+            self._places[number] = place
+        numbers = measured.digest, measured.statistics, measured.sketch, place
         self._sink.add_content(content_row(number, dtype, shape, device, *numbers, note))
         return number
 

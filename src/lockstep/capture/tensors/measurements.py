@@ -81,14 +81,15 @@ class Measurements:
             known = self._known.get((digest, run.dtype))
             if known is not None:
                 return known
-        place = self._place(run, number, formula, statistics) if self._keeps_tensors else None
+        place = self.place(run, number, formula, statistics) if self._keeps_tensors else None
         packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
         found = self._known[digest, run.dtype] = Measured(digest, statistics, packed, place)
         return found
 
-    def _place(
+    def place(
         self, run: torch.Tensor, number: int, formula: Formula | None, statistics: Statistics
     ) -> Stored | None:
+        """Save a contiguous tensor on the host whole, as number `number`; None where its dtype cannot be saved."""
         dtype = dtype_name(run.dtype)
         if not can_store(dtype):
             return None

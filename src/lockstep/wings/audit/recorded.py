@@ -67,7 +67,7 @@ def _check_whole(
     recording: Recording, ranks: list[RankRecording], steps: StepSelection, choice: SiteChoice
 ) -> None:
     recording.check_can_run_again()
-    if any(item.has_tensors for item in ranks):
+    if recording.has_whole_calls and any(item.has_tensors for item in ranks):
         return
     if not any(item.steps for item in ranks):
         raise UsageError(f"{recording.path}: holds no step; record with --level api --save tensors")
@@ -75,7 +75,7 @@ def _check_whole(
     only = [_as_recorded(pattern) for pattern in choice.only]
     again = record_again(recording, only=only, steps=",".join(map(str, chosen)))
     raise UsageError(
-        f"{recording.path}: no tensor was saved whole, so nothing can be run again; record it with",
+        f"{recording.path}: no call was saved whole, so nothing can be run again; record it with",
         command=again.line,
     )
 

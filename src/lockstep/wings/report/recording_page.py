@@ -214,7 +214,7 @@ def _verdict(recording: Recording, table: pl.DataFrame, kinds: list[str]) -> Ver
 
 def _saved(recording: Recording) -> str:
     saved = recording.manifest.options.save
-    if any(rank.has_tensors for rank in recording.ranks.values()):
+    if recording.has_whole_calls:
         return saved
     return f"{saved}: how values lie is told by smallest, largest, mean and deviation; --save tensors has them all"
 
