@@ -263,8 +263,9 @@ def _other_settings(*sides: Side) -> _Settings:
         subject = On.SETTING_IDLE if is_idle else On.SETTING
         differs = Remark(subject, names=(one.name,), reference=reference, candidate=candidate)
         (idle if is_idle else notes if moves else certain).append(differs)
-    certain.extend(_trainable(*sides))
-    return _Settings(_shortened(certain), [*idle, *_shortened(notes)])
+    since, later = _trainable(*sides)
+    certain.extend(later)
+    return _Settings(_shortened(certain), [*idle, *since, *_shortened(notes)])
 
 
 def _changed_nothing(name: str, *sides: Side) -> bool:
@@ -285,18 +286,34 @@ def _changed_nothing(name: str, *sides: Side) -> bool:
     return True
 
 
-def _trainable(*sides: Side) -> Iterator[Remark]:
-    """Parameters that require a gradient at the end of one run alone."""
+def _trainable(*sides: Side) -> tuple[list[Remark], list[Remark]]:
+    """Parameters that require a gradient at the end of one run alone: since the recorded steps, and otherwise.
+
+    All of these steps are equal. What one run froze before them, and the other left out of its graph, changed none of
+    their numbers.
+    """
+    since, later = list[Remark](), list[Remark]()
     for index, side in enumerate(sides):
-        names = [
-            key[1]
+        keys = [
+            key
             for key, state in side.end.items()
             if key[0] is Role.PARAM
             and state.trainable
             and key in sides[1 - index].end
             and not sides[1 - index].end[key].trainable
         ]
-        yield from _of(On.TRAINABLE_ALONE, names, SIDES[index])
+        stood = [key for key in keys if all(_stood(key, one) for one in sides)]
+        moved = [key for key in keys if key not in stood]
+        since.extend(_of(On.TRAINABLE_IDLE, [name for _, name in stood], SIDES[index]))
+        later.extend(_of(On.TRAINABLE_ALONE, [name for _, name in moved], SIDES[index]))
+    return since, later
+
+
+def _stood(key: tuple[Role, str], side: Side) -> bool:
+    """Whether a parameter has been frozen, or not, from the first recorded step to the end, and was never updated."""
+    states = [moment.get(key) for moment in side.moments]
+    kept = {(one.trainable, one.content.digest) for one in states if one is not None}
+    return None not in states and len(kept) == 1
 
 
 def _shortened(every: list[Remark]) -> list[Remark]:
