@@ -143,6 +143,9 @@ class _Asked:
             if record is not None
         ]
         foreign = self._is_foreign
+        unseeded = bool(origin.reason.of(About.UNSEEDED))
+        if unseeded and not foreign and not self.manner.is_golden:
+            return self._with_seed()
         if (
             origin.kind is Kind.RANDOM
             and not self.manner.is_golden

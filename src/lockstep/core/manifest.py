@@ -286,7 +286,9 @@ class RankManifest:
     no dropout, its length; empty where it is as it would be alone.
     `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
     known, and with `--redact`.
-    `wrappers` are the options of DistributedDataParallel and FSDP.
+    `wrappers` are the options of DistributedDataParallel and FSDP. `unseeded` names the generators that nobody had
+    seeded when the first recorded step began: they still have the seed of their own that they drew at the import.
+    Empty where that is not known, as in earlier builds and in what a script records by itself.
     """
 
     schema: int
@@ -313,6 +315,7 @@ class RankManifest:
     optimizers: list[OptimizerSetup] = field(default_factory=list)
     loaders: list[LoaderSetup] = field(default_factory=list)
     random_states: dict[str, str] = field(default_factory=dict)
+    unseeded: list[str] = field(default_factory=list)
     trainable: dict[str, bool] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     steps: list[StepSummary] = field(default_factory=list)

@@ -20,6 +20,7 @@ class About(str, Enum):
     LONE_CALL = "call of one run alone"
     COMPILED = "compiled code"
     RANDOM = "random stream"
+    UNSEEDED = "no seed set"
     EQUAL = "equal"
     WITHIN = "within its tolerance"
     INHERITED = "inherited"

@@ -37,6 +37,7 @@ from lockstep.locate.of_findings import (
 )
 from lockstep.locate.setups.model_setup import compiled_in
 from lockstep.locate.uncompared import not_compared_in
+from lockstep.locate.unseeded import without_seed
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import Recording
 
@@ -114,7 +115,8 @@ def _named(gathered: Gathered, held: Sequence[HeldStates], *, uniform: bool) -> 
     idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
     idle.sort(key=lambda one: (one.step, one.sequence, one.rank))
     later = () if uniform else (idle, [origin for one in held for origin in one.origins])
-    return next((origins for one in (found, *later) if (origins := once_over_ranks(one))), [])
+    named = next((origins for one in (found, *later) if (origins := once_over_ranks(one))), [])
+    return without_seed(named, gathered)
 
 
 def _ended(

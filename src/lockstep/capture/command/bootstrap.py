@@ -30,7 +30,7 @@ from lockstep.capture.command.process_ends import Endings, uncaught
 from lockstep.capture.command.rank_places import RankPlaces
 from lockstep.capture.command.tracebacks import show_tracebacks_without_us
 from lockstep.capture.recorder import Recorder, active_recorder
-from lockstep.capture.settings.setup import seed_everything
+from lockstep.capture.settings.setup import note_seed_at_import, seed_everything
 from lockstep.capture.taps.untraced import untraced
 from lockstep.devices.emulation.mode import Emulation
 from lockstep.devices.emulation.profiles import device_of
@@ -47,8 +47,11 @@ def arm_from_environment() -> None:
     if not text or active_recorder() is not None:
         return
     directory, options = request_from(text)
-    if options.seed is not None and not _registered:
-        seed_everything(options.seed)
+    if not _registered:
+        if options.seed is None:
+            note_seed_at_import()
+        else:
+            seed_everything(options.seed)
     device = device_of(options)
     # A forked child has it already, on the stack that came along.
     if device and _emulation is None:

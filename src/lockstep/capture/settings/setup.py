@@ -117,9 +117,19 @@ def _cuda_driver_version() -> str | None:
     return None if failed else str(version.value)
 
 
+_seed_at_import: int | None = None
+
+
+def note_seed_at_import() -> None:
+    """Note the seed that torch's generator on the CPU drew for itself as torch was imported: nobody has seeded it."""
+    global _seed_at_import
+    _seed_at_import = torch.initial_seed()
+
+
 def note_seed(manifest: RankManifest) -> None:
     """Note what torch's generator was last seeded with: the script may have done so in front of its first step."""
     manifest.seeds["torch"] = str(torch.initial_seed())
+    manifest.unseeded = ["torch"] if torch.initial_seed() == _seed_at_import else []
 
 
 def note_run_state(manifest: RankManifest) -> None:

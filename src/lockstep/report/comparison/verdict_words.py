@@ -16,7 +16,7 @@ from lockstep.core.finding import (
     UniformChange,
     Verdict,
 )
-from lockstep.core.reason import About
+from lockstep.core.reason import About, Reason
 from lockstep.core.site import Phase
 from lockstep.core.text import spans, times
 from lockstep.report.comparison import end_words
@@ -79,6 +79,7 @@ def answer_of(comparison: Comparison, tally: Tally | None = None) -> Answer:
     tally = tally or tally_of(comparison.findings)
     word = "ANOTHER PRECISION" if comparison.other_precision_alone else comparison.verdict.name
     source = source_words(comparison.origins[0]) if comparison.origins else ""
+    source = "" if _unseeded(comparison) else source
     (mark, clauses), more = _clauses(comparison, tally), _more_origins(comparison, tally)
     return Answer(word, mark, tuple(clauses), source, more, comparison.exit_code())
 
@@ -92,6 +93,8 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
     """What follows the word of a verdict, and what stands between."""
     if comparison.other_precision_alone:
         return "", [f"{_no_culprit(comparison)}: {uniform_words(comparison.uniform[0])}"]
+    if unseeded := _unseeded(comparison):
+        return ":", [unseeded]
     if comparison.origins:
         return "", [f"at {place_words(comparison.origins[0], tally)}"]
     compared = _compared(comparison, tally)
@@ -109,6 +112,12 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
     return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
 
 
+def _unseeded(comparison: Comparison) -> str:
+    """How it is told that the runs drew other numbers as no seed was set; "" where that is not what differs first."""
+    clauses = comparison.origins[0].reason.clauses[:1] if comparison.origins else ()
+    return next((one.words for one in clauses if one.about is About.UNSEEDED), "")
+
+
 def _more_origins(comparison: Comparison, tally: Tally) -> str:
     more = [one for one in comparison.origins[1:] if one.kind is Kind.FAULT]
     if not more:
@@ -121,6 +130,10 @@ def _more_origins(comparison: Comparison, tally: Tally) -> str:
 def lines_below(comparison: Comparison) -> list[str]:
     """Return the lines below an origin's headline: reason, explanation, tolerance."""
     lines = []
+    if _unseeded(comparison):
+        first = comparison.origins[0]
+        where = place_words(first, tally_of(comparison.findings))
+        return [f"seen first at {where}: {Reason(*first.reason.without(About.UNSEEDED))}"]
     for origin in comparison.origins[:1]:
         lines.append(origin_words(origin))
         if origin.explanation is not None:
