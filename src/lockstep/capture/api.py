@@ -197,9 +197,18 @@ class Recording:
         return run
 
     def _make(self) -> RunDirectory:
-        run = RunDirectory.create(self.path, list(sys.argv), self._options, force=self._force)
+        run = RunDirectory.create(self.path, _command(), self._options, force=self._force)
         run.started()
         return run
+
+
+def _command() -> list[str]:
+    """The words that this process's script was started with; of an interactive one, as a notebook's, none.
+
+    There `sys.argv` names the program that runs the cells.
+    """
+    started_by_file = hasattr(sys.modules.get("__main__"), "__file__")
+    return list(sys.argv) if started_by_file or not sys.argv[0].endswith(".py") else [""]
 
 
 def record(

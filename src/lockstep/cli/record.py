@@ -151,7 +151,8 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
-    if url := url_of(directory):
+    url = url_of(directory)
+    if url:
         directory = click.get_current_context().with_resource(uploaded(url, force=force))
     was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
@@ -161,7 +162,7 @@ def record(
     if recorded.ended.why_nothing:
         failed = f"the command ended with exit code {code}; " if code else ""
         gone = code and not was_there and _is_removed(directory)
-        removed = f"; {_short(directory)}, which is empty, was removed" if gone else ""
+        removed = f"; {url or _short(directory)}, which is empty, was removed" if gone else ""
         say(f"nothing was recorded: {failed}{recorded.ended.why_nothing}{removed}")
         return code if recorded.ended.as_asked else code or ExitCode.FAILED
     for name, rank in recording.ranks.items():
@@ -169,7 +170,7 @@ def record(
             say(f"{name}: the training was ended after step {max_steps - 1}, as --max-steps asks")
     for sentence in _left_out_sources(recording):
         say(sentence)
-    say(f"recorded {_what(recording)} in {_short(directory)}")
+    say(f"recorded {_what(recording)} in {url or _short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:
         raise UsageError("; ".join(problems))

@@ -8,9 +8,11 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.core.errors import LockstepError
 from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.records import Call
 from lockstep.core.redaction import REDACTED
@@ -20,6 +22,7 @@ from lockstep.core.text import shell_line
 from lockstep.core.variables import VARIABLES
 from lockstep.store.reader import Recording
 from lockstep.store.script_variables import variables_read
+from lockstep.store.storage import Storage, url_of
 
 UNKNOWN = "..."
 """Stands for a command that was not kept."""
@@ -201,10 +204,25 @@ def _is_pytest(command: Sequence[str]) -> bool:
 def new_place(path: Path) -> Path:
     """The path, or one that is called like it, at which there is nothing."""
     number, place = 1, path
-    while os.path.lexists(place):
+    while _is_taken(place):
         number += 1
         place = path.with_name(f"{path.name}-{number}")
     return place
+
+
+def _is_taken(place: Path) -> bool:
+    """Whether something is there; of object storage that cannot be asked, no."""
+    url = url_of(place)
+    if not url:
+        return os.path.lexists(place)
+    with suppress(LockstepError):
+        return bool(Storage(url).names())
+    return False
+
+
+def new_folder_here(path: Path) -> Path:
+    """A new folder beside a recording; of one in object storage, in this folder: what is written there is run here."""
+    return new_place(Path(path.name) if url_of(path) else path)
 
 
 def command_line(*words: object) -> str:

@@ -65,6 +65,21 @@ def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> 
     return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
 
 
+def show_line(run: Recording, record: TensorRecord, pattern: object) -> str:
+    """Return the command that shows what a run recorded of a pattern in a tensor's step, and in its rank alone."""
+    return command_line("show", run.path, pattern, *_where(run, record))
+
+
+def _where(run: Recording, record: TensorRecord | Call) -> list[object]:
+    """The options that choose a step, and of several ranks one."""
+    several = len(run.ranks) > 1 and record.rank in run.ranks
+    return [
+        "--steps",
+        record.step,
+        *(["--ranks", record.rank.removeprefix("rank")] if several else []),
+    ]
+
+
 def made_at(
     origin: Origin, reference: Recording, candidate: Recording
 ) -> tuple[Call | None, Call | None]:
@@ -81,10 +96,16 @@ def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call |
         return None
     try:
         if record.role in _MADE:
-            return made_by(run, record, origin.op)[1]
+            call = made_by(run, record, origin.op)[1]
+            return call if call is None or _gives(call, record) else None
         return _update_of(run, record) or _maker_of(run, record)
     except RecordingError:  # damaged there: the verdict stands without
         return None
+
+
+def _gives(call: Call, record: TensorRecord) -> bool:
+    """Whether a tensor is a result of a call: a gradient that enters an update is none of it."""
+    return call.kind is not CallKind.OPTIMIZER or record.role in UPDATED
 
 
 def _update_of(run: Recording, record: TensorRecord) -> Call | None:
@@ -167,7 +188,7 @@ class _Asked:
             site = (
                 ()
                 if self.manner.by_default
-                else ("--only", calls[-1].site, "--steps", calls[-1].step)
+                else ("--only", calls[-1].site, *_where(self.candidate, calls[-1]))
             )
             return WhatNext(
                 "run it again, alone, on its recorded inputs",
@@ -192,20 +213,15 @@ class _Asked:
         return self._recorded("record it with whole tensors, and run it again, alone", recorded)
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
-        lines = [
-            command_line("show", run.path, record.site, "--steps", record.step)
-            for run, record in records
-        ]
+        lines = [show_line(run, record, record.site) for run, record in records]
         return WhatNext(_LOOK, " && ".join(lines))
 
     def _at_lone_site(self, run: Recording, record: TensorRecord) -> WhatNext:
         """A tensor that one run alone has, and what the other recorded of the same module in that step."""
-        lines = [command_line("show", run.path, record.site, "--steps", record.step)]
+        lines = [show_line(run, record, record.site)]
         other = self.reference if run is self.candidate else self.candidate
         if record.site.module and _has_module(other, record):
-            lines.append(
-                command_line("show", other.path, record.site.module, "--steps", record.step)
-            )
+            lines.append(show_line(other, record, record.site.module))
         return WhatNext(_LOOK, " && ".join(lines))
 
     def after_uniform(self, comparison: Comparison) -> WhatNext:
@@ -292,8 +308,11 @@ class _Asked:
                 )
                 recorded.append(again)
                 paths[-1] = again.path
+        words = "see inside of the compiled code"
+        if not all(one.is_whole for one in recorded):
+            return self._by_hand(words, recorded)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
-        words = f"see inside of the compiled code{_caveats(recorded)}"
+        words += _caveats(recorded)
         last = command_line("compare", *paths, *self.manner.options)
         return WhatNext(words, f"{''.join(lines)}{last}")
 
@@ -323,9 +342,20 @@ class _Asked:
             last = command_line("compare", *paths, *self.manner.options)
         else:
             last = command_line(verb, *paths)
+        if not all(one.is_whole for one in recorded):
+            return self._by_hand(words, recorded)
         words += _caveats(recorded)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
         return WhatNext(words, f"{''.join(lines)}{last}")
+
+    def _by_hand(self, words: str, recorded: Sequence[RecordAgain]) -> WhatNext:
+        """What can be typed where a training's own command is not known, and in words how it is recorded."""
+        how = " and ".join(one.line for one in recorded if not one.is_whole)
+        shown = self._what_they_hold()
+        return WhatNext(
+            f"{shown.words}; to {words}, start the training yourself, as its own command is not known here: {how}",
+            shown.command,
+        )
 
     @property
     def _paths(self) -> tuple[object, ...]:
@@ -347,10 +377,7 @@ def _has_all(run: Recording, record: TensorRecord, patterns: Sequence[str]) -> b
 
 def _caveats(recorded: Sequence[RecordAgain]) -> str:
     """What whoever pastes lines that record does first."""
-    words = _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
-    if not all(one.is_whole for one in recorded):
-        words += " (put in what the recording does not keep of its command)"
-    return words
+    return _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
 
 
 def _unkept_words(names: Sequence[str]) -> str:

@@ -79,6 +79,10 @@ class UrlPath(type(Path())):  # type: ignore[misc]  # the class of this system's
         text = super().__str__()
         return url_of(text) or text
 
+    def absolute(self) -> UrlPath:
+        """Return the path itself: no folder of this machine is above it."""
+        return self
+
 
 class Storage:
     """A folder, or a file, in object storage.

@@ -69,7 +69,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SAME = "alone, the operator does not show it"
+SAME = "what comparing named stands"
 STORIES = [
     # fault, exit code, what is said, how the tests of the written folder end
     ("momentum", 0, "called otherwise: momentum 0.1 in the reference, 0.2 in the", [True, False]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.commands.record_again import command_line, new_place
+from lockstep.commands.record_again import command_line, new_folder_here
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.store.reader import Recording
@@ -92,7 +92,7 @@ def named(runs: Sequence[Recording]) -> dict[str, Recording]:
 
 def with_test(runs: Sequence[Recording], words: Sequence[str]) -> str:
     """A command line of `replay` that writes a test into a new folder beside the last recording."""
-    place = new_place(runs[-1].path.with_name("proof"))
+    place = new_folder_here(runs[-1].path.with_name("proof"))
     paths = [str(run.path) for run in runs]
     return command_line("replay", *paths, *words, "--write-test", place)
 

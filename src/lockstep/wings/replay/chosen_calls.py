@@ -11,6 +11,7 @@ from lockstep.commands.what_next import made_at
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Instead, Origin
+from lockstep.core.reason import About, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.reading import calls_matching, check_choice, every_call
@@ -62,6 +63,8 @@ class AtOrigin:
         How many sites the class has.
     of_another_input
         Whether what the candidate computes instead is the sound result of another input, such as a stale weight.
+    because
+        The reason that comparing gives for the origin, without its numbers, or "".
     """
 
     said: str
@@ -71,6 +74,7 @@ class AtOrigin:
     of_class: str = ""
     members: int = 0
     of_another_input: bool = False
+    because: str = ""
 
 
 _MOST_MEMBERS = 8
@@ -141,9 +145,10 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
     comparison = compare_recordings(reference, candidate, memory_bytes=memory_bytes)
     said = headline(comparison)
     instead, parameter, of_class, members = "", "", "", list[tuple[Call, Call]]()
-    of_another_input = False
+    of_another_input, because = False, ""
     if comparison.origins:
         origin = comparison.origins[0]
+        because = str(Reason(*origin.reason.without(*_NUMBERS)))
         if origin.explanation is not None:
             instead = origin.explanation.words
             of_another_input = origin.explanation.kind is Instead.INPUT
@@ -176,7 +181,11 @@ def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) 
         own, crossed = own[:1], [Chosen("candidate", one, crossed=True) for _, one in members]
     count = len(_members_of(comparison)) if of_class else 0
     calls = (*own, *crossed)
-    return AtOrigin(said, instead, calls, parameter, of_class, count, of_another_input)
+    return AtOrigin(said, instead, calls, parameter, of_class, count, of_another_input, because)
+
+
+_NUMBERS = (About.ENTERED, About.LEFT)
+"""What a reason says of the numbers at an origin, which the re-runs say anew."""
 
 
 def _partner(comparison: Comparison, left: Call, candidate: Recording) -> Call | None:
@@ -283,19 +292,25 @@ _Key = tuple[int, Role, str]
 
 
 def _paired_results(comparison: Comparison, left: Call) -> dict[_Key, TensorRecord]:
-    """The candidate's whole tensors that were held against results of a call of the reference."""
-    held = {
-        (one.content.id, one.role): other
-        for finding in comparison.findings
-        for one, other in ((finding.pair.reference, finding.pair.candidate),)
-        if one is not None and other is not None and (one.rank, one.step) == (left.rank, left.step)
-        if one.shape == other.shape and _is_whole(other)
-    }
-    return {
-        (record.content.id, record.role, record.name): held[record.content.id, record.role]
+    """The candidate's whole tensors that were held against results of a call of the reference.
+
+    Such a pair may stand where the tensor is used: it has another role there, and the numbers are the same.
+    """
+    held, used = dict[tuple[int, Role], TensorRecord](), dict[int, TensorRecord]()
+    for finding in comparison.findings:
+        one, other = finding.pair.reference, finding.pair.candidate
+        if one is None or other is None or (one.rank, one.step) != (left.rank, left.step):
+            continue
+        if one.shape == other.shape and _is_whole(other):
+            held[one.content.id, one.role] = other
+            used.setdefault(one.content.id, other)
+    found = {
+        (record.content.id, record.role, record.name): held.get(
+            (record.content.id, record.role), used.get(record.content.id)
+        )
         for record in results_of(left)
-        if (record.content.id, record.role) in held
     }
+    return {key: other for key, other in found.items() if other is not None}
 
 
 def _as_updated(left: Call, right: Call | None) -> dict[_Key, TensorRecord] | None:

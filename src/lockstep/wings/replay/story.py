@@ -52,11 +52,31 @@ def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
     tested = next((one for one in (crossed, candidate, reference) if one and one.held), None)
     if any(one.conclusion is Conclusion.MACHINE_OFF for one in calls):
         return Story("what was recorded is sound in both runs; this machine is off", False, tested)
+    return _outside(origin, calls, tested)
+
+
+def _outside(origin: AtOrigin, calls: Sequence[ReplayedCall], tested: ReplayedCall | None) -> Story:
+    """No call is wrong by itself: what comparing proved lies between the calls, or is too small for one alone."""
+    refused = next((one.refused for one in calls if one.refused), "")
+    if tested is None and refused:
+        words = f"what comparing named stands; alone, it cannot be run again: {refused}"
+        return Story(f"{words}{_told(origin)}", False, None, refused)
     because = (
-        "what was recorded of it is within what a sound kernel may be off, in both runs: what parts them was done to"
-        " its result outside of it, or is smaller than a single operator may be off"
+        "what was recorded of this call is within what a sound kernel may be off, in both runs: what parts them was"
+        " done to its result outside of it, or is smaller than a single operator may be off"
     )
-    return Story(f"alone, the operator does not show it: {because}", False, tested, because)
+    if origin.because:
+        words = (
+            f"each run's call is sound by itself, and what comparing named stands{_told(origin)}"
+        )
+        return Story(words, False, tested, because)
+    return Story(
+        f"what comparing named stands, outside of this call: {because}", False, tested, because
+    )
+
+
+def _told(origin: AtOrigin) -> str:
+    return f": {origin.because}" if origin.because else ""
 
 
 def _parts(

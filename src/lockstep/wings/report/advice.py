@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lockstep.commands.record_again import command_line, new_place
-from lockstep.commands.what_next import after_origin, is_whole, made_at
+from lockstep.commands.what_next import after_origin, is_whole, made_at, show_line
 from lockstep.core.finding import Comparison, Kind, Origin
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import Advice
@@ -55,7 +55,7 @@ def _at(origin: Origin, reference: Recording, candidate: Recording) -> Iterator[
     """What can be done with what was recorded at an origin."""
     both = (reference, origin.finding.pair.reference), (candidate, origin.finding.pair.candidate)
     shown = [
-        command_line("show", run.path, record.site, "--steps", record.step)
+        show_line(run, record, record.site)
         for run, record in both
         if record is not None and record.site.op
     ]
