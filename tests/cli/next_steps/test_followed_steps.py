@@ -44,7 +44,7 @@ def recorded(place: Workplace) -> Recorded:
     return record
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_printed_next_can_be_followed(
     place: Workplace,
