@@ -219,8 +219,10 @@ def test_a_training_is_recorded_straight_into_storage(
     command = ["--save", "tensors", "--", str(programs / "python"), "train.py"]
     # when it is recorded here and there
     for place in ("here", f"{BUCKET}/there"):
-        done = subprocess.run([programs / "lockstep", "record", "-o", place, *command], check=False)
+        words = [programs / "lockstep", "record", "-o", place, *command]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
         assert done.returncode == 0
+        assert f" in {place}\n" in done.stderr
     # then both are one training's, and nothing there says that it is in part
     there = open_recording(f"{BUCKET}/there")
     assert there.missing == open_recording("here").missing
