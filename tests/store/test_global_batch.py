@@ -355,6 +355,11 @@ def test_without_whole_tensors_nothing_agrees(runs: Path) -> None:
     found = _compared(runs, "conv+adamw", "conv+adamw+sketch")
     assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
     assert "record with --save tensors" in " ".join(found.not_compared)
+    # and the next step records both with them, and nothing is said of tensors that were not kept
+    assert found.what_next is not None
+    assert found.what_next.words == "record whole tensors, of which ranks can be put together"
+    assert found.what_next.command.count("--save tensors") == 2
+    assert not any("--save tensors: only what both" in one for one in found.notes)
 
 
 # --- single tensors

@@ -256,7 +256,18 @@ class _Asked:
         return self._recorded("see where the runs part", recorded, verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
-        """Return the command that shows what each recording holds, if nothing was compared, else every pair."""
+        """Return the command that shows what each recording holds, if nothing was compared, else every pair.
+
+        Where ranks were put together of less than whole tensors, it is the one that records these.
+        """
+        apart = any(run.put_together_of is not None for run in self.both)
+        runs = [run.put_together_of or run for run in self.both]
+        foreign = any(run.is_of_another_tool or run.other_framework for run in runs)
+        kept_less = any(run.manifest.options.save != "tensors" for run in runs)
+        if apart and kept_less and not (foreign or self.manner.is_golden):
+            recorded = [record_again(run, steps=run.manifest.options.steps) for run in runs]
+            words = "record whole tensors, of which ranks can be put together"
+            return self._recorded(words, recorded, verb="compare")
         if comparison.compared:
             line = command_line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)

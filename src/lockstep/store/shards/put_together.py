@@ -128,6 +128,7 @@ def made_of(
     gap = NotSeen(PUT_TOGETHER, f"{parts} were put together, and are compared as one")
     made = Recording(made_by(reader, many.path, gap))
     made.path, made.put_together_of = many.path, many
+    made.manifest.options.save = many.manifest.options.save  # so much was kept of each tensor
     (rank,) = made.ranks.values()
     give_ends(rank, ranks, dims_of, summed_losses=summed_losses())
     return made
