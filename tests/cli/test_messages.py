@@ -35,7 +35,7 @@ def recorded(path: Path, name: str, *, scale: float) -> Path:
     model.add_module(name, nn.Linear(3, 3))
     model[0].register_forward_hook(lambda module, args, output: output * scale)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with lockstep.record(path, model=model, steps="0:1"):
+    with lockstep.record(path, model=model, steps="0:1", save="sketch"):
         model(torch.ones(2, 3)).square().sum().backward()
         optimizer.step()
     return path

@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Workplace
     place = Workplace(tmp_path_factory.mktemp("work") / "it's here", programs)
     script = place.script("my train.py", TRAIN)
     for name in ("sound", "again", "forward", "init", "random", "kept"):
-        done = place.record("-o", name, "--", "python", script, name)
+        done = place.record("-o", name, "--save", "sketch", "--", "python", script, name)
         assert done.code == 0, done.err
     return place
 
@@ -240,7 +240,7 @@ def test_variables_that_decide_about_numbers_are_set_as_they_were(place: Workpla
     script = place.script("reads.py", f"import os\nos.environ.get('MODE')\n{TRAIN}")
     for name, threads in (("of-two", "2"), ("of-one", "1")):
         done = place.record(
-            *("-o", name, "--", "python", script, "forward"),
+            *("-o", name, "--save", "sketch", "--", "python", script, "forward"),
             environment={"OMP_NUM_THREADS": threads},
         )
         assert done.code == 0, done.err

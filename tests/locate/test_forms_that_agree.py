@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,38 @@ def test_equal_forms_agree_and_a_mistake_is_named(
         assert first.step == 0
         assert first.phase in forms.phases
         assert "_forms.py" in first.source
+
+
+def hooked(form: Form) -> Form:
+    """A form of whose gradient a hook, which no recorded call shows, takes 30 % away."""
+
+    def lossy(written: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 0.7)
+        return form(written, x)
+
+    return lossy
+
+
+def partly_detached(form: Form) -> Form:
+    """A form that lets a thousandth of the gradient go."""
+    return lambda written, x: form(written, x.lerp(x.detach(), 1e-3))
+
+
+@pytest.mark.sampled(85)
+@pytest.mark.parametrize("lossy", [hooked, partly_detached])
+@pytest.mark.parametrize("save", ["sketch", "tensors"])
+@pytest.mark.parametrize("forms", [pytest.param(forms, id=name) for name, forms in EACH])
+def test_a_gradient_that_the_other_way_loses_is_never_agreed_to(
+    forms: EqualForms, save: str, lossy: Callable[[Form], Form], tmp_path: Path
+) -> None:
+    # Given a training, and the same written in another way, whose results are right and whose gradient is not
+    one = recorded(tmp_path / "one", forms.one, save, in_script=False)
+    other = recorded(tmp_path / "other", lossy(forms.other), save, in_script=False)
+    # When they are compared, then they do not agree; whole tensors prove it
+    found = lockstep.compare_recordings(one, other)
+    assert found.verdict is not Verdict.AGREE
+    assert found.verdict is Verdict.DIVERGED or save == "sketch"
 
 
 @pytest.mark.parametrize("name", ["softmax of a tensor", "a mask's diagonal by default"])
