@@ -92,8 +92,12 @@ class Rounding:
         if not unit or not tensor.dtype.is_floating_point:
             return tensor
         if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: gradient * self._factor(gradient, unit))
+            tensor.register_hook(lambda gradient: self._off(gradient, unit))
         return tensor * self._factor(tensor, unit)
+
+    def _off(self, gradient: torch.Tensor | None, unit: float) -> torch.Tensor | None:
+        """A gradient with an error; None for that of a part of a tensor which nothing uses."""
+        return None if gradient is None else gradient * self._factor(gradient, unit)
 
     def _factor(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         """One plus an error for each element: a stretch of numbers that were drawn once, from a random place on."""
