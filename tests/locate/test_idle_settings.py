@@ -37,23 +37,32 @@ class Block(nn.Module):
         return 1.0 + out if self.added_first else out + 1.0
 
 
-def recorded(path: Path, later: dict[str, Any] | None = None, **settings: Any) -> Path:
-    """Two steps; `later` is set once they are done."""
+def recorded(
+    path: Path, later: dict[str, Any] | None = None, *, alone: bool = False, **settings: Any
+) -> Path:
+    """Two steps; `later` is set once they are done. A block `alone` is the model itself, without a path."""
     torch.manual_seed(0)
-    model = nn.Sequential(Block(**settings))
+    block = Block(**settings)
+    model = block if alone else nn.Sequential(block)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with lockstep.record(path, steps="0:2", save="tensors"):
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.randn(4, 6)).square().mean().backward()
             optimizer.step()
-        vars(model[0]).update(later or {})
+        vars(block).update(later or {})
     return path
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("setting", [{"recompute": True}, {"added_first": True}, {"doubled": True}])
-def test_a_choice_that_changed_no_number_is_listed(tmp_path: Path, setting: dict[str, Any]) -> None:
-    runs = recorded(tmp_path / "reference"), recorded(tmp_path / "candidate", **setting)
+def test_a_choice_that_changed_no_number_is_listed(
+    tmp_path: Path, setting: dict[str, Any], alone: bool
+) -> None:
+    runs = (
+        recorded(tmp_path / "reference", alone=alone),
+        recorded(tmp_path / "candidate", alone=alone, **setting),
+    )
     found = lockstep.compare_recordings(*runs)
     assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
     assert found.ends is not None
@@ -64,9 +73,13 @@ def test_a_choice_that_changed_no_number_is_listed(tmp_path: Path, setting: dict
     assert "changed no number of these steps" in str(note)
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("later", [{"training": False}, {"recompute": True}, {"doubled": True}])
 def test_what_is_set_after_the_recorded_steps_is_a_difference(
-    tmp_path: Path, later: dict[str, Any]
+    tmp_path: Path, later: dict[str, Any], alone: bool
 ) -> None:
-    runs = recorded(tmp_path / "reference"), recorded(tmp_path / "candidate", later)
+    runs = (
+        recorded(tmp_path / "reference", alone=alone),
+        recorded(tmp_path / "candidate", later, alone=alone),
+    )
     assert lockstep.compare_recordings(*runs).verdict is Verdict.DIVERGED

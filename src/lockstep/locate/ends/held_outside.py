@@ -278,7 +278,7 @@ def _changed_nothing(name: str, *sides: Side) -> bool:
     if attribute == "training":
         return False
     for side in sides:
-        held, then = (side.settings or {}).get(name), side.modules.get(path, {})
+        held, then = (side.settings or {}).get(name), side.called_at(path)
         if held is None or not isinstance(held.value, bool) or attribute not in then:
             return False
         if then[attribute] != held.value:

@@ -51,6 +51,17 @@ class Side:
     end_cut: str = ""
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def called_at(self, path: str) -> Mapping[str, Any]:
+        """The plain attributes of the called module at a path, as they were then; none where that is not known.
+
+        The outermost module has no path of its own: a variable leads to it, and it is told by its attributes.
+        """
+        if path in self.modules:
+            return self.modules[path]
+        outermost, settings = self.modules.get("", {}), self.settings or {}
+        held = [settings.get(f"{path}.{name}") for name in outermost]
+        return outermost if held and None not in held else {}
+
     @property
     def moments(self) -> tuple[States, States, States]:
         """Its states at each moment, in order of time."""
