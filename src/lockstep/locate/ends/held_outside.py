@@ -274,14 +274,13 @@ def _changed_nothing(name: str, *sides: Side) -> bool:
     All of these steps are equal, so that it changed no number of them. A number may be one of a schedule, and a mode is
     what the next step goes by: these are no plain choices.
     """
-    path, _, attribute = name.rpartition(".")
-    if attribute == "training":
+    if name.endswith(".training"):
         return False
     for side in sides:
-        held, then = (side.settings or {}).get(name), side.called_at(path)
-        if held is None or not isinstance(held.value, bool) or attribute not in then:
+        held = (side.settings or {}).get(name)
+        if held is None or not isinstance(held.value, bool):
             return False
-        if then[attribute] != held.value:
+        if side.attribute_then(name) is not held.value:
             return False
     return True
 

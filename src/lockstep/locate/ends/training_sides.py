@@ -51,16 +51,21 @@ class Side:
     end_cut: str = ""
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def called_at(self, path: str) -> Mapping[str, Any]:
-        """The plain attributes of the called module at a path, as they were then; none where that is not known.
+    def attribute_then(self, name: str) -> Any:
+        """A plain attribute of a called module as it was in the recorded steps; None where that is not known.
 
-        The outermost module has no path of its own: a variable leads to it, and it is told by its attributes.
+        A variable may lead to a module, which is told by its attributes: all that have these must have had the same.
         """
+        path, _, attribute = name.rpartition(".")
         if path in self.modules:
-            return self.modules[path]
-        outermost, settings = self.modules.get("", {}), self.settings or {}
-        held = [settings.get(f"{path}.{name}") for name in outermost]
-        return outermost if held and None not in held else {}
+            return self.modules[path].get(attribute)
+        held = self.settings or {}
+        alike = [
+            one[attribute]
+            for one in self.modules.values()
+            if attribute in one and all(f"{path}.{other}" in held for other in one)
+        ]
+        return alike[0] if alike and all(one == alike[0] for one in alike) else None
 
     @property
     def moments(self) -> tuple[States, States, States]:
