@@ -380,6 +380,8 @@ class Ends:
     rel_l2, largest, largest_rel_l2
         How far apart all parameters ended, `|c - r| / max(|c|, |r|)`, dimensionless and estimated from sketches; the
         parameter that is furthest apart, and how far. NaN and "" where it is not known.
+    others_apart
+        Buffers and optimizer state that differ at the end where no parameter does.
     steps_to_record
         Steps of both that show where the runs part, the first and the one behind the last; None where they do not.
     notes
@@ -399,6 +401,7 @@ class Ends:
     steps_to_record: tuple[int, int] | None = None
     notes: tuple[Told, ...] = ()
     rank: str = ""
+    others_apart: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:

@@ -196,6 +196,7 @@ def _ends(ends: Ends | None) -> dict[str, Any] | None:
         "rel_l2": _number(ends.rel_l2),
         "largest": ends.largest,
         "largest_rel_l2": _number(ends.largest_rel_l2),
+        "others_apart": list(ends.others_apart),
         "steps_to_record": None if ends.steps_to_record is None else list(ends.steps_to_record),
         "notes": list(ends.notes),
         "remarks": [_told(one) for one in ends.notes],
