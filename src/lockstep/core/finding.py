@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lockstep.core.comparison_face import Shown
+from lockstep.core.dtypes import least_relative_rounding
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
@@ -188,6 +189,18 @@ class Finding:
         if self.tolerance > 0:
             return self.difference / self.tolerance
         return float("inf") if self.difference > 0 else 0.0
+
+    @property
+    def rounds(self) -> bool:
+        """Whether rounding is allowed here: the tolerance is no less than that of one element of the mean size.
+
+        Where nothing rounds, as in a cast, tolerances are 0, or some spacings of the smallest subnormal numbers.
+        """
+        records = (self.pair.reference, self.pair.candidate)
+        return not self.tolerance < max(
+            (least_relative_rounding(one.dtype, one.content.numel) for one in records if one),
+            default=0.0,
+        )
 
     @property
     def is_by_checksum_alone(self) -> bool:

@@ -148,6 +148,7 @@ def _origin(origin: Origin, comparison: Comparison) -> dict[str, Any]:
         "kind": origin.kind.value,
         "judged_by": origin.finding.judged_by or comparison.judged_by,
         "tolerance": _number(origin.finding.tolerance),
+        "rounds": origin.finding.rounds,
         "margin": _number(origin.finding.margin),
         "floor": _number(origin.finding.floor),
         "reason": str(origin.reason),
