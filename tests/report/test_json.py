@@ -42,6 +42,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "kind": "fault",
         "judged_by": "error-model",
         "tolerance": 2e-6,
+        "rounds": True,
         "margin": pytest.approx(450_000),
         "floor": None,
         "reason": diverged.origins[0].reason,

@@ -52,6 +52,17 @@ def test_a_divergence_fits_one_screen(diverged: Comparison) -> None:
     assert plain(diverged) == DIVERGED
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 2e-45])
+def test_where_nothing_rounds_no_tolerance_is_told(diverged: Comparison, tolerance: float) -> None:
+    first = diverged.origins[0]
+    found = dataclasses.replace(first.finding, tolerance=tolerance)
+    text = plain(
+        dataclasses.replace(diverged, origins=(dataclasses.replace(first, finding=found),))
+    )
+    assert "  no rounding is expected here\n" in text
+    assert "tolerance here" not in text
+
+
 def test_agreement_is_one_line_and_its_counts(agreed: Comparison) -> None:
     first, *rest = plain(agreed).splitlines()
     assert first == "AGREE: 3 tensors compared, 2 equal bit by bit, 1 inside their tolerance"

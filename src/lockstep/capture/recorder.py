@@ -491,7 +491,7 @@ class Recorder:
         elif not self.steps.any_to_come:
             self._end()
             if self.recording.closing is not None:
-                self._optimizers.count_on()
+                self._optimizers.count_on(self._kept)
             if self.recording.options.exit_after:
                 self._exits = True
                 raise SystemExit(0)

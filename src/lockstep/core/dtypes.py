@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "complex128": 2.0**-53,
@@ -64,6 +66,15 @@ def unit_roundoff(dtype: str) -> float:
     True
     """
     return _UNIT_ROUNDOFF.get(dtype, 0.0)
+
+
+def least_relative_rounding(dtype: str, numel: int) -> float:
+    """One rounding of one element of the mean size, relative to the norm of a tensor; dimensionless.
+
+    >>> least_relative_rounding("float32", 4) == 2.0**-25
+    True
+    """
+    return unit_roundoff(dtype) / math.sqrt(max(1, numel))
 
 
 def largest_finite(dtype: str) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lockstep.core.comparison_face import Shown
+from lockstep.core.dtypes import least_relative_rounding
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
@@ -188,6 +189,18 @@ class Finding:
         if self.tolerance > 0:
             return self.difference / self.tolerance
         return float("inf") if self.difference > 0 else 0.0
+
+    @property
+    def rounds(self) -> bool:
+        """Whether rounding is allowed here: the tolerance is no less than that of one element of the mean size.
+
+        Where nothing rounds, as in a cast, tolerances are 0, or some spacings of the smallest subnormal numbers.
+        """
+        records = (self.pair.reference, self.pair.candidate)
+        return not self.tolerance < max(
+            (least_relative_rounding(one.dtype, one.content.numel) for one in records if one),
+            default=0.0,
+        )
 
     @property
     def is_by_checksum_alone(self) -> bool:
@@ -380,6 +393,8 @@ class Ends:
     rel_l2, largest, largest_rel_l2
         How far apart all parameters ended, `|c - r| / max(|c|, |r|)`, dimensionless and estimated from sketches; the
         parameter that is furthest apart, and how far. NaN and "" where it is not known.
+    others_apart
+        Buffers and optimizer state that differ at the end where no parameter does.
     steps_to_record
         Steps of both that show where the runs part, the first and the one behind the last; None where they do not.
     notes
@@ -399,6 +414,7 @@ class Ends:
     steps_to_record: tuple[int, int] | None = None
     notes: tuple[Told, ...] = ()
     rank: str = ""
+    others_apart: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:

@@ -22,6 +22,7 @@ class Standing(str, Enum):
 
     `BEFORE` is what was only there beside, and was made before recording began: a script that records itself may have
     had other trainings before, which are no part of this one. `OUTSIDE` is what only variables of the script lead to.
+    `REPLACED` is what the training went on without: it was made anew, as by a script that resumes in its own process.
     """
 
     MET = "met"
@@ -29,6 +30,7 @@ class Standing(str, Enum):
     BESIDE = "beside"
     BEFORE = "before"
     OUTSIDE = "outside"
+    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)

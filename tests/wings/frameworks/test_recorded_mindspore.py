@@ -11,7 +11,7 @@ from pathlib import Path
 import lockstep
 from lockstep.core.finding import Verdict
 from lockstep.core.operators import Family, canonical_name, family_of
-from lockstep.report.comparison.verdict_words import headline
+from lockstep.report.comparison.verdict_words import headline, tolerance_words
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "mindspore"
 
@@ -23,6 +23,14 @@ def test_a_cast_in_one_cell_is_named_with_its_line() -> None:
     assert (origin.step, origin.module, origin.op) == (0, "half", "Half")
     assert origin.source == "small.py:34"
     assert "the candidate calls ms.Cast" in origin.reason
+
+
+def test_what_a_layer_hands_on_without_rounding_is_off_by_no_number_of_times() -> None:
+    (origin,) = lockstep.compare_recordings(FIXTURES / "sound", FIXTURES / "bfloat16").origins
+    assert 0 < origin.finding.tolerance < 1e-30
+    assert not origin.finding.rounds
+    assert "noise floor" not in origin.reason
+    assert tolerance_words(origin) == "no rounding is expected here"
 
 
 def test_a_recording_agrees_with_itself_and_says_how_it_was_judged() -> None:

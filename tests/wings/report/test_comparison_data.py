@@ -57,6 +57,19 @@ def kinds(data: ComparisonData) -> Counter[str]:
     return Counter(data.pairs.kind[row] for row in range(len(data.pairs)))
 
 
+def test_where_nothing_rounds_the_page_counts_no_noise_floors(data: ComparisonData) -> None:
+    # Given an origin whose tolerance is of subnormal numbers alone, and a twin that rounds
+    told = verdict_of(data)
+    assert told.ruler is not None
+    assert "noise floor" in words_alone(told.lede)
+    exact = replace(
+        data, answer=data.answer | {"origin": data.answer["origin"] | {"rounds": False}}
+    )
+    # Then neither a ruler nor a number of times is shown.
+    assert verdict_of(exact).ruler is None
+    assert "noise floor" not in words_alone(verdict_of(exact).lede)
+
+
 def test_it_says_what_compare_says(found: Comparison, data: ComparisonData) -> None:
     # given a candidate with one wrong operator
     # then the words are the terminal's and the JSON's

@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.ends.losses_after_steps import LaterLosses
+from lockstep.capture.ends.made_anew import MadeAnew
 from lockstep.capture.ends.outside import Outside
 from lockstep.capture.ends.states_at_deletion import (
     LastStates,
@@ -17,7 +18,7 @@ from lockstep.capture.ends.states_at_deletion import (
     held_by_optimizer,
 )
 from lockstep.capture.tensors.state_taker import StateTaker
-from lockstep.core.states import Moment
+from lockstep.core.states import Moment, Standing
 from lockstep.store import schema
 from lockstep.store.encoding import Row
 
@@ -52,6 +53,7 @@ class Afterwards:
         self._step_now, self._wants = step_now, wants
         self._losses = LaterLosses(step_now)
         self._last = LastStates(self._taker, step_now, wants)
+        self._anew = MadeAnew(lambda: LastStates(StateTaker(save, kept), step_now, wants))
         self._outside = Outside(save, kept, step_now, wants)
         self._began = False
 
@@ -67,6 +69,7 @@ class Afterwards:
             self._last.watch_module(named)
         for optimizer, names in zip(optimizers, called, strict=True):
             self._last.watch_optimizer(optimizer, names)
+        self._anew.begin(optimizers, called)
         self._outside.begin(modules, optimizers)
         self._began = True
 
@@ -105,6 +108,14 @@ class Afterwards:
         self._taker.take(moment, self._step_now() + (not counted), wanted)
         return called
 
+    def goes_on(self, earlier: int, optimizer: Optimizer) -> None:
+        """The training goes on with an optimizer that was made anew; `earlier` is the identity of the one before."""
+        self._anew.goes_on(earlier, optimizer)
+
+    def went_back(self, later: int) -> None:
+        """An optimizer did not go on with the training."""
+        self._anew.went_back(later)
+
     def listen(self) -> None:
         """Keep the losses from now on; all other taps are out."""
         if self._began:
@@ -121,14 +132,15 @@ class Afterwards:
             return {}, "recording stopped before"
         self._outside.finish()
         self._last.finish()
+        every = [self._last, *self._anew.finish()]
         held, settings = self._outside.rows()
         tables: Tables = {
-            schema.END_FILE: (schema.STATES, self._taker.rows(Moment.END)),
+            schema.END_FILE: (schema.STATES, _end_rows([last.taker for last in every])),
             schema.LOSSES_FILE: (schema.LOSSES, self._losses.rows()),
             schema.HELD_FILE: (schema.STATES, held),
             schema.HELD_SETTINGS_FILE: (schema.HELD_SETTINGS, settings),
         }
-        return tables, _why_not_all(self._last)
+        return tables, next(filter(None, map(_why_not_all, every)), "")
 
     @property
     def not_seen(self) -> str:
@@ -139,7 +151,27 @@ class Afterwards:
         """Listen no more, and let go."""
         self._losses.stop()
         self._last.forget()
+        self._anew.forget()
         self._outside.forget()
+
+
+def _end_rows(takers: Sequence[StateTaker]) -> list[Row]:
+    """The states at the end, those of the last model by their names; the others are of models it replaced."""
+    rows: list[Row] = []
+    names: set[tuple[object, object]] = set()
+    for number in reversed(range(len(takers))):
+        taken = takers[number].rows(Moment.END)
+        replaced = f" (model {number + 1}, made anew later)"
+        for row in taken:
+            told = dict(zip(schema.STATES, row, strict=True))
+            if (told["role"], told["name"]) in names:
+                told.update(name=f"{told['name']}{replaced}", standing=Standing.REPLACED.value)
+            rows.append(tuple(told.values()))
+        names.update((row[_ROLE], row[_NAME]) for row in taken)
+    return rows
+
+
+_ROLE, _NAME = (list(schema.STATES).index(column) for column in ("role", "name"))
 
 
 def _why_not_all(last: LastStates) -> str:

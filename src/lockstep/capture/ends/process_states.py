@@ -59,6 +59,17 @@ class KeptStates:
         if self._afterwards is not None:
             self._afterwards.listen()
 
+    def goes_on(self, earlier: int, optimizer: Optimizer) -> None:
+        """The training goes on with an optimizer that was made anew: its end is that of the training."""
+        if self._afterwards is not None:
+            with Silence(self._recording.fail):
+                self._afterwards.goes_on(earlier, optimizer)
+
+    def went_back(self, later: int) -> None:
+        """An optimizer did not go on with the training."""
+        if self._afterwards is not None:
+            self._afterwards.went_back(later)
+
     def tables(self) -> Tables:
         """Tables of the recorded steps."""
         return {} if self._afterwards is None else self._afterwards.recorded()

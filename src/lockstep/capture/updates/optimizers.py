@@ -26,6 +26,7 @@ from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End
 from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.untraced import untraced
+from lockstep.capture.updates.optimizer_lines import OptimizerLines, Successions
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.devices.methods import item
 
@@ -77,31 +78,6 @@ class _Update:
     calls: list[tuple[OpenCall, torch.Tensor]] = field(default_factory=list)
 
 
-class StepTally:
-    """Counts the steps of one optimizer after the last recorded one: the length of the training.
-
-    Those of a compiled optimizer are not counted: a number that changes would have it compiled anew.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._steps = 0
-        self._handle = optimizer.register_step_post_hook(self._stepped)
-
-    def _stepped(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self._steps += 1
-
-    @property
-    def steps(self) -> int:
-        """How many there were so far."""
-        return self._steps
-
-    def stop(self) -> int:
-        """Stop counting; gives the count."""
-        self._handle.remove()
-        return self._steps
-
-
 class Optimizers:
     """Listens to every optimizer of the process.
 
@@ -132,7 +108,7 @@ class Optimizers:
         self._places: dict[int, _Place] = {}
         self._handles: list[Any] = []
         self._hooks_are_untraced = self._collected = False
-        self._tally: StepTally | None = None
+        self._lines: OptimizerLines | None = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -169,15 +145,16 @@ class Optimizers:
                 handle.remove()
         self._handles = [handle for handle in self._handles if handle.id in following]
 
-    def count_on(self) -> None:
-        """Go on counting steps, by those of the optimizer that has just ended one."""
+    def count_on(self, successions: Successions) -> None:
+        """Go on counting steps, by those of the optimizer that has just ended one and of those that follow it."""
         if self._running:
-            self._tally = StepTally(self._running[-1].optimizer)
+            counted = self._running[-1].optimizer
+            self._lines = OptimizerLines(counted, self.taking_part(), successions)
 
     @property
     def counted_on(self) -> int:
         """How many steps there were since `count_on`, 0 where they are not counted."""
-        return 0 if self._tally is None else self._tally.steps
+        return 0 if self._lines is None else self._lines.steps
 
     def taking_part(self) -> list[Optimizer]:
         """The optimizers of the recorded training, in the order in which they were made."""
@@ -186,8 +163,8 @@ class Optimizers:
 
     def count_no_more(self) -> int | None:
         """How many steps there were since `count_on`, None where it was not counted."""
-        tally, self._tally = self._tally, None
-        return tally.stop() if tally is not None else None
+        lines, self._lines = self._lines, None
+        return lines.stop() if lines is not None else None
 
     def found(self, optimizers: Iterable[Optimizer]) -> None:
         """Those made before; one that only wraps another never steps by itself."""

@@ -204,7 +204,8 @@ def _equal_or_not(sides: tuple[Side, Side], rounding_alone: RoundingAlone) -> Ra
         # What one run alone had before is none of the end's, and said of the recorded steps.
         if (key in left) != (key in right)
         and (key in sides[0].last) == (key in sides[1].last)
-        and state.standing is not Standing.BESIDE
+        # A run that makes its model anew on resuming is none that trains otherwise.
+        and state.standing not in (Standing.BESIDE, Standing.REPLACED)
     ]
     if alone:
         there = Remark(On.THERE_ALONE, side=SIDES[alone[0] not in left], names=_names(alone))
@@ -335,6 +336,7 @@ def ends_between(
         _steps_to_record(sides[name], worst),
         worst.notes,
         rank=name if len(found) > 1 else "",
+        others_apart=_others_apart(list(sides.values())) if far[0] == 0 else (),
     )
 
 
@@ -342,19 +344,47 @@ _NEAR = (math.nan, math.nan, "")
 
 
 def _how_far(sides: Sequence[tuple[Side, Side]]) -> tuple[float, float, str]:
-    """How far apart all parameters ended, then the one that is furthest apart: how far, and its name."""
+    """How far apart all parameters ended, then the one that is furthest apart: how far, and its name.
+
+    Equal parameters are no equal end where backward ran on after they were seen.
+    """
     apart, size, furthest = 0.0, 0.0, (0.0, "")
     for left, right in sides:
         for key, state in left.end.items():
             other = right.end.get(key)
-            if key[0] is not Role.PARAM or other is None:
+            if key[0] is not Role.PARAM or other is None or state.standing is Standing.REPLACED:
                 continue
             one, two = state.content, other.content
             far = 0.0 if is_equal(state, other) else absolute(one, two)
             if not math.isnan(far):
                 apart, size = math.hypot(apart, far), math.hypot(size, max(norm(one), norm(two)))
                 furthest = max(furthest, (relative(one, two), key[1]))
-    return (apart / size if size > 0 else math.nan), furthest[0], furthest[1]
+    if size == 0 or (apart == 0 and any(map(_went_on, sides))):
+        return _NEAR
+    return apart / size, furthest[0], furthest[1]
+
+
+def _went_on(sides: tuple[Side, Side]) -> bool:
+    """Whether a training went on after its parameters were last seen, as far as its losses tell."""
+    return any(
+        max((loss.step for loss in side.losses), default=-1)
+        >= max((one.step for (role, _), one in side.end.items() if role is Role.PARAM), default=0)
+        for side in sides
+    )
+
+
+def _others_apart(sides: Sequence[tuple[Side, Side]]) -> tuple[str, ...]:
+    """Names of buffers and optimizer state that differ at the end."""
+    keys = {
+        key: None
+        for left, right in sides
+        for key, state in left.end.items()
+        if key in right.end
+        and key[0] is not Role.PARAM
+        and state.standing is not Standing.BESIDE
+        and not is_equal(state, right.end[key])
+    }
+    return _names(list(keys))
 
 
 def _final_losses(sides: tuple[Side, Side]) -> tuple[float | None, float | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lockstep.align.settings import Setting
 from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS, NoteKind
+from lockstep.core.dtypes import least_relative_rounding
 from lockstep.core.finding import Evidence, Kind, Outcome
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, is_other_checksum_alone
@@ -69,7 +70,9 @@ def what_leaves(output: Measured, judgement: Judgement, name: str = "") -> str:
         numbers.append(f"max abs {metrics.max_abs:.3g}")
     elif metrics.max_abs >= metrics.rmse:
         numbers.append(f"max abs at least {metrics.max_abs:.3g}")
-    if judgement.floor > 0:
+    if judgement.floor > 0 and not judgement.floor < max(
+        least_relative_rounding(dtype, output.numel) for dtype in dtypes
+    ):
         numbers.append(f"{times(output.difference / judgement.floor)} its noise floor")
     return f"{name} does not agree: {', '.join(numbers)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from lockstep.core.finding import Comparison, Course, Ends
-from lockstep.core.text import factor_figure
+from lockstep.core.text import factor_figure, listed
 
 
 def in_headline(ends: Ends | None) -> list[str]:
@@ -25,7 +25,9 @@ def how_far(ends: Ends) -> str:
     if math.isnan(ends.rel_l2):
         return "by how much the trainings differ at their end is not known"
     if ends.rel_l2 == 0:
-        return "the trainings do not differ at their end (relative L2)"
+        does = "does" if len(ends.others_apart) == 1 else "do"
+        others = f", but {listed(ends.others_apart)} {does}" if ends.others_apart else ""
+        return f"no parameter differs at the end{others}"
     words = f"the trainings differ by {_percent(ends.rel_l2)} at their end (relative L2)"
     return (
         f"{words}, {ends.largest} the most ({_percent(ends.largest_rel_l2)})"

@@ -199,10 +199,12 @@ def explanation_sentence(explanation: Explanation) -> str:
 
 
 def tolerance_words(origin: Origin) -> str:
-    """Return the tolerance in words, and how many times the difference exceeds it."""
+    """Return the tolerance in words and how many times the difference exceeds it, or that nothing rounds."""
     finding = origin.finding
     if math.isnan(finding.tolerance) or not finding.margin:
         return ""
+    if not finding.rounds:
+        return "no rounding is expected here"
     beyond = (
         "" if math.isinf(finding.margin) else f"; the difference is {times(finding.margin)} that"
     )

@@ -154,7 +154,7 @@ def _after(data: ComparisonData) -> str:
 
 def _times(data: ComparisonData) -> str:
     """`33 000 times its noise floor`, where that is known."""
-    if not data.origins:
+    if not data.origins or not data.answer["origin"]["rounds"]:
         return ""
     margin = float(data.pairs.margin[data.origins[0]])
     if not math.isfinite(margin) or margin < 1:
@@ -194,6 +194,8 @@ def _facts(data: ComparisonData) -> list[tuple[str, Text]]:
 
 def _ruler(origin: dict[str, Any] | None) -> Ruler | None:
     if origin is None or origin["tolerance"] is None or origin["margin"] is None:
+        return None
+    if not origin["rounds"]:
         return None
     measured = origin["tolerance"] * origin["margin"]
     return Ruler(origin["tolerance"], measured, "relative difference") if measured > 0 else None
