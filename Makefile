@@ -7,7 +7,7 @@ READY := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -103,6 +103,10 @@ bench-faults-frameworks: $(READY)
 
 bench-faults-peer: $(READY)
 	$(BIN)/python benchmarks/faults --peer
+
+# Where the verdict by laws and the one by pairs of calls differ, over equal forms and mistakes. OPTIONS="--every 12".
+bench-laws: $(READY)
+	$(BIN)/python benchmarks/laws.py $(OPTIONS)
 
 # Without a reference: which faults of kernels and updates an audit names. OPTIONS="--split development" while tuning.
 bench-audit: $(READY)
