@@ -15,6 +15,8 @@ from law_trainings import (
     after_logged,
     after_times,
     before,
+    by_nine,
+    by_threes,
     recorded,
     scaled_by_hand,
 )
@@ -146,3 +148,13 @@ def test_json_holds_both_verdicts(reference: Path, tmp_path: Path) -> None:
     assert said["verdict"] == "diverged"
     assert said["without"] in ("agree", "diverged", "incomparable")
     assert {one["law"] for one in said["breaches"]} == {"K"}
+
+
+@pytest.mark.parametrize("off", [1.0, 1 + 1e-6])
+def test_a_setting_that_two_calls_share_is_no_difference(tmp_path: Path, off: float) -> None:
+    # Given a factor of nine in two calls of one operator, and in one call with another setting
+    runs = recorded(tmp_path / "two", by_threes), recorded(tmp_path / "one", by_nine(off))
+    # Then they agree, and a factor that is off by a millionth does not
+    expected = Verdict.AGREE if off == 1.0 else Verdict.DIVERGED
+    assert compared(*runs).verdict is expected
+    assert compared(*runs[::-1]).verdict is expected

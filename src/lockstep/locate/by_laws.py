@@ -444,12 +444,16 @@ _CALLED = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
 
 def _is_of_one_call(origin: Origin) -> bool:
-    """Whether one call that was run alone gave the origin: it shows a kernel's fault better than a whole program."""
+    """Whether one call that was run alone gave the origin: it shows a kernel's fault better than a whole program.
+
+    Of two calls with other settings each is sound by its own, and whether the two are one is what the programs tell.
+    """
     one, two = origin.finding.pair.reference, origin.finding.pair.candidate
     if one is None or two is None or origin.phase not in _CALLED:
         return False
     is_one_call = (one.site.module, one.site.op) == (two.site.module, two.site.op)
     run_alone = is_one_call and origin.finding.judged_by == BY_LOCAL_ERROR
+    run_alone = run_alone and origin.kind is not Kind.SETUP
     return run_alone or bool(origin.wrong_run)
 
 
