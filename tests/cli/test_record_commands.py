@@ -383,6 +383,10 @@ def test_processes_that_do_not_train_leave_nothing(workplace: Workplace) -> None
             "import torch; torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()",
             "torch was imported, but no torch.optim.Optimizer was made",
         ),
+        "killed": (
+            "import os, subprocess, tiny; tiny.build(); subprocess.run(['kill', '-KILL', str(os.getpid())])",
+            "the command ended with exit code 137; torch was imported, and the process ended before it could say",
+        ),
         "no call": ("import tiny; tiny.build()", "an optimizer was made, but no model was called"),
         "too soon": (
             "import tiny; tiny.train(steps=2)",
@@ -401,9 +405,12 @@ def test_processes_that_do_not_train_leave_nothing(workplace: Workplace) -> None
 
     # Then the recording is empty, says so when it is opened, and the last line says why
     for (name, (_, reason)), ended in zip(commands.items(), runs, strict=True):
-        assert (ended.code, ended.theirs) == (2, ""), name
+        assert (ended.code, ended.theirs) == (137 if name == "killed" else 2, ""), name
         assert f"nothing was recorded: {reason}" in ended.ours[-1]
         path = workplace.path / name
+        if name == "killed":  # an empty recording of a command that failed is removed
+            assert not path.exists()
+            continue
         assert [entry.name for entry in path.iterdir()] == ["manifest.json"]
         assert len(lockstep.open(path).missing) == 1
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import lockstep
 from lockstep.core.finding import Comparison, Kind, Verdict
@@ -19,6 +20,18 @@ from lockstep.report.comparison.screen import headline
 
 FAR = 1e6
 """Beyond all numbers of this training."""
+
+
+class Wrapper(nn.Module):
+    """Passes what it gets on to a module that it does not own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self._inner = [inner]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self._inner[0](hidden)
+        return out
 
 
 def train(extra: str) -> None:
@@ -31,7 +44,13 @@ def train(extra: str) -> None:
     total = torch.zeros(())
     for _ in range(3):
         inputs, targets = torch.randn(5, 6), torch.randint(3, (5,))
-        hidden = model[1](model[0](inputs))
+        if extra == "checkpoint":
+            inputs.requires_grad_()
+            hidden = checkpoint(lambda x: model[1](model[0](x)), inputs, use_reentrant=True)
+        elif extra == "wrapper":
+            hidden = model[1](Wrapper(model[0])(inputs))
+        else:
+            hidden = model[1](model[0](inputs))
         if extra == "clamped activation":
             hidden = hidden.clamp(-FAR, FAR)
         if extra == "mask with nothing to mask":
@@ -163,6 +182,18 @@ def test_what_nothing_depends_on_is_said_and_is_no_difference(extra: str) -> Non
     # And the headline says that there were calls, and that nothing depends on them
     assert "nothing recorded depends" in headline(found)
     assert all("nothing that is recorded" in one for one in unaligned_sentences(found))
+
+
+@pytest.mark.parametrize("extra", ["checkpoint", "wrapper"])
+def test_what_only_holds_calls_of_both_runs_is_not_said_to_be_of_no_use(extra: str) -> None:
+    # Given a run that makes its layers within a checkpoint's function, or within a module more
+    found = against_plain(extra)
+    # Then they agree, the call is listed, and nobody says that nothing depends on it
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    said = "\n".join(unaligned_sentences(found))
+    assert {"checkpoint": "CheckpointFunction", "wrapper": "Wrapper"}[extra] in said
+    assert "nothing that is recorded" not in said
+    assert "nothing recorded depends" not in headline(found)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from small_training import Loop, against_sound, compared
 
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.locate.lone_calls.unaligned_calls import CalledFrom, words_for
 from lockstep.report.comparison.csv import write_csv
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences
@@ -121,3 +122,44 @@ def test_nothing_is_listed_where_both_do_the_same() -> None:
     assert found.unaligned_calls == ()
     assert found.other_classes == ()
     assert unaligned_sentences(found) == []
+
+
+SOFTMAX, LINEAR = ("torch.softmax", "net.py:25"), ("torch.nn.functional.linear", "net.py:30")
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "words"),
+    [
+        ([SOFTMAX], [], "the reference calls torch.softmax at net.py:25; the candidate does not"),
+        (
+            [SOFTMAX],
+            [SOFTMAX],
+            "both call torch.softmax at net.py:25, and these calls could not be paired",
+        ),
+        (
+            [SOFTMAX] * 3,
+            [SOFTMAX],
+            "both call torch.softmax at net.py:25, 3 times in the reference and 1 in the candidate",
+        ),
+        (
+            [SOFTMAX],
+            [SOFTMAX, LINEAR],
+            "the candidate calls torch.nn.functional.linear at net.py:30; the reference does not",
+        ),
+        (
+            [SOFTMAX],
+            [LINEAR],
+            f"the reference calls torch.softmax at net.py:25, where the candidate calls {LINEAR[0]} at net.py:30",
+        ),
+    ],
+)
+def test_what_both_runs_call_from_one_line_is_told_of_neither_alone(
+    reference: list[CalledFrom], candidate: list[CalledFrom], words: str
+) -> None:
+    assert words_for(reference, candidate) == words
+
+
+def test_a_run_that_calls_an_operator_elsewhere_is_not_said_to_never_call_it() -> None:
+    words = words_for([], [SOFTMAX], elsewhere={"torch.softmax"})
+    assert words.endswith("; the reference does not at this place")
+    assert not words_for([], [SOFTMAX], elsewhere={"torch.exp"}).endswith("place")

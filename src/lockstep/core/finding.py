@@ -309,7 +309,8 @@ class UnalignedCalls:
     `region` stand between the same two aligned calls, or inside of the same module. `inside` tells that the module
     around has no partner either, `recomputed` that activation checkpointing ran them again. `returns_as` is the other
     run's operator that returns the same by other means, or "". `idiom` is what the calls are known as together with
-    those around ("gradient clipping by norm"), or ""; `beside` tells that nothing trained depends on them.
+    those around ("gradient clipping by norm"), or ""; `beside` tells that nothing trained depends on them, `around`
+    that they only hold calls that are judged themselves, as a wrapper around the model does.
     """
 
     side: str
@@ -327,6 +328,7 @@ class UnalignedCalls:
     returns_as: str = ""
     idiom: str = ""
     beside: bool = False
+    around: bool = False
 
 
 @dataclass(frozen=True, slots=True)

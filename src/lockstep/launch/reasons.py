@@ -32,7 +32,8 @@ def reason_for_nothing(recording: Recording, traces: Traces, options: Options) -
         Reached.NOT_INSTALLED: f"{_NOT_IMPORTED}; one asked for {detail}, which is not installed in its Python:"
         f" pip install '{_requirement(detail)}'",
         Reached.UNLOADABLE: "Lockstep could not be loaded where torch was imported",
-        Reached.TORCH: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
+        Reached.TORCH: "torch was imported, and the process ended before it could say whether it trained",
+        Reached.UNTRAINED: "torch was imported, but no torch.optim.Optimizer was made, and no model in training mode"
         " had its parameters updated by hand",
         Reached.FRAMEWORK: detail,
         Reached.OPTIMIZER: "an optimizer was made, but no model was called with gradients in a"

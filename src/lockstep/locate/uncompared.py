@@ -116,7 +116,7 @@ def _of_one_side(gathered: Gathered) -> Iterator[NotCompared]:
     if by_name and gathered.crossed:
         count, at = len(gathered.crossed), gathered.crossed[0]
         yield NotCompared(WhyNot.OTHER_NAME, count=count, at=at)
-    alone = [one for one in gathered.unaligned.calls if by_name and one.beside]
+    alone = [one for one in gathered.unaligned.calls if by_name and (one.beside or one.around)]
     if alone:
         at = f"{alone[0].module} ({alone[0].op})" if alone[0].op else alone[0].module
         yield NotCompared(WhyNot.CALLS_ALONE, count=sum(one.count for one in alone), at=at)

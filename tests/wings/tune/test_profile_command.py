@@ -157,3 +157,24 @@ def test_what_cannot_be_profiled_is_said_in_a_sentence(
 def test_a_command_that_is_not_there_is_said(programs: Path, script: Path) -> None:
     ended = _run(programs, script, "--", "no-such-program", expected=2)
     assert "command not found" in ended.stderr
+
+
+def test_a_killed_training_shows_no_profile_of_the_one_before(
+    programs: Path, script: Path, tmp_path: Path
+) -> None:
+    # Given a profile, and a training that is killed before the profiled steps
+    into, python = tmp_path / "profile", str(programs / "python")
+    _run(programs, script, "-o", str(into), "--", python, script.name)
+    killed = script.with_name("killed.py")
+    killed.write_text(
+        _TRAINING.split("for _ in")[0]
+        + "import os, subprocess\nsubprocess.run(['kill', '-KILL', str(os.getpid())])\n"
+    )
+    # When it is profiled into the same folder
+    ended = _run(
+        programs, script, "--force", "-o", str(into), "--", python, killed.name, expected=2
+    )
+    # Then nothing is shown, and nothing is said that nobody knows
+    assert ended.stdout == ""
+    assert "nothing was profiled: the command ended with exit code 137" in ended.stderr
+    assert "ended before it could say whether it trained" in ended.stderr

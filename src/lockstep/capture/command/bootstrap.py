@@ -117,7 +117,7 @@ def _reached(recorder: Recorder) -> tuple[Reached, str]:
         return Reached.OTHER_RANK, ""
     if recorder.steps_counted:
         return Reached.STEPS, str(recorder.steps_counted)
-    return (Reached.OPTIMIZER if recorder.optimizer_seen else Reached.TORCH), ""
+    return (Reached.OPTIMIZER if recorder.optimizer_seen else Reached.UNTRAINED), ""
 
 
 @contextmanager

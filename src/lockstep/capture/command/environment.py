@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,17 +31,22 @@ _TRACE = ".trace"
 
 
 class Reached(IntEnum):
-    """How far a process came towards a recorded step."""
+    """How far a process came towards a recorded step.
+
+    `TORCH` is noted when torch is imported: of a process that was killed nothing more is known. `UNTRAINED` is noted
+    when the process ends.
+    """
 
     NOTHING = 0
     HOOK = 1
     NOT_INSTALLED = 2
     UNLOADABLE = 3
     TORCH = 4
-    FRAMEWORK = 5
-    OPTIMIZER = 6
-    STEPS = 7
-    OTHER_RANK = 8
+    UNTRAINED = 5
+    FRAMEWORK = 6
+    OPTIMIZER = 7
+    STEPS = 8
+    OTHER_RANK = 9
 
 
 def environment_for(
@@ -159,8 +165,13 @@ def take_traces(directory: Path) -> Traces:
     notes = _notes_of(directory)
     trace_of(directory).unlink(missing_ok=True)
     reached = [(Reached[name], detail) for name, detail in notes if name in Reached.__members__]
+    furthest = max(reversed(reached), key=itemgetter(0), default=(Reached.NOTHING, ""))
+    if furthest[0] is Reached.UNTRAINED:
+        counts = Counter(name for name, _ in reached)
+        if counts[Reached.TORCH] > counts[Reached.UNTRAINED]:
+            furthest = Reached.TORCH, ""  # one of them did not come to say that it trained nothing
     return Traces(
-        *max(reversed(reached), key=itemgetter(0), default=(Reached.NOTHING, "")),
+        *furthest,
         frozenset(detail for name, detail in notes if name == TRAINS),
         sum(name == UNRECORDED_CHILD for name, _ in notes),
         sum(_numbers_behind(notes, LEFT_OUT)),

@@ -316,6 +316,8 @@ def kind_of(state: State, *, inherited: bool) -> Kind | None:
     measured = state.measured
     if measured.equal or not measured.known or state.outcome is Outcome.INCOMPARABLE:
         return None
+    if state.judgement.kind is Kind.DECISION and state.tainted:
+        return Kind.INHERITED  # its inputs are further apart than noise makes them
     if state.judgement.kind is not None:
         return state.judgement.kind
     if inherited:

@@ -54,6 +54,7 @@ class Effect(Enum):
 
     REACHES = "its results flow into what is trained, and are judged there"
     IDLE = "it works on what is trained, and returned what it was given"
+    AROUND = "it is around calls that are judged, or reach what is trained"
     BESIDE = "nothing trained depends on it"
 
 
@@ -137,6 +138,8 @@ class _Side:
         idioms = self._idioms
         for call in self.calls:
             effect = Effect.REACHES if call.id in self.reaching else Effect.BESIDE
+            if effect is Effect.BESIDE and call.id in self._around:
+                effect = Effect.AROUND
             if self._is_idle(call) and not other.does_alike(self, call):
                 effect = Effect.IDLE
             yield LoneEffect(
@@ -338,6 +341,24 @@ class _Side:
                 ):
                     return True
         return content in self._kept
+
+    @cached_property
+    def _around(self) -> set[int]:
+        """Calls inside of which a call has a partner, or reaches what is trained, at any depth.
+
+        A wrapper around the model and the autograd function of a checkpoint make nothing themselves; what they hold is
+        what the training depends on.
+        """
+        found: set[int] = set()
+        for call in self.flow.calls.values():
+            reaches = call.id in self.reaching or (
+                call.id not in self._lone and self.aligned(call) is not None
+            )
+            parent = self.flow.calls.get(call.parent) if reaches else None
+            while parent is not None and parent.id not in found:
+                found.add(parent.id)
+                parent = self.flow.calls.get(parent.parent)
+        return found
 
     @cached_property
     def _kept(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
@@ -82,6 +82,7 @@ class Unaligned:
         phase = call.site.phase
         idiom = effect.idiom.value if effect is not None and effect.idiom is not None else ""
         beside = effect is not None and effect.effect is Effect.BESIDE
+        around = effect is not None and effect.effect is Effect.AROUND
         key = (side, call.recomputed, phase, path, call.site.op, call.source, call.library)
         known = self._calls.get(key)
         if known is not None:
@@ -90,6 +91,7 @@ class Unaligned:
                 count=known.count + 1,
                 idiom=known.idiom or idiom,
                 beside=known.beside and beside,
+                around=known.around and around,
             )
             return
         self._calls[key] = UnalignedCalls(
@@ -108,6 +110,7 @@ class Unaligned:
             returns_as=returns_as,
             idiom=idiom,
             beside=beside,
+            around=around,
         )
 
 
@@ -116,17 +119,45 @@ class Unaligned:
 _SHOWN = 3
 
 
-def words_for(reference: Sequence[CalledFrom], candidate: Sequence[CalledFrom]) -> str:
+def words_for(
+    reference: Sequence[CalledFrom],
+    candidate: Sequence[CalledFrom],
+    *,
+    elsewhere: Collection[str] = (),
+) -> str:
     """Return words for a call that one run makes and the other does not, or for each in place of the other's.
+
+    `elsewhere` are operators that the other run calls at another place. Of calls that both make from the same line
+    those are told that one run alone makes, or how many each makes.
 
     >>> words_for([("torch.Tensor.div", "train.py:113")], [])
     'the reference calls torch.Tensor.div at train.py:113; the candidate does not'
     """
+    left, right = (
+        [one for one in own if one not in other]
+        for own, other in ((reference, candidate), (candidate, reference))
+    )
+    if reference and candidate and not (left or right):
+        return _counted_words(reference, candidate)
+    if reference and candidate:
+        reference, candidate = left, right
     if reference and candidate:
         return f"the reference calls {called_words(reference)}, where the candidate calls {called_words(candidate)}"
-    if reference:
-        return f"the reference calls {called_words(reference)}; the candidate does not"
-    return f"the candidate calls {called_words(candidate)}; the reference does not"
+    side, other, calls = (
+        ("reference", "candidate", reference)
+        if reference
+        else ("candidate", "reference", candidate)
+    )
+    there = " at this place" if any(op in elsewhere for op, _ in calls) else ""
+    return f"the {side} calls {called_words(calls)}; the {other} does not{there}"
+
+
+def _counted_words(reference: Sequence[CalledFrom], candidate: Sequence[CalledFrom]) -> str:
+    """Words for calls that both runs make from the same lines: how many each, where that differs."""
+    called = called_words(reference)
+    if len(reference) == len(candidate):
+        return f"both call {called}, and these calls could not be paired"
+    return f"both call {called}, {len(reference)} times in the reference and {len(candidate)} in the candidate"
 
 
 def called_words(calls: Sequence[CalledFrom]) -> str:
@@ -173,7 +204,9 @@ def unjudged_calls(
     calls: Sequence[UnalignedCalls], findings: Iterable[Finding]
 ) -> Iterator[NotCompared]:
     """Say which calls without partner may change the training, for a rule that judges no calls."""
-    alone = [one for one in calls if not (one.beside or one.recomputed or one.returns_as)]
+    alone = [
+        one for one in calls if not (one.beside or one.around or one.recomputed or one.returns_as)
+    ]
     if not alone or all(one.metrics.evidence is Evidence.DIGEST for one in findings):
         return
     count, first = sum(one.count for one in alone), alone[0]

@@ -231,6 +231,7 @@ def _calls(calls: UnalignedCalls) -> dict[str, Any]:
         "returns_as": calls.returns_as,
         "idiom": calls.idiom,
         "beside_the_training": calls.beside,
+        "around_judged_calls": calls.around,
     }
 
 

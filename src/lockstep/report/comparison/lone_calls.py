@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from lockstep.core.finding import Comparison, OtherClass, UnalignedCalls
@@ -35,8 +35,9 @@ class _Said:
 def unaligned_sentences(comparison: Comparison) -> list[str]:
     """Modules of other classes, then every call without partner, in order of time."""
     said: dict[str, _Said] = {}
+    called = {(one.side, one.op) for one in comparison.unaligned_calls}
     for calls in _stretches(comparison.unaligned_calls):
-        words = _words(calls)
+        words = _words(calls, called)
         count = sum(one.count for one in calls if not one.returns_as)
         count = count or sum(one.count for one in calls if one.side == calls[0].side)
         modules = sorted({one.module for one in calls})
@@ -84,12 +85,15 @@ def _by_idiom(regions: Iterable[list[UnalignedCalls]]) -> Iterator[list[Unaligne
     yield from idioms.values()
 
 
-def _words(calls: Sequence[UnalignedCalls]) -> str:
+def _words(calls: Sequence[UnalignedCalls], called: Set[tuple[str, str]]) -> str:
+    """Words for calls of one place; `called` are all operators without partner, with their side."""
     reference, candidate = (
-        [(one.op, _line(one)) for one in calls if one.side == side]
+        [(one.op, _line(one)) for one in calls if one.side == side for _ in range(one.count)]
         for side in ("reference", "candidate")
     )
-    words = words_for(reference, candidate)
+    other = "candidate" if reference else "reference"
+    elsewhere = {op for side, op in called if side == other}
+    words = words_for(reference, candidate, elsewhere=elsewhere)
     if calls[0].idiom:
         words = f"{calls[0].idiom}: {words}"
     beside = all(one.beside for one in calls)

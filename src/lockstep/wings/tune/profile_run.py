@@ -79,6 +79,8 @@ def profile_command(
     def adjusted(environment: dict[str, str]) -> dict[str, str]:
         return {**environment, VARIABLE: request, "KINETO_LOG_LEVEL": "5"}
 
+    for old in (file for name in (TRACE, BESIDE) for file in into.glob(f"rank*/{name}")):
+        old.unlink()  # that of an earlier command would be read as of this one
     with tempfile.TemporaryDirectory(
         prefix="lockstep-profile-", ignore_cleanup_errors=True
     ) as name:
@@ -102,7 +104,7 @@ def measured_peak(threads: int) -> float | None:
 
 
 def _reason(folders: Sequence[Path], first: int, why_nothing: str) -> str:
-    for folder in folders:
+    for folder in (one for one in folders if (one / BESIDE).exists()):
         noted = json.loads((folder / BESIDE).read_text(encoding="utf-8"))
         if noted["problem"]:
             return f"torch.profiler did not start, as where the script profiles itself: {noted['problem']}"
