@@ -18,6 +18,7 @@ from lockstep.core.operators import Family, Trait, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.program import (
+    RESULTS,
     Backward,
     Enters,
     Link,
@@ -178,11 +179,33 @@ class DoubleRun:
         )  # fmt: skip
         double = precision is Precision.DOUBLE
         default = torch.float64 if double else torch.get_default_dtype()
-        try:
-            with torch_may_refuse(), leaving_no_trace(), _by_default(default):
-                return execution.executed()
-        except CannotReplay as error:
-            raise NotApplicable(str(error)) from error
+        with _run_again(default):
+            return execution.executed()
+
+    def losses_instead(
+        self, base: Run, given: Given, instead: Mapping[Node, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The losses in double precision with other values in place of some results; what does not follow is of `base`.
+
+        Raises
+        ------
+        NotApplicable
+            As `run` does.
+        """
+        execution = _Execution(
+            self.program,
+            self._ready,
+            self._masks,
+            given,
+            Precision.DOUBLE,
+            None,
+            instead,
+            False,
+            False,
+        )
+        execution.run.values.update(base.values)
+        with _run_again(torch.float64), torch.no_grad():
+            return execution.losses_behind(instead)
 
 
 @dataclass
@@ -215,6 +238,25 @@ class _Execution:
                 self.run.entering[update.name] = found.detach()
         return self.run
 
+    def losses_behind(self, changed: Iterable[Node]) -> list[torch.Tensor]:
+        """The losses, with those calls made again that take what has changed; what is made of gradients stays."""
+        behind, begins = set(changed), {one.call for one in changed}
+        for event in self.program.events:
+            if isinstance(event, Backward):
+                self.run.losses.append(self._value(event.loss))
+            if not isinstance(event, Operator):
+                continue
+            links = [one.link for one in event.taken.values()]
+            of_gradients = any(
+                isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links
+            )
+            follows = event.call.id in begins or any(one in behind for one in links)
+            if follows and not of_gradients:
+                self._call(event, with_gradients=False)
+                records = event.call.with_role(*RESULTS)
+                behind.update(Node(event.call.id, one.index) for one in records)
+        return self.run.losses
+
     def _gradient(self, link: Link) -> torch.Tensor | None:
         if isinstance(link, Node):
             return self.run.values[link]
@@ -229,9 +271,9 @@ class _Execution:
         if loss.requires_grad:
             loss.backward(retain_graph=True)
 
-    def _call(self, operator: Operator) -> None:
+    def _call(self, operator: Operator, *, with_gradients: bool = True) -> None:
         call = operator.call
-        gradients = call.conditions is None or call.conditions.gradients
+        gradients = with_gradients and (call.conditions is None or call.conditions.gradients)
         with torch.set_grad_enabled(gradients):
             for record, found in self._results(operator):
                 if found is None:
@@ -406,6 +448,16 @@ def _gradients_in(leaves: Mapping[Source, torch.Tensor]) -> dict[str, torch.Tens
             before = found.get(source.name)
             found[source.name] = leaf.grad if before is None else before + leaf.grad
     return found
+
+
+@contextmanager
+def _run_again(default: torch.dtype) -> Iterator[None]:
+    """Leave no trace, and say of what torch refuses that no law can be applied."""
+    try:
+        with torch_may_refuse(), leaving_no_trace(), _by_default(default):
+            yield
+    except CannotReplay as error:
+        raise NotApplicable(str(error)) from error
 
 
 @contextmanager
