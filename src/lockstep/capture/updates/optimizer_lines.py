@@ -134,9 +134,7 @@ class OptimizerLines:
 
 def _follower(optimizer: Optimizer) -> _Follower:
     groups = [group["params"] for group in optimizer.param_groups]
-    return _Follower(
-        id(optimizer),
-        weakref.ref(optimizer),
-        [[parameter.shape for parameter in group] for group in groups],
-        [weakref.ref(parameter) for group in groups for parameter in group],
-    )
+    with torch._C.DisableTorchFunctionSubclass():  # asking a tensor runs no code of the script's
+        shapes = [[parameter.shape for parameter in group] for group in groups]
+    parameters = [weakref.ref(parameter) for group in groups for parameter in group]
+    return _Follower(id(optimizer), weakref.ref(optimizer), shapes, parameters)
