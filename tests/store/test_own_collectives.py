@@ -54,6 +54,7 @@ FAULTS = {
     "router+lost-backward": ("router", "Summed", "grad_input does not agree: rel 0.5"),
     "router+means+wrong-count": ("router+means", "Summed", "output does not agree: rel 0.5"),
     "hand+lost": ("hand", "gradient between backward", "first.bias"),
+    "hand+unequal": ("hand", "div_", "rank1 alone calls torch.Tensor.mul_ at "),
     "hand+copies": ("hand", "gradient between", "copies differ: rank1's is 0.98 times the other"),
     "hand+start": ("hand", "Linear", "copies differ: rank1's is 0.98 times the other run's"),
     "zero+skips": ("zero", "linear", "first.bias, changed since the last step"),
@@ -63,6 +64,8 @@ FAULTS = {
     "zero+rate": ("zero", "AdamW", "lr is 0.01"),
     "zero+unsent": ("zero", "AdamW", "first.weight at the next step is held by several ranks"),
 }
+ALONE = ("hand+unequal", "hand+copies")
+"""Of which one rank calls something that the other does not."""
 CLIPPED = ("plain+clipped", "plain+clipped+own-rows")
 """By the norm of all gradients, which ranks have added up; of the second, one rank takes other rows."""
 
@@ -95,6 +98,8 @@ def test_its_faulty_twin_is_named_where_the_fault_is(runs: Path, name: str) -> N
     first = found.origins[0]
     assert operator in first.op
     assert words in f"{first.tensor} {first.reason}"
+    # And a rank is said to call something alone only where one does
+    assert ("alone calls" in first.reason) is (name in ALONE)
 
 
 @pytest.mark.parametrize("turned", [False, True])

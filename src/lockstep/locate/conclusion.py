@@ -29,6 +29,7 @@ from lockstep.locate.ends.training_sides import Side, training_sides
 from lockstep.locate.flow.origins import once_over_ranks, without_sent
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.left_out import left_out
+from lockstep.locate.lone_calls.calls_of_ranks import with_calls_of_one_rank
 from lockstep.locate.of_findings import (
     beside_training,
     flipped_choices,
@@ -64,7 +65,9 @@ def conclusion(
     ends, held = None, list[HeldStates]()
     if stopper is None and not is_growing:
         ends, held = _ended(gathered, findings, steps)
-    origins = _named(gathered, held, uniform=bool(uniform))
+    origins = with_calls_of_one_rank(
+        _named(gathered, held, uniform=bool(uniform)), reference, candidate
+    )
     parted = ends if ends is not None and ends.course is Course.APART else None
     not_compared = [
         *([stopper] if stopper else []),
