@@ -10,7 +10,9 @@ import pytest
 import torch
 from harness import recorded
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+import lockstep
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.site import Role
@@ -188,3 +190,17 @@ def test_an_optimizer_that_is_made_anew_for_the_same_model_counts_on(tmp_path: P
     found = ends_of(rank)
     assert found[Role.PARAM, "2.weight"].step == STEPS
     assert (Role.STATE, "2.weight|exp_avg") in found
+
+
+def test_a_hook_of_the_scripts_own_behind_ours_is_called_at_each_step(tmp_path: Path) -> None:
+    # given a hook on all optimizers that the script adds after recording began
+    seen: list[torch.optim.Optimizer] = []
+    model, optimizer, _ = made()
+    with lockstep.record(tmp_path / "run", model=model, steps="0:2"):
+        handle = register_optimizer_step_post_hook(lambda one, *_: seen.append(one))
+        for _ in range(STEPS):
+            update(model, optimizer)
+    handle.remove()
+    # then it hears every step, and all of them are counted
+    assert seen == [optimizer] * STEPS
+    assert lockstep.open(tmp_path / "run").ranks["rank0"].manifest.trained == STEPS

@@ -12,10 +12,10 @@ import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
 MOST_RETURNS = 8
 """Times that an earlier optimizer steps again, until none made later is taken to go on with a training."""
@@ -73,19 +73,14 @@ class OptimizerLines:
         self._beside: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._returns = 0
         self._here = os.getpid(), threading.get_ident()
-        self._handle = register_optimizer_step_post_hook(self._stepped)
 
     @property
     def steps(self) -> int:
         """How many steps of the training there were so far."""
         return sum(follower.steps for follower in self._lines[0].followers)
 
-    def stop(self) -> int:
-        """Stop counting; gives the count."""
-        self._handle.remove()
-        return self.steps
-
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer of the process has made a step."""
         if torch.compiler.is_compiling():
             return
         for line in self._lines:

@@ -109,6 +109,7 @@ class Optimizers:
         self._handles: list[Any] = []
         self._hooks_are_untraced = self._collected = False
         self._lines: OptimizerLines | None = None
+        self._behind: Any = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -144,6 +145,8 @@ class Optimizers:
             if handle.id not in following:
                 handle.remove()
         self._handles = [handle for handle in self._handles if handle.id in following]
+        if not self._running:
+            self._hear_no_more()
 
     def count_on(self, successions: Successions) -> None:
         """Go on counting steps, by those of the optimizer that has just ended one and of those that follow it."""
@@ -164,7 +167,17 @@ class Optimizers:
     def count_no_more(self) -> int | None:
         """How many steps there were since `count_on`, None where it was not counted."""
         lines, self._lines = self._lines, None
-        return lines.stop() if lines is not None else None
+        self._hear_no_more()
+        return lines.steps if lines is not None else None
+
+    def _hear_no_more(self) -> None:
+        if self._behind is not None:
+            self._behind.remove()
+        self._behind = None
+
+    def _made_a_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._lines is not None:
+            self._lines.stepped(optimizer)
 
     def found(self, optimizers: Iterable[Optimizer]) -> None:
         """Those made before; one that only wraps another never steps by itself."""
@@ -182,18 +195,26 @@ class Optimizers:
         if self._handles and not (self._hooks_are_untraced or self._running):
             for handle in self._handles:
                 handle.remove()
+            self._hear_no_more()
             self._hook()
 
     def _hook(self) -> None:
-        before, after = self._before, self._after
+        """Put the hooks in place; while torch goes through them none may be added, so what counts on is there, too.
+
+        It comes first: another one may end the training.
+        """
+        before, after, count = self._before, self._after, self._made_a_step
         self._hooks_are_untraced = "torch._dynamo" in sys.modules
         if self._hooks_are_untraced:
             # Where an optimizer's step is compiled, its graph breaks at the hooks.
-            before, after = untraced(before), untraced(after)
+            before, after, count = untraced(before), untraced(after), untraced(count)
         self._handles = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
+        self._behind = register_optimizer_step_post_hook(count)
+        in_order: Any = _global_optimizer_post_hooks  # an OrderedDict
+        in_order.move_to_end(self._behind.id, last=False)
 
     def trained_now(self) -> list[torch.Tensor]:
         """Return the optimizers' parameters, without those left by an earlier training of this process."""
