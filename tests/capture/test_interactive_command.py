@@ -10,7 +10,9 @@ import pytest
 import lockstep
 
 CELL = """
-import sys
+import builtins, sys
+if {in_ipython!r}:
+    builtins.__IPYTHON__ = True  # as IPython does
 sys.argv = {argv!r}
 import torch
 import lockstep
@@ -24,18 +26,18 @@ with lockstep.record({path!r}, model=model, steps="0:1"):
 
 @pytest.mark.cold
 @pytest.mark.parametrize(
-    ("argv", "kept"),
+    ("argv", "in_ipython", "kept"),
     [
-        (["/usr/lib/ipykernel_launcher.py", "-f", "kernel.json"], [""]),
-        (["-c", "--epochs", "3"], ["-c", "--epochs", "3"]),
+        (["/usr/lib/ipykernel_launcher.py", "-f", "kernel.json"], True, [""]),
+        (["train.py", "--epochs", "3"], False, ["train.py", "--epochs", "3"]),
     ],
 )
 def test_the_program_that_runs_cells_is_no_command_of_the_training(
-    tmp_path: Path, programs: Path, argv: list[str], kept: list[str]
+    tmp_path: Path, programs: Path, argv: list[str], in_ipython: bool, kept: list[str]
 ) -> None:
     # Given a process without a file of its own
     path = tmp_path / "recording"
-    code = CELL.format(argv=argv, path=str(path))
+    code = CELL.format(argv=argv, in_ipython=in_ipython, path=str(path))
     # When a cell records
     subprocess.run([str(programs / "python"), "-c", code], check=True, cwd=tmp_path)
     # Then what would start the kernel again is not kept as what trained

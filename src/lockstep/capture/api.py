@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 from collections import Counter
@@ -203,12 +204,12 @@ class Recording:
 
 
 def _command() -> list[str]:
-    """The words that this process's script was started with; of an interactive one, as a notebook's, none.
+    """The words that this process's script was started with; of cells of IPython, as a notebook's, none.
 
     There `sys.argv` names the program that runs the cells.
     """
-    started_by_file = hasattr(sys.modules.get("__main__"), "__file__")
-    return list(sys.argv) if started_by_file or not sys.argv[0].endswith(".py") else [""]
+    of_a_file = hasattr(sys.modules.get("__main__"), "__file__")
+    return [""] if hasattr(builtins, "__IPYTHON__") and not of_a_file else list(sys.argv)
 
 
 def record(
