@@ -299,7 +299,12 @@ class _Builder:
 
     def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
         if _is_named(record):
-            return self._named_link(record)
+            link = self._named_link(record)
+            if isinstance(link, Node) and record.edge == LEAF:
+                self._program.unplaced.append(
+                    f"a gradient goes back to {record.name}, which a call of the step has written to"
+                )
+            return link
         if record.edge in self._edges:
             return self._edges[record.edge]
         content = record.content.id
