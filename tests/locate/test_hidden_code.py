@@ -115,7 +115,8 @@ def test_the_next_step_records_what_was_compiled_with_its_inside(runs: Runs) -> 
     found = compared(reference, candidate)
     # When the next step is made
     both = lockstep.open(reference), lockstep.open(candidate)
-    line = what_next(found, *both, Manner()).command
+    following = what_next(found, *both, Manner())
+    line = f" {following.words} {following.command}"
     # Then the compiled run alone is recorded again, and compared with the other as it is
     assert line.count(" record ") == line.count("--compile-eager") == 1
     assert f"compare {reference} {candidate}-eager" in line.replace("'", "")

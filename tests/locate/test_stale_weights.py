@@ -59,4 +59,4 @@ def test_the_step_before_is_recorded_with_it(tmp_path: Path) -> None:
     following = compared(tmp_path, around=True, save="sketch").what_next
 
     assert following is not None
-    assert "--save tensors --steps 0:2 " in following.command
+    assert "--save tensors --steps 0:2 " in f"{following.words} {following.command}"

@@ -320,11 +320,11 @@ class _Asked:
                 recorded.append(again)
                 paths[-1] = again.path
         words = "see inside of the compiled code"
+        last = command_line("compare", *paths, *self.manner.options)
         if not all(one.is_whole for one in recorded):
-            return self._by_hand(words, recorded)
+            return self._by_hand(words, recorded, last)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
         words += _caveats(recorded)
-        last = command_line("compare", *paths, *self.manner.options)
         return WhatNext(words, f"{''.join(lines)}{last}")
 
     def _with_seed(self) -> WhatNext:
@@ -354,17 +354,18 @@ class _Asked:
         else:
             last = command_line(verb, *paths)
         if not all(one.is_whole for one in recorded):
-            return self._by_hand(words, recorded)
+            return self._by_hand(words, recorded, last)
         words += _caveats(recorded)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
         return WhatNext(words, f"{''.join(lines)}{last}")
 
-    def _by_hand(self, words: str, recorded: Sequence[RecordAgain]) -> WhatNext:
+    def _by_hand(self, words: str, recorded: Sequence[RecordAgain], last: str) -> WhatNext:
         """What can be typed where a training's own command is not known, and in words how it is recorded."""
-        how = " and ".join(one.line for one in recorded if not one.is_whole)
+        how = " and ".join(one.line for one in recorded)
         shown = self._what_they_hold()
         return WhatNext(
-            f"{shown.words}; to {words}, start the training yourself, as its own command is not known here: {how}",
+            f"{shown.words}; to {words}, start the training yourself, as its own command is not known here: {how};"
+            f" then {last}",
             shown.command,
         )
 
