@@ -166,9 +166,8 @@ def _region_bound(sources: Sequence[Measured], target: Measured, region: Region)
     roundings = math.sqrt(region.operators)
     bound = relative_bound(sources, target, condition=DEFAULT_CONDITION, roundings=roundings)
     inherited = bound.inherited
-    if (
-        region.keeps_elements
-    ):  # numbers that are only moved or cast are as far apart behind it as before
+    # Numbers that are only moved or cast are as far apart behind a region as before.
+    if region.keeps_elements:
         far = sum(one.possible_distance for one in floats(sources))
         inherited = min(inherited, far + region.coarsest_unit * target.norm)
     if target.pair.present.site.phase is Phase.BACKWARD:
