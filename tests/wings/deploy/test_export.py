@@ -125,6 +125,17 @@ def test_a_checkpoint_says_what_was_done_to_it(folder):
     assert any("set to evaluation" in one for one in said)
 
 
+def test_a_line_is_named_in_a_project_whose_folder_is_called_as_this_package(tmp_path, monkeypatch):
+    # given a model in a folder of that name, as of a clone of this project
+    project = tmp_path / "lockstep" / "models"
+    project.mkdir(parents=True)
+    (project / "nets_here.py").write_text(Path(small_nets.__file__).read_text())
+    monkeypatch.chdir(tmp_path)
+    # when it cannot be exported, then its line is told
+    with pytest.raises(LockstepError, match=r"lockstep/models/nets_here\.py:\d+"):
+        called(export, f"{project / 'nets_here.py'}:branches", "-o", "m.onnx")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+import lockstep
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Frame
 from lockstep.wings.deploy.calls import stack_of
@@ -296,8 +297,14 @@ def _at(frames: Sequence[Frame]) -> str:
     return f", called at {own}" if own is not None else ""
 
 
+_PACKAGE = Path(lockstep.__file__).parent
+
+
 def _user_line(error: BaseException) -> str:
-    """The innermost line of the traceback that is no library's."""
+    """The innermost line of the traceback that is no library's.
+
+    This package is one by where it lies: a project's own folder may have its name.
+    """
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -306,6 +313,8 @@ def _user_line(error: BaseException) -> str:
     own = [
         one
         for one in frames
-        if "site-packages" not in one[0] and "/lockstep/" not in one[0] and one[0][:1] != "<"
+        if "site-packages" not in one[0]
+        and one[0][:1] != "<"
+        and _PACKAGE not in Path(one[0]).parents
     ]
     return f" at {own[-1][0]}:{own[-1][1]}" if own else ""
