@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lockstep.capture.recording.apart import is_followed
 from lockstep.capture.taps.untraced import untraced
+from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.following.last_step import LastStep, last_step_in
 
 _LEAST_PATIENCE_S = 10.0
@@ -87,7 +88,7 @@ class StepLimit:
         self._handle.remove()
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._counted is None:
+        if self._counted is None or is_inner_step(optimizer):
             return
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)

@@ -26,6 +26,7 @@ from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End
 from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.untraced import untraced
+from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.capture.updates.optimizer_lines import OptimizerLines, Successions
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.devices.methods import item
@@ -176,7 +177,7 @@ class Optimizers:
         self._behind = None
 
     def _made_a_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._lines is not None:
+        if self._lines is not None and not is_inner_step(optimizer):
             self._lines.stepped(optimizer)
 
     def found(self, optimizers: Iterable[Optimizer]) -> None:
@@ -266,7 +267,7 @@ class Optimizers:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._add(optimizer)
-        if not self.trainers.steps(optimizer):
+        if is_inner_step(optimizer) or not self.trainers.steps(optimizer):
             return
         self._ever_stepped.add(optimizer)
         update = _Update(optimizer, _has_closure(args, kwargs))
@@ -306,6 +307,8 @@ class Optimizers:
         return False
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if is_inner_step(optimizer):
+            return
         update = next((item for item in self._running if item.optimizer is optimizer), None)
         if update is None and self.trainers.is_another:
             return
