@@ -13,8 +13,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import lockstep
-from lockstep.core.finding import Comparison, Kind, Verdict
+from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.remarks import On
 from lockstep.core.site import Phase
+from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.screen import headline
 
@@ -132,35 +134,46 @@ def against_plain(extra: str, *, plain_first: bool = True) -> Comparison:
 
 
 IDLE = {
-    "clipping by norm": (Phase.BACKWARD, "gradient clipping by norm"),
-    "clipping by norm, one by one": (Phase.BACKWARD, "gradient clipping by norm"),
-    "clipping by norm, by hand": (Phase.BACKWARD, "gradient clipping by norm"),
-    "clipping by value": (Phase.BACKWARD, "gradient clipping by value"),
-    "gradients clamped and put back": (Phase.BACKWARD, "gradient clipping by value"),
-    "loss scaling": (Phase.BACKWARD, "loss scaling"),
-    "decay of 0": (Phase.OPTIMIZER, "weight decay by hand"),
-    "clamped weights": (Phase.OPTIMIZER, "clipping of weights"),
-    "clamped activation": (Phase.FORWARD, "torch.Tensor.clamp"),
-    "mask with nothing to mask": (Phase.FORWARD, "torch.Tensor.masked_fill"),
-    "term of weight 0": (Phase.FORWARD, "torch.Tensor.add"),
+    "clipping by norm": "gradient clipping by norm",
+    "clipping by norm, one by one": "gradient clipping by norm",
+    "clipping by norm, by hand": "gradient clipping by norm",
+    "clipping by value": "gradient clipping by value",
+    "gradients clamped and put back": "gradient clipping by value",
+    "decay of 0": "weight decay by hand",
+    "clamped weights": "clipping of weights",
+    "clamped activation": "torch.Tensor.clamp",
+    "mask with nothing to mask": "torch.Tensor.masked_fill",
+    "term of weight 0": "torch.Tensor.add",
 }
 
 
+@pytest.mark.parametrize("plain_first", [True, False])
 @pytest.mark.parametrize("extra", IDLE)
-def test_what_one_run_does_without_effect_yet_is_another_set_up(extra: str) -> None:
+def test_what_one_run_does_without_effect_is_told_under_the_agreement(
+    extra: str, plain_first: bool
+) -> None:
     # Given a run that does something more, which changed nothing in the recorded steps
-    found = against_plain(extra)
-    # When it is compared with the plain one
-    (origin,) = found.origins
-    # Then it is no agreement: it is named, by its idiom where it is known, with its line
-    assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
-    assert (origin.phase, origin.op) == IDLE[extra]
-    assert "test_lone_effects.py" in origin.reason
-    assert "in the recorded steps it changed nothing" in origin.reason
-    assert not [one for one in found.findings if one.inherited]
-    # And the other way round it is the same origin
-    (other,) = against_plain(extra, plain_first=False).origins
-    assert (other.phase, other.op, other.source) == (origin.phase, origin.op, origin.source)
+    found = against_plain(extra, plain_first=plain_first)
+    # When it is compared with the plain one, either way round
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+    # Then the headline says that there is a setting, and it is named below, by its idiom where it is known
+    assert "1 setting changed no number of these steps" in headline(found)
+    (remark,) = idle_settings(found)
+    assert remark.facts.why is On.CALLS_IDLE
+    assert remark.facts.names == (IDLE[extra],)
+    assert remark.facts.side == ("candidate" if plain_first else "reference")
+    assert "test_lone_effects.py" in remark
+
+
+def test_a_loss_scale_of_one_run_alone_is_no_agreement() -> None:
+    # Given a run with a gradient scaler, whose scale is taken out again bit by bit
+    found = against_plain("loss scaling")
+    # Then the scaler, which the script goes on with, parts the two
+    assert found.verdict is Verdict.DIVERGED
+    assert "_enabled" in headline(found)
+    assert [one.facts.names for one in found.notes if one.facts.why is On.CALLS_IDLE] == [
+        ("loss scaling",)
+    ]
 
 
 BESIDE = (

@@ -44,6 +44,7 @@ class On(str, Enum):
     LEADS_ALONE = "variable that leads to tensors in one run alone"
     SETTING = "setting differs at the end"
     SETTING_IDLE = "setting that changed no number of these steps"
+    CALLS_IDLE = "calls of one run alone that changed no number of these steps"
     TRAINABLE_IDLE = "frozen in one run alone, which changed no number of these steps"
     MORE_SETTINGS = "more settings differ"
     TRAINABLE_ALONE = "requires a gradient in one run alone"
@@ -192,6 +193,7 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
         f"{one.names[0]} is {one.reference} in the reference and {one.candidate} in the candidate, a setting that"
         " changed no number of these steps"
     ),
+    On.CALLS_IDLE: lambda one: f"{one.reason}; a setting that changed no number of these steps",
     On.TRAINABLE_IDLE: lambda one: (
         f"{listed(one.names)} {verb(one, 'requires', 'require')} a gradient in the {one.side} alone, a setting that"
         " changed no number of these steps"

@@ -113,11 +113,9 @@ def conclusion(
 
 
 def _named(gathered: Gathered, held: Sequence[HeldStates], *, uniform: bool) -> list[Origin]:
-    """The origins that are named: of the steps, else of calls that changed nothing, else of what is held beside."""
+    """The origins that are named: of the steps, else of what is held beside."""
     found = without_sent(gathered.precision.without_members(_ordered(gathered)))
-    idle = [origin for calls in gathered.idle.values() for origin in calls.origins]
-    idle.sort(key=lambda one: (one.step, one.sequence, one.rank))
-    later = () if uniform else (idle, [origin for one in held for origin in one.origins])
+    later = () if uniform else ([origin for one in held for origin in one.origins],)
     named = next((origins for one in (found, *later) if (origins := once_over_ranks(one))), [])
     return without_seed(named, gathered)
 
@@ -152,6 +150,7 @@ def _notes(
         for text in recording.missing:
             yield Remark(On.MISSING, side=side, names=names, reason=text)
     yield from dict.fromkeys(one for each in held for one in each.notes)
+    yield from dict.fromkeys(one for calls in gathered.idle.values() for one in calls.remarks)
     yield from overruled(findings)
     yield from beside_training(findings)
     yield from map(Told.of, (*pairing.notes(), *gathered.judge.notes()))

@@ -95,7 +95,7 @@ class Gathered:
         effects = lone_effects(step)
         self.unaligned.gather(step, effects)
         if self.judge.looks_at_set_up:
-            self.idle.setdefault(rank, IdleCalls()).gather(step, effects)
+            self.idle.setdefault(rank, IdleCalls()).gather(effects)
         self.coverage.note(step)
         kinds = (CallKind.MODULE, CallKind.OPERATOR)
         self.has_calls |= any(pair.present.kind in kinds for pair in step.pairs)

@@ -6,6 +6,7 @@ import math
 
 from lockstep.core.finding import Comparison, Course, Ends
 from lockstep.core.text import factor_figure, listed
+from lockstep.report.comparison.idle_settings import idle_settings
 
 
 def in_headline(ends: Ends | None) -> list[str]:
@@ -54,7 +55,7 @@ def paragraphs(comparison: Comparison) -> list[str]:
     ends = comparison.ends
     if ends is None:
         return []
-    found = []
+    found: list[str] = []
     if ends.course is Course.APART and (comparison.origins or comparison.uniform):
         found.append(ends.words)
     if ends.course in (Course.APART, Course.NOISE):
@@ -62,4 +63,5 @@ def paragraphs(comparison: Comparison) -> list[str]:
     left, right = ends.final_losses
     if ends.course in (Course.APART, Course.NOISE) and left is not None and right is not None:
         found.append(f"last loss {left:.9g} / {right:.9g}")
-    return [*found, *ends.notes]
+    below = idle_settings(comparison)
+    return [*found, *(one for one in ends.notes if one not in below)]

@@ -19,6 +19,7 @@ from lockstep.core.finding import (
 from lockstep.core.text import factor_figure, listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
 from lockstep.report.comparison import end_words
+from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
 from lockstep.report.comparison.tally import Tally, tally_of
@@ -123,7 +124,9 @@ def render_comparison(
     _add_list(text, "Not compared", comparison.not_compared[said:])
     events = [f"step {event.step}: {event.kind}: {event.detail}" for event in comparison.events]
     _add_list(text, "Events", events)
-    _add_list(text, "Notes", [*_unsaid(comparison), *comparison.notes])
+    below = idle_settings(comparison)
+    notes = [one for one in comparison.notes if one not in below]
+    _add_list(text, "Notes", [*_unsaid(comparison), *notes])
     _add_what_next(text, comparison)
     if show_all or cosine is not None:
         add_paragraph(text, signs_words(tally))

@@ -20,6 +20,8 @@ from lockstep.core.reason import About, Reason
 from lockstep.core.site import Phase
 from lockstep.core.text import spans, times
 from lockstep.report.comparison import end_words
+from lockstep.report.comparison.idle_settings import idle_settings
+from lockstep.report.comparison.idle_settings import in_headline as settings_in_headline
 from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.paragraphs import counted
 
@@ -128,8 +130,8 @@ def _more_origins(comparison: Comparison, tally: Tally) -> str:
 
 
 def lines_below(comparison: Comparison) -> list[str]:
-    """Return the lines below an origin's headline: reason, explanation, tolerance."""
-    lines = []
+    """Return the lines below a headline: reason, explanation, tolerance; of an agreement, settings that bit nothing."""
+    lines: list[str] = list(idle_settings(comparison))
     if _unseeded(comparison):
         first = comparison.origins[0]
         where = place_words(first, tally_of(comparison.findings))
@@ -260,6 +262,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
     found += [comparison.unconfirmed] if comparison.unconfirmed else []
     found += end_words.in_headline(comparison.ends)
+    found += settings_in_headline(comparison)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
     found += [one for one in comparison.endings if one not in said_before]
     beside = ", ".join(comparison.unrecorded)
