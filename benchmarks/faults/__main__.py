@@ -37,6 +37,7 @@ from architectures import ARCHITECTURES, Split
 from cases import Case
 from kinds import KINDS
 from pool import Task, pooled
+from training import Training
 from twins import TWINS
 
 SPLITS = (*(item.value for item in Split), "frameworks", "frameworks-development")
@@ -77,7 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--case", action="append", help="these cases of frameworks only (patterns)")
     parser.add_argument("--way", action="append", help="these ways of frameworks only (patterns)")
     parser.add_argument("--only", choices=("faults", "twins"), help="this part of frameworks only")
-    parser.add_argument("--weight", action="append", choices=workers.WEIGHTS)
+    parser.add_argument("--weight", action="append", choices=(*workers.WEIGHTS, workers.OF_ITS_OWN))
     parser.add_argument("--rule", action="append", choices=workers.RULES)
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this directory")
@@ -106,6 +107,12 @@ def _run(options: argparse.Namespace, architectures: list[str], directory: Path)
     methods = workers.Methods(
         tuple(options.weight or workers.WEIGHTS), tuple(options.rule or workers.RULES)
     )
+    if workers.OF_ITS_OWN in methods.weights:
+        if len(methods.weights) > 1:
+            raise SystemExit(
+                f"--weight {workers.OF_ITS_OWN} stands alone: it has its own recordings"
+            )
+        Training.recorded = workers.OF_ITS_OWN
     if options.as_peer:
         methods = peer.take_over()
     cases = _prepared(architectures, directory, options, methods)

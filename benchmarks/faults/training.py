@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from architectures import Architecture, Batch, Loss
@@ -56,7 +56,10 @@ class Training:
             clip_norm=architecture.clip_norm,
         )
 
-    def run(self, recording: Path | None = None, *, save: str = "tensors") -> list[float]:
+    recorded: ClassVar[str] = "tensors"
+    """Weight of all recordings of this process."""
+
+    def run(self, recording: Path | None = None, *, save: str = "") -> list[float]:
         """Train; returns the loss of each step.
 
         Parameters
@@ -64,12 +67,14 @@ class Training:
         recording
             Where to record to, or None for the bare run.
         save
-            Weight of the recording.
+            Weight of the recording; that of all trainings where it is not given.
         """
         optimizer = self.optimizer(self.trainable(self.model), **self.settings)
         watch: AbstractContextManager[Any] = nullcontext()
         if recording is not None:
-            watch = lockstep.record(recording, model=self.model, steps=f"0:{STEPS}", save=save)
+            watch = lockstep.record(
+                recording, model=self.model, steps=f"0:{STEPS}", save=save or self.recorded
+            )
         torch.manual_seed(self.run_seed)
         with ExitStack() as stack:
             for context in self.around_run:

@@ -27,6 +27,9 @@ from lockstep.core.finding import Comparison
 from lockstep.store.reader import open_recording
 
 WEIGHTS = ("tensors", "sketch", "stats")
+"""Weights that one recording with whole tensors serves."""
+OF_ITS_OWN = "program"
+"""A weight that needs recordings of its own: what of a step enters it is known while it is recorded."""
 RULES = ("best", "fixed")
 Plant = Callable[[Training, Planted], None]
 
@@ -207,7 +210,7 @@ def compare(reference: Path, candidate: Path, weight: str, rule: str) -> Compari
     return lockstep.compare_recordings(
         *sides,
         rule=Rule.FIXED if rule == "fixed" else Rule.ERROR_MODEL,
-        read_tensors=weight == "tensors",
+        read_tensors=weight in ("tensors", OF_ITS_OWN),
     )
 
 
