@@ -139,9 +139,8 @@ def compare_recordings(
     pairing = pair_recordings(reference, candidate, mapping)
     gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
-    laws = _Laws(
-        pairing, by_model, whole=isinstance(chosen, LocalErrorJudge), memory_bytes=memory_bytes
-    )
+    programs = read_tensors and rerun and _have_programs(reference, candidate)
+    laws = _Laws(pairing, by_model, programs=programs, memory_bytes=memory_bytes)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, steps, progress, laws)
@@ -271,14 +270,16 @@ def _floors(finding: Finding) -> float:
 class _Laws:
     """Applies the laws to each rank, where pairs are judged by the error model.
 
-    `whole` tells that whole tensors are there, so that programs can be run again.
+    `programs` tells that the sources of steps are there whole, so that programs can be run again.
     """
 
-    def __init__(self, pairing: Pairing, by_model: bool, *, whole: bool, memory_bytes: int) -> None:
+    def __init__(
+        self, pairing: Pairing, by_model: bool, *, programs: bool, memory_bytes: int
+    ) -> None:
         self.ranks: dict[str, LawsApplied] = {}
         if not by_model or pairing.is_of_another_tool:
             return
-        why_not = "" if whole else "whole tensors were not recorded (record --save tensors)"
+        why_not = "" if programs else "what enters was not recorded whole (record --save program)"
         every = (*pairing.reference.ranks.values(), *pairing.candidate.ranks.values())
         several = len(pairing.ranks.both) > 1
         if several or any(one.manifest.world_size > 1 for one in every):
@@ -323,10 +324,7 @@ def _with_local_error(
     judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
 ) -> Judge:
     """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
-    untold = any(
-        gap.what == ARGUMENTS for run in (reference, candidate) for gap in run.manifest.not_seen
-    )
-    if untold or not _can_be_run(reference, candidate):
+    if not (_arguments_are_told(reference, candidate) and _can_be_run(reference, candidate)):
         return judge
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
 
@@ -340,6 +338,18 @@ def _check_tensors(gathered: Gathered) -> None:
         for rank in both:
             if rank.has_tensors:
                 rank.check_tensors()
+
+
+def _arguments_are_told(*recordings: Recording) -> bool:
+    return not any(gap.what == ARGUMENTS for run in recordings for gap in run.manifest.not_seen)
+
+
+def _have_programs(*recordings: Recording) -> bool:
+    """Whether whole steps can be run again from what enters them."""
+    return _arguments_are_told(*recordings) and all(
+        not run.other_framework and any(rank.has_tensors for rank in run.ranks.values())
+        for run in recordings
+    )
 
 
 def _can_be_run(*recordings: Recording) -> bool:

@@ -186,18 +186,43 @@ def test_what_is_no_larger_than_a_sketch_is_whole(tmp_path: Path) -> None:
     assert whole(one_call(recording, "square"), Role.OUTPUT) == {True}
 
 
-def test_beyond_the_size_there_are_sketches_and_it_is_said(tmp_path: Path) -> None:
+def test_where_there_is_no_room_for_all_parameters_none_is_kept_and_it_is_said(
+    tmp_path: Path,
+) -> None:
+    # given less room than the parameters take
+    # when it is recorded
     recording = record(tmp_path, whole_bytes="100kB")
+
+    # then all have sketches alone, since a part of them is of no use, and the size is named
     gap = gaps(recording)[SOURCES_LEFT_OUT]
-    assert not is_whole(named(recording, "layer.weight", Role.PARAM)[0])
-    assert named(recording, "layer.weight", Role.PARAM)[0].content.sketch is not None
-    assert is_whole(named(recording, "layer.bias", Role.PARAM)[0])
-    assert "1 tensors of 360kB" in gap.reason
+    for name in ("layer.weight", "layer.bias"):
+        (parameter,) = named(recording, name, Role.PARAM)[:1]
+        assert not is_whole(parameter)
+        assert parameter.content.sketch is not None
+    assert "go beyond --whole-bytes 100kB" in gap.reason
     # When the named size is given, then all is kept
     assert gap.whole_bytes is not None
     again = record(tmp_path / "again", whole_bytes=gap.whole_bytes)
     assert SOURCES_LEFT_OUT not in gaps(again)
     assert is_whole(named(again, "layer.weight", Role.PARAM)[0])
+
+
+def test_parameters_are_whole_though_recorded_calls_have_made_them(tmp_path: Path) -> None:
+    # given a script that makes its model while recording is on
+    with lockstep.record(tmp_path / "recording", steps="0:2", save="program"):
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        start = model.layer.weight.detach().clone()
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(*batch()).square().mean().backward()
+            optimizer.step()
+    recording = lockstep.open(tmp_path / "recording")
+
+    # then the parameters that the first step begins with are whole, and one copy of them
+    linear = one_call(recording, "linear", step=0)
+    assert same(values(linear, Role.INPUT, 1), start)
+    assert not is_whole(one_call(recording, "linear", step=1).with_role(Role.INPUT)[1])
 
 
 def test_with_redact_no_batch_is_whole_and_it_is_said(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_two_runs_without_a_seed_are_told_with_the_command_that_mends_it(
     assert "seen first at step 0, init of 0.weight (torch.nn.Linear): " in done.out
     assert "What next: give both the same random numbers" in done.out
     line = done.out.rstrip().splitlines()[-1]
-    assert line.count(" record --save sketch --steps 0:2 --seed 0 ") == 2
+    assert line.count(" record --save program --steps 0:2 --seed 0 ") == 2
     pasted = unseeded.run("bash", "-c", line)
     assert pasted.code == 0, pasted
     assert "AGREE: " in pasted.out

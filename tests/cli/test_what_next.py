@@ -102,7 +102,7 @@ def test_a_result_that_the_runs_write_otherwise_is_compared_again_with_its_step(
     # Given a mean over all rows, where the reference leaves some out by hand: an operator of one run alone
     script = place.script("balanced.py", BALANCED)
     for name in ("masked", "mean"):
-        assert place.record("-o", name, "--", "python", script, name).code == 0
+        assert place.record("-o", name, "--save", "sketch", "--", "python", script, name).code == 0
     compared = place.run("lockstep", "compare", "masked", "mean")
     assert compared.code == 1
 

@@ -218,7 +218,7 @@ def record(
     model: torch.nn.Module | None = None,
     steps: str = "0:2",
     level: Literal["module", "api", "aten"] = "api",
-    save: Literal["stats", "sketch", "program", "tensors"] = "sketch",
+    save: Literal["stats", "sketch", "program", "tensors"] = "program",
     only: str | Iterable[str] = (),
     skip: str | Iterable[str] = (),
     ranks: str = "",

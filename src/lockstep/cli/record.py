@@ -49,7 +49,7 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @shared.option("--steps", default="0:2")
 @shared.ranks
 @shared.option("--level", words="With aten: also every ATen operator.")
-@shared.option("--save", default="sketch")
+@shared.option("--save", default="program")
 @shared.only
 @click.option(
     "--skip",

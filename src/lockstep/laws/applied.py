@@ -8,12 +8,17 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.align.names import NameMap
 from lockstep.core.laws import Breach, StepAnswer
-from lockstep.core.manifest import RankManifest, StepSummary
+from lockstep.core.manifest import (
+    BATCHES_LEFT_OUT,
+    SOURCES_LEFT_OUT,
+    RankManifest,
+    StepSummary,
+)
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.program import Enters, NotApplicable, StepProgram, step_program
-from lockstep.laws.question import OfStep, StepOfRun
+from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import Answers
 
@@ -39,6 +44,16 @@ class JudgedStep:
     candidate_calls: Sequence[Call]
     programs: tuple[StepProgram, StepProgram] | None = None
     shown_by: Mapping[Breach, TensorRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question about a step, and the contents of either run that are known after it though they are not whole."""
+
+    step: StepOfBoth
+    programs: tuple[StepProgram, StepProgram]
+    left: tuple[frozenset[int], frozenset[int]]
+    same: bool
 
 
 @dataclass
@@ -68,12 +83,13 @@ class LawsApplied:
     _followed: tuple[Continuity, Continuity] = field(
         default_factory=lambda: (Continuity(), Continuity())
     )
+    _waiting: list[tuple[JudgedStep, _Asked]] = field(default_factory=list)
     _starts: tuple[dict[str, TensorRecord], dict[str, TensorRecord]] = field(
         default_factory=lambda: ({}, {})
     )
 
     def add(self, step: int, reference: list[Call], candidate: list[Call]) -> None:
-        """Judge one step more, of all its calls."""
+        """Judge one step more, of all its calls; where it takes what an earlier one left, with that one."""
         for followed, calls in zip(self._followed, (reference, candidate), strict=True):
             followed.add(step, calls)
         renamed = {name: self.names.tensor(name) for _, name in self._followed[1].broken}
@@ -82,40 +98,78 @@ class LawsApplied:
             {self.names.tensor(name) if n else name for at, name in one.broken if at == step}
             for n, one in enumerate(self._followed)
         ]
-        programs, answer = self._judged(step, reference, candidate)
         words = "changed in both runs though no recorded call has written to it"
         open_parts = [f"{name} {words}" for name in sorted(both[0] & both[1])[:1]]
-        answer = replace(
-            answer,
-            breaches=(*shown, *answer.breaches),
-            not_judged=(*answer.not_judged, *open_parts),
-        )
-        self.steps.append(
-            JudgedStep(self.rank, step, answer, reference, candidate, programs, shown)
-        )
+        asked = self._asked(step, reference, candidate)
+        seen = JudgedStep(
+            self.rank, step, StepAnswer(tuple(shown), tuple(open_parts)), reference, candidate,
+            asked.programs if isinstance(asked, _Asked) else None, shown,
+        )  # fmt: skip
+        if isinstance(asked, str):
+            self._ask()
+            self._add(seen, StepAnswer(not_judged=(asked,)))
+            return
+        self._waiting.append((seen, asked))
 
-    def _judged(
-        self, step: int, reference: list[Call], candidate: list[Call]
-    ) -> tuple[tuple[StepProgram, StepProgram] | None, StepAnswer]:
+    def judged(self) -> list[JudgedStep]:
+        """All steps, judged."""
+        self._ask()
+        return self.steps
+
+    def _add(self, seen: JudgedStep, answer: StepAnswer) -> None:
+        whole = replace(
+            answer,
+            breaches=(*seen.answer.breaches, *answer.breaches),
+            not_judged=(*answer.not_judged, *seen.answer.not_judged),
+        )
+        self.steps.append(replace(seen, answer=whole))
+
+    def _ask(self) -> None:
+        """Have the steps that wait judged."""
+        waiting, self._waiting = self._waiting, []
+        answers: tuple[StepAnswer, ...]
+        try:
+            if all(asked.same for _, asked in waiting):
+                answers = (StepAnswer(),) * len(waiting)  # no law can tell the two apart
+            else:
+                answers = self.answers.ask(OfSteps(tuple(asked.step for _, asked in waiting)))
+        except (NotApplicable, CannotReplay) as error:
+            answers = (StepAnswer(not_judged=(str(error),)),) * len(waiting)
+        for (seen, _), answer in zip(waiting, answers, strict=True):
+            self._add(seen, answer)
+
+    def _asked(self, step: int, reference: list[Call], candidate: list[Call]) -> _Asked | str:
+        """The question about a step; in words why there is none."""
         summaries = [
             one for manifest in self.manifests for one in manifest.steps if one.index == step
         ]
+        if why_not := self.why_not or next(filter(None, map(_why_not, summaries)), ""):
+            return why_not
         try:
-            if why_not := self.why_not or next(filter(None, map(_why_not, summaries)), ""):
-                raise NotApplicable(why_not)
             programs = step_program(reference), step_program(candidate)
-            self._note_starts(programs)
-            if _digests(reference) == _digests(candidate):
-                return programs, StepAnswer()  # nothing differs, so no law can tell the two apart
-            question = OfStep(
-                StepOfRun(tuple(reference), self._starts[0]),
-                StepOfRun(tuple(candidate), self._starts[1]),
-                self._renamed(programs[1]),
-                any(one.float_reads for one in summaries),
-            )
-            return programs, self.answers.ask(question)
-        except (NotApplicable, CannotReplay) as error:
-            return None, StepAnswer(not_judged=(str(error),))
+        except NotApplicable as error:
+            return str(error)
+        self._note_starts(programs)
+        before = self._waiting[-1] if self._waiting else None
+        follows = before is not None and before[0].step == step - 1
+        left = before[1].left if before is not None and follows else (frozenset(), frozenset())
+        missing = [_not_whole(one) for one in programs]
+        if not (follows and any(missing)):
+            self._ask()
+            left = frozenset[int](), frozenset[int]()
+        for own, known, manifest in zip(missing, left, self.manifests, strict=True):
+            lost = next((one for number, one in own.items() if number not in known), None)
+            if lost is not None:
+                return f"{lost.name} of {lost.site} was not saved whole: {_how_to_save(manifest)}"
+        both = StepOfBoth(
+            StepOfRun(tuple(reference), dict(self._starts[0]), sketches_of(reference)),
+            StepOfRun(tuple(candidate), dict(self._starts[1]), sketches_of(candidate)),
+            self._renamed(programs[1]),
+            any(one.float_reads for one in summaries),
+        )
+        leaves = [known | _left_by(one) for known, one in zip(left, programs, strict=True)]
+        same = _digests(reference) == _digests(candidate)
+        return _Asked(both, programs, (leaves[0], leaves[1]), same)
 
     def _note_starts(self, programs: tuple[StepProgram, StepProgram]) -> None:
         for program, starts in zip(programs, self._starts, strict=True):
@@ -154,3 +208,30 @@ def _digests(calls: list[Call]) -> Counter[tuple[CallKind, Role, str | int]]:
         if call.kind in _NUMBERS and not call.recomputed
         for record in call.records
     )
+
+
+def _not_whole(program: StepProgram) -> dict[int, TensorRecord]:
+    """What enters a program, its parameters, batch and states, and was not saved whole, by number of the content."""
+    entering = [one for key, one in program.sources.items() if key.kind is not Enters.GRADIENT]
+    states = [one for update in program.updates for one in update.call.with_role(Role.STATE)]
+    return {one.content.id: one for one in (*entering, *states) if not is_whole(one)}
+
+
+def _left_by(program: StepProgram) -> frozenset[int]:
+    """What is known of a program once it has run: what its updates and calls left of parameters, buffers and states."""
+    updated = [
+        record.content.id
+        for update in program.updates
+        for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER)
+    ]
+    return frozenset(
+        (*updated, *(program.results[one].content.id for one in program.buffers.values()))
+    )
+
+
+def _how_to_save(manifest: RankManifest) -> str:
+    """Why a source is not whole, and what would keep it."""
+    gaps = {gap.what: gap.reason for gap in manifest.not_seen}
+    if BATCHES_LEFT_OUT in gaps:
+        return "record without --redact"
+    return gaps.get(SOURCES_LEFT_OUT, "record with --save tensors")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice, permutations
 
 import torch
 
@@ -175,18 +176,41 @@ def _matched(left: Run, right: Run) -> dict[Node, Node]:
             for theirs, other in table[value.numel()]
             if abs(theirs - norm) <= _MATCHED * max(theirs, norm)
         ]
-        for _, _, _, other in sorted(near, key=lambda one: one[:3]):
+        for is_reshaped, _, _, other in sorted(near, key=lambda one: one[:3]):
             if _elements_apart(left.values[other], value) <= _MATCHED:
                 found[node] = other
                 used.add(other)
                 break
+            if not is_reshaped and _sorted_apart(left.values[other], value) <= _MATCHED:
+                break  # one of its shape has the elements in another order, as a roll makes it
     return found
 
 
 def _elements_apart(one: torch.Tensor, two: torch.Tensor) -> float:
-    """Relative distance, of elements in order where that is near, else of sorted ones."""
+    """Relative distance: of elements in order where that is near, else in another layout.
+
+    Tensors of one shape may have axes of one extent in another order; those of other shapes any order of elements.
+    """
     apart = relative(one, two)
     if apart <= _MATCHED or one.numel() != two.numel():
         return apart
+    if one.shape == two.shape:
+        return min([apart, *(relative(one.permute(axes), two) for axes in _other_orders(one))])
+    return min(apart, _sorted_apart(one, two))
+
+
+def _sorted_apart(one: torch.Tensor, two: torch.Tensor) -> float:
+    """Relative distance of all elements from the smallest to the largest."""
     sort = [each.detach().reshape(-1).to(torch.float64).sort().values for each in (one, two)]
-    return min(apart, relative(*sort))
+    return relative(*sort)
+
+
+def _other_orders(tensor: torch.Tensor) -> Iterator[tuple[int, ...]]:
+    """Orders of the axes that leave the shape as it is, but the plain one; of as many axes as models have."""
+    if 1 < tensor.dim() <= _MOST_AXES:
+        for axes in islice(permutations(range(tensor.dim())), 1, None):
+            if tensor.permute(axes).shape == tensor.shape:
+                yield axes
+
+
+_MOST_AXES = 5

@@ -9,7 +9,7 @@ import torch
 
 def distance(left: torch.Tensor, right: torch.Tensor) -> float:
     """Norm of the difference; NaN and Inf at the same places are equal, infinite where numbers of elements differ."""
-    one, two = _row(left), _row(right)
+    one, two = row_of(left), row_of(right)
     if one.numel() != two.numel():
         return math.inf
     plain = float((one - two).norm())
@@ -22,7 +22,7 @@ def distance(left: torch.Tensor, right: torch.Tensor) -> float:
 
 def size(tensor: torch.Tensor) -> float:
     """Norm of the finite elements."""
-    row = _row(tensor)
+    row = row_of(tensor)
     plain = float(row.norm())
     if math.isfinite(plain):
         return plain
@@ -35,7 +35,8 @@ def relative(left: torch.Tensor, right: torch.Tensor) -> float:
     return apart / norm if norm > 0 else apart
 
 
-def _row(tensor: torch.Tensor) -> torch.Tensor:
+def row_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in double precision, one after the other; a complex number as its two parts."""
     row = tensor.detach().reshape(-1)
     if row.is_complex():
         return torch.view_as_real(row.to(torch.complex128)).reshape(-1)

@@ -6,7 +6,7 @@ computed anew, and gradients are autograd's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +17,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import Family, Trait, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.laws.distances import relative
 from lockstep.laws.program import (
     RESULTS,
     Backward,
@@ -29,6 +30,7 @@ from lockstep.laws.program import (
     StepProgram,
     Taken,
 )
+from lockstep.laws.question import is_whole
 from lockstep.replay.calls.one_call import OneCall, one_call
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
@@ -297,8 +299,42 @@ class _Execution:
             (entering,) = passed.values()
             yield result, entering * self._mask(call, result) / (1 - probability_of(call))
             return
-        made = self.ready[call.id].results(passed, self.precision)
+        made = self._made(operator, passed)
         yield from decisions_as_recorded(call, passed, made) if self.decided else made
+
+    def _made(
+        self, operator: Operator, passed: Mapping[int, torch.Tensor]
+    ) -> Sequence[tuple[TensorRecord, torch.Tensor | None]]:
+        """What a call gives; one that draws beside what it computes draws from its generator's state."""
+        ready, call = self.ready[operator.call.id], operator.call
+        if not draws_inside(call):
+            return list(ready.results(passed, self.precision))
+        with leaving_no_trace(_state_of(call)):
+            made = list(ready.results(passed, self.precision))
+        if self.precision is Precision.DOUBLE and call.id not in self.masks:
+            self._check_draws(operator, passed, made)
+            self.masks[call.id] = torch.ones(0)
+        return made
+
+    def _check_draws(
+        self,
+        operator: Operator,
+        passed: Mapping[int, torch.Tensor],
+        made: Sequence[tuple[TensorRecord, torch.Tensor | None]],
+    ) -> None:
+        """Find that a call draws the same in double precision as in its own."""
+        call = operator.call
+        own = {
+            index: one.detach().to(torch_dtype(operator.taken[index].record.dtype))
+            for index, one in passed.items()
+        }
+        with leaving_no_trace(_state_of(call)), torch.no_grad():
+            again = list(self.ready[call.id].results(own, Precision.OWN))
+        for (record, one), (_, two) in zip(made, again, strict=True):
+            if one is None or two is None or not one.dtype.is_floating_point:
+                continue
+            if relative(widened(two), one.detach()) > _OTHER_DRAWS:
+                raise CannotReplay(f"{record.name} is drawn otherwise in double precision")
 
     def _passed(self, operator: Operator, index: int) -> torch.Tensor:
         taken = operator.taken[index]
@@ -404,7 +440,11 @@ def kept_elements(call: Call) -> torch.Tensor:
         with leaving_no_trace(state):
             ones = torch.ones(result.shape, dtype=torch_dtype(result.dtype))
             drawn = torch.nn.functional.dropout(ones, probability_of(call)) != 0
-        if bool((drawn == given)[load(entering) != 0].all()):
+        if is_whole(entering):
+            explained = bool((drawn == given)[load(entering) != 0].all())
+        else:  # an element that was let through and is zero went in as zero, which law K sees to
+            explained = not bool((given & ~drawn).any())
+        if explained:
             return drawn
     for gradient in call.with_role(Role.GRAD_INPUT)[:1]:
         given = given | (load(gradient).reshape(given.shape) != 0)
@@ -418,6 +458,22 @@ def drops(call: Call) -> bool:
     return len(call.with_role(Role.INPUT)) == 1 and len(call.with_role(Role.OUTPUT)) == 1
 
 
+def draws_inside(call: Call) -> bool:
+    """Whether a call draws beside what it computes, as attention with dropout does."""
+    return call.random_state is not None and not _is_drawn(call)
+
+
+_OTHER_DRAWS = 2.0**-5
+"""Relative distance beyond any rounding of 16-bit results: dropping other elements with p = 0.001 makes 0.04."""
+
+
+def _state_of(call: Call) -> torch.Tensor:
+    state = random_state_of(call)
+    if state is None:
+        raise CannotReplay("it draws from a generator that is not at hand")
+    return state
+
+
 def is_draw(call: Call) -> bool:
     """Whether a call's results are numbers that were drawn."""
     return family_of(call.site.op) is Family.RANDOM
@@ -429,7 +485,7 @@ def _is_drawn(call: Call) -> bool:
 
 def _ready(call: Call) -> OneCall:
     try:
-        return one_call(call)
+        return one_call(call, draws=draws_inside(call))
     except CannotReplay as error:
         raise NotApplicable(f"{call.site.op} at {call.source}: {error}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,9 @@ Classes = Mapping[str, type[torch.optim.Optimizer] | None]
 """By recorded name of an optimizer: the class of `torch.optim` to run it as; None for that of its name."""
 
 
-def classes_of(program: StepProgram) -> Classes:
+def classes_of(
+    program: StepProgram, made_by: Callable[[Update, type[torch.optim.Optimizer]], bool]
+) -> Classes:
     """As which classes the optimizers of a step are run again.
 
     One whose class is the script's own is run as a class with the same hyper-parameters, where that gives more than
@@ -30,12 +32,13 @@ def classes_of(program: StepProgram) -> Classes:
             continue
         own = [one for one in program.updates if one.call.site.op == op]
         for kind in classes_like(own[0].call):
-            if 2 * sum(_is_made_by(one, kind) for one in own) > len(own):
+            if 2 * sum(made_by(one, kind) for one in own) > len(own):
                 found[op] = kind
     return found
 
 
-def _is_made_by(update: Update, kind: type[torch.optim.Optimizer]) -> bool:
+def is_made_by(update: Update, kind: type[torch.optim.Optimizer]) -> bool:
+    """Whether a class of torch.optim gives a recorded update, of which all was saved whole."""
     try:
         again = UpdateRerun(update.call, kind)
         return all(again.local(one).sound for one in update.call.with_role(Role.PARAM_AFTER))

@@ -16,7 +16,7 @@ from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.program import Update
 from lockstep.laws.step_sides import CommonNumbers, Side
-from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 
 EXACT = 1e-9
@@ -144,7 +144,7 @@ def _quantities(of: TwoRuns, left: Run, right: Run) -> dict[Key, float]:
     theirs = left.entering
     behind = {candidate.renamed(name): one for name, one in right.gradients.items()}
     for name in sorted(theirs.keys() & ours.keys()):
-        if theirs[name].shape == ours[name].shape:
+        if of.numbers.is_one(name, theirs[name], ours[name]):
             apart = _apart(theirs[name], ours[name], scale)
             one, two = left.gradients.get(name), behind.get(name)
             equal = one is not None and two is not None and _apart(one, two, scale) <= EXACT
@@ -193,7 +193,9 @@ def _lone_gradients(
 ) -> tuple[list[str], float] | None:
     """Gradients of parameters that the two runs hold in other pieces: names and distance; None without any."""
     shared = {
-        name for name in theirs.keys() & ours.keys() if theirs[name].shape == ours[name].shape
+        name
+        for name in theirs.keys() & ours.keys()
+        if of.numbers.is_one(name, theirs[name], ours[name])
     }
     one = [name for name in theirs if name not in shared]
     two = [name for name in ours if name not in shared]
@@ -205,7 +207,7 @@ def _lone_gradients(
         return missing, 1.0
     starts = (
         of.reference.starts,
-        {of.candidate.renamed(key): record for key, record in of.candidate.starts.items()},
+        of.candidate.renamed_starts,
     )
     begun = [
         starts_in_row(names, side) if names else torch.zeros(0, dtype=torch.float64)
@@ -254,7 +256,7 @@ def update_differences(of: TwoRuns) -> list[Difference]:
             found.append(Difference(Quantity.UPDATE, name, 1.0, 0.0))
     for name in sorted(theirs.keys() & ours.keys()):
         one, two = theirs[name], ours[name]
-        if one.parameter.record.shape != two.parameter.record.shape:
+        if not of.numbers.is_one(name, one.parameter.record, two.parameter.record):
             continue
         try:
             apart = _update_apart(of, one, two)
@@ -273,7 +275,7 @@ def _lone_updates(
     shared = {
         name
         for name in theirs.keys() & ours.keys()
-        if theirs[name].parameter.record.shape == ours[name].parameter.record.shape
+        if of.numbers.is_one(name, theirs[name].parameter.record, ours[name].parameter.record)
     }
     one = {name: update for name, update in theirs.items() if name not in shared}
     two = {name: update for name, update in ours.items() if name not in shared}
@@ -308,7 +310,7 @@ def lone_moves_apart(of: TwoRuns, theirs: list[Update], ours: list[Update]) -> f
     keys = [states_of(one).keys() for one in (*theirs, *ours)]
     if any(one != keys[0] for one in keys):
         raise CannotReplay("the two optimizers keep other states")
-    states = _states_in_pieces(theirs, ours, orders)
+    states = _states_in_pieces(of, theirs, ours, orders)
     moves = [
         in_row(
             [
@@ -343,7 +345,7 @@ def _in_pieces(
 
 
 def _states_in_pieces(
-    theirs: list[Update], ours: list[Update], orders: list[torch.Tensor]
+    of: TwoRuns, theirs: list[Update], ours: list[Update], orders: list[torch.Tensor]
 ) -> list[dict[str, torch.Tensor]]:
     """The reference's states, each at its place in the candidate's parameters; single numbers are the candidate's."""
     found: list[dict[str, torch.Tensor]] = [{} for _ in ours]
@@ -353,9 +355,11 @@ def _states_in_pieces(
             one.shape == each.parameter.record.shape
             for one, each in zip(records, theirs, strict=True)
         ):
-            pieces = _in_pieces(in_row([widened(load(one)) for one in records]), orders, ours)
+            pieces = _in_pieces(
+                in_row([widened(of.reference.numbers.of(one)) for one in records]), orders, ours
+            )
         else:
-            pieces = [load(states_of(one)[key]) for one in ours]
+            pieces = [of.candidate.numbers.of(states_of(one)[key]) for one in ours]
         for each, piece in zip(found, pieces, strict=True):
             each[key] = piece
     return found
@@ -373,7 +377,9 @@ def _move(
     given = of.numbers.given_to_reference if is_reference else of.numbers.given
     run = of.left if is_reference else of.right
     entering = (
-        {key: load(one) for key, one in states_of(update).items()} if states is None else states
+        {key: side.numbers.of(one) for key, one in states_of(update).items()}
+        if states is None
+        else states
     )
     made = updated(update, side.program, run, given, gradient, entering, side.classes)
     return made.after["param"] - made.before
@@ -385,7 +391,7 @@ def _update_apart(of: TwoRuns, one: Update, two: Update) -> float:
     gradient = left.entering.get(one.name)
     if states_of(one).keys() != states_of(two).keys():
         raise CannotReplay("the two optimizers keep other states")
-    states = {key: load(record) for key, record in states_of(one).items()}
+    states = {key: of.reference.numbers.of(record) for key, record in states_of(one).items()}
     theirs = updated(
         one,
         of.reference.program,

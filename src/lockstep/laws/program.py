@@ -185,6 +185,7 @@ class _Builder:
         self._passed_back: set[int] = set()
         self._back: dict[Node, set[int]] = defaultdict(set)
         self._edges: dict[int, Node] = {}
+        self._taken: set[Link] = set()
 
     def built(self) -> StepProgram:
         if not any(call.kind is CallKind.LOSS for call in self._calls):
@@ -267,6 +268,7 @@ class _Builder:
             else:
                 detached = record.edge == NO_GRADIENT
             taken[record.index] = Taken(link, record, detached)
+            self._taken.add(link)
         operator = Operator(call, taken)
         self._program.events.append(operator)
         gone = {one.index: one.content.id for one in arrived}
@@ -349,11 +351,15 @@ class _Builder:
     def _chosen(
         self, made: Sequence[Node], record: TensorRecord, back: TensorRecord | None
     ) -> Node:
-        """Which of several results of one content a call has taken: the gradient that it sent tells."""
+        """Which of several results of one content a call has taken: the gradient that it sent tells.
+
+        Without one, it is the first that none has taken: in 16 bit many norms of gradients are equal, of which each
+        goes on by itself.
+        """
         if len(made) == 1:
             return made[0]
         if back is None or record.edge == NO_GRADIENT:
-            return made[-1]
+            return next((node for node in made if node not in self._taken), made[-1])
         carry = [node for node in made if self._back[node]]
         exact = [node for node in carry if back.content.id in self._back[node]]
         if len(exact) != 1 and len(carry) > 1:

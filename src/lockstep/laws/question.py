@@ -1,12 +1,14 @@
-"""The question to the process that runs recorded calls again: what the laws say of one step. Knows no torch."""
+"""The question to the process that runs recorded calls again: what the laws say of some steps. Knows no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lockstep.core.laws import StepAnswer, step_answer_of
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Sketch, TensorRecord
+from lockstep.core.site import Role
 from lockstep.replay.process.questions import Question
 
 
@@ -20,15 +22,18 @@ class StepOfRun:
         All of it.
     starts
         Parameters and buffers by name, as the first recorded step took them.
+    sketches
+        Of what was not saved whole, by number of the content.
     """
 
     calls: tuple[Call, ...]
     starts: Mapping[str, TensorRecord] = field(default_factory=dict)
+    sketches: Mapping[int, Sketch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class OfStep(Question[StepAnswer]):
-    """Question: run one step of both runs again as two programs; see `lockstep.laws.step_laws`.
+class StepOfBoth:
+    """One step of both runs.
 
     `names` is what the reference calls a parameter of the candidate, where that is another name; `reads_numbers` tells
     that Python took numbers out of tensors on the way to a loss.
@@ -39,26 +44,64 @@ class OfStep(Question[StepAnswer]):
     names: Mapping[str, str]
     reads_numbers: bool = False
 
+
+@dataclass(frozen=True, slots=True)
+class OfSteps(Question[tuple[StepAnswer, ...]]):
+    """Question: run steps of both runs again as two programs; see `lockstep.laws.step_laws`.
+
+    Each step takes what the one before left, where that was not saved whole.
+    """
+
+    steps: tuple[StepOfBoth, ...]
+
     @property
     def calls(self) -> Sequence[Call]:
-        """All of the step."""
-        return (*self.reference.calls, *self.candidate.calls)
+        """All of the steps."""
+        both = [side for one in self.steps for side in (one.reference, one.candidate)]
+        return [call for side in both for call in side.calls]
 
     @property
     def runs(self) -> int:
         """Each program some ten times."""
         return 10
 
-    read = staticmethod(step_answer_of)
+    @staticmethod
+    def read(said: Any) -> tuple[StepAnswer, ...]:
+        """An answer for each step."""
+        return tuple(step_answer_of(one) for one in said)
 
-    def answered(self, memory_bytes: int) -> StepAnswer:
-        """The answer, by running both programs in this process."""
-        from lockstep.laws.step_laws import step_answer  # loads torch
+    def answered(self, memory_bytes: int) -> tuple[StepAnswer, ...]:
+        """The answers, by running both programs in this process."""
+        from lockstep.laws.step_laws import step_answers  # loads torch
 
-        return step_answer(
-            self.reference,
-            self.candidate,
-            self.names,
-            reads_numbers=self.reads_numbers,
-            memory_bytes=memory_bytes,
-        )
+        return step_answers(self.steps, memory_bytes=memory_bytes)
+
+
+def is_whole(record: TensorRecord) -> bool:
+    """Whether all numbers of a tensor were recorded."""
+    return record.content.loader is not None or record.content.numel == 0
+
+
+def sketches_of(calls: Iterable[Call]) -> dict[int, Sketch]:
+    """The sketches of what was not saved whole, by number of the content."""
+    contents = {
+        record.content.id: record.content
+        for call in calls
+        for record in call.records
+        if not is_whole(record) and record.role in _HELD_AGAINST
+    }
+    found = {number: content.sketch for number, content in contents.items()}
+    return {number: sketch for number, sketch in found.items() if sketch is not None}
+
+
+_HELD_AGAINST = frozenset(
+    {
+        Role.OUTPUT,
+        Role.BUFFER,
+        Role.GRAD_OUTPUT,
+        Role.PARAM_GRAD,
+        Role.PARAM_AFTER,
+        Role.STATE_AFTER,
+    }
+)
+"""Roles of tensors that law K compares with what a program gives."""

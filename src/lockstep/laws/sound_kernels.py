@@ -5,7 +5,7 @@ The rounding is measured: the program is run a few times more with every result 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -14,62 +14,42 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
-from lockstep.laws.double_run import Rounding, Run
+from lockstep.laws.double_run import Rounding
 from lockstep.laws.one_program import SEED
-from lockstep.laws.program import Node, NotApplicable
+from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
+from lockstep.laws.program import Node, Update
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
-from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.calls.rerun import Precision
-
-DRAWS = 1
-"""Runs with rounding at random, beside one in the recorded dtypes by this machine's kernels, which round inside."""
-MARGIN = 6.0
-"""How many times the largest of so many a sound kernel's error may be: a run with rounding at every operator was 0.9 to
-4.4 times the actual error in single precision, and 0.74 to 0.90 in 16 bit, on a 12-layer transformer."""
-
-_CANCELS = 2.0**-10
-_ROUNDINGS_ALONE = 64.0
-"""A gradient below 2^-10 roundings of the largest one is zero but for rounding: errors that a kernel makes alike in all
-elements add up in it, and it may be so many roundings of the largest."""
 
 
-def kernel_breaches(side: Side, base: Run | None = None) -> Iterator[Breach]:
-    """What a run recorded beyond what its own program gives: results in order of time, gradients, updates."""
-    base = base or side.double.run(side.own, decided=True)
-    generator = torch.Generator().manual_seed(SEED)
-    draws = [
-        side.double.run(side.own, rounding=Rounding(generator), decided=True) for _ in range(DRAWS)
-    ]
-    draws.extend(_of_this_machine(side))
-    yield from _of_results(side, base, draws)
-    yield from _of_gradients(side, base, draws)
-    yield from _of_updates(side)
+def kernel_breaches(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+    """What a run recorded beyond what its own program gives: results in order of time, gradients, updates.
+
+    An update after a gradient that is itself wrong is not told.
+    """
+    yield from _of_results(side, runs)
+    gradients = list(_of_gradients(side, runs))
+    yield from gradients
+    yield from _of_updates(side, runs, {one.name for one in gradients})
 
 
-def _of_this_machine(side: Side) -> Iterator[Run]:
-    """The program in its recorded dtypes, where this machine has a kernel for each call of it."""
-    try:
-        yield side.double.run(side.recorded, precision=Precision.OWN, decided=True)
-    except NotApplicable:
-        return
-
-
-def _of_results(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breach]:
+def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+    base, draws = runs.exact.run, [one.run for one in runs.draws]
     for operator in side.program.operators:
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
             truth = base.values[node]
             if not truth.dtype.is_floating_point:
                 continue
-            found = _beyond(record, truth, [one.values[node] for one in draws], 0.0)
+            found = _beyond(side, record, truth, [one.values[node] for one in draws])
             if found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)
 
 
-def _of_gradients(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breach]:
+def _of_gradients(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+    base, draws = runs.exact.run, [one.run for one in runs.draws]
     scale = max((size(one) for one in base.gradients.values()), default=0.0)
     wrong = {}
     for name, record in side.program.gradients.items():
@@ -77,7 +57,7 @@ def _of_gradients(side: Side, base: Run, draws: Sequence[Run]) -> Iterator[Breac
         if truth is None:
             truth = torch.zeros(record.shape, dtype=torch.float64)
         moved = [one.gradients.get(name, truth) for one in draws]
-        found = _beyond(record, truth, moved, scale)
+        found = _beyond(side, record, truth, moved, scale)
         if found is not None:
             wrong[name] = found
     if wrong:
@@ -106,9 +86,9 @@ def _first_wrong_gradient(side: Side) -> Node | None:
             truth, moved = base.gradient_at(node), draw.gradient_at(node)
             if not arrived or truth is None or moved is None:
                 continue
-            actual = torch.stack([widened(load(one)) for one in arrived]).sum(0)
+            apart = side.numbers.apart(arrived, truth)
             noise = max(unit_roundoff(arrived[0].dtype) * size(truth), distance(moved, truth))
-            if distance(actual, truth) > MARGIN * noise:
+            if apart.distance > apart.allowed(MARGIN * noise):
                 return node
     return None
 
@@ -119,41 +99,77 @@ def _takers(side: Side, node: Node) -> Iterator[int]:
             yield operator.call.id
 
 
-def _of_updates(side: Side) -> Iterator[Breach]:
-    """Updates of optimizers of the script's own classes; the judge of pairs runs those of torch again itself."""
+def _of_updates(side: Side, runs: OwnRuns, wrong: Collection[str]) -> Iterator[Breach]:
+    """Updates of optimizers of the script's own classes, and those that are known by sketches.
+
+    The judge of pairs runs updates by classes of torch again itself, where they were saved whole.
+    """
     for update in side.program.updates:
-        if update.call.site.op not in side.classes:
+        if side.is_sketched:
+            if side.renamed(update.name) not in wrong:
+                yield from _of_sketched_update(side, update, runs)
+        elif update.call.site.op in side.classes:
+            yield from _of_whole_update(side, update)
+
+
+def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:
+    """What an update left, beside what its own program's gradient makes it leave."""
+    made = runs.exact.updates.get(update.call.id)
+    draws = [one.updates[update.call.id] for one in runs.draws if update.call.id in one.updates]
+    if made is None:
+        return
+    moved = size(made.after["param"] - made.before)
+    for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
+        key = UpdateRerun.key_of(record)
+        truth = made.after.get(key)
+        if truth is None or not unit_roundoff(record.dtype):
             continue
-        try:
-            again = UpdateRerun(update.call, side.classes.get(update.call.site.op))
-            for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
-                if not unit_roundoff(record.dtype):
-                    continue
-                local = again.local(record)
-                if not local.sound:
-                    share = again.share_of_update(local.error.norm)
-                    calls = (update.call.id,)
-                    found = (share, local.tolerance / max(local.norm, 1e-300))
-                    yield _breach(side, Quantity.UPDATE, record.name, found, calls)
-        except CannotReplay:
-            continue  # which law P says
+        found = _beyond(side, record, truth, [one.after[key] for one in draws])
+        if found is not None:
+            of = size(truth) / moved if key == "param" and moved > 0 else 1.0
+            share = found[0] * of, found[1] * of
+            yield _breach(side, Quantity.UPDATE, record.name, share, (update.call.id,))
+
+
+def _of_whole_update(side: Side, update: Update) -> Iterator[Breach]:
+    try:
+        again = UpdateRerun(update.call, side.classes.get(update.call.site.op))
+        for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
+            if not unit_roundoff(record.dtype):
+                continue
+            local = again.local(record)
+            if not local.sound:
+                share = again.share_of_update(local.error.norm)
+                found = (share, local.tolerance / max(local.norm, 1e-300))
+                yield _breach(side, Quantity.UPDATE, record.name, found, (update.call.id,))
+    except CannotReplay:
+        return  # which law P says
 
 
 def _beyond(
-    record: TensorRecord, truth: torch.Tensor, moved: Sequence[torch.Tensor], scale: float
+    side: Side,
+    record: TensorRecord,
+    truth: torch.Tensor,
+    moved: Sequence[torch.Tensor],
+    scale: float = 0.0,
 ) -> tuple[float, float] | None:
-    """Distance and what is allowed, relative, where a recorded tensor is further off than rounding takes it."""
-    actual = widened(load(record))
+    """Distance and what is allowed, relative, where a recorded tensor is further off than rounding takes it.
+
+    Of a sketch, the distance is an estimate: what is allowed is wider by as much as that may be too large, see
+    `lockstep.laws.own_numbers`. The noise is that of whole tensors.
+    """
     unit = unit_roundoff(record.dtype)
     norm = size(truth)
     noise = max([unit * norm, *(distance(one, truth) for one in moved)])
-    apart = distance(actual, truth)
     allowed = MARGIN * noise
-    if norm <= _CANCELS * unit * scale:
-        allowed = max(allowed, _ROUNDINGS_ALONE * unit * scale)
-    if not apart > allowed:
+    if norm <= CANCELS * unit * scale:
+        allowed = max(allowed, ROUNDINGS_ALONE * unit * scale)
+    apart = side.numbers.apart([record], truth)
+    allowed = apart.allowed(allowed)
+    if not apart.distance > allowed:
         return None
-    return (apart / norm if norm > 0 else apart), (allowed / norm if norm > 0 else allowed)
+    found = apart.distance, allowed
+    return (found[0] / norm, found[1] / norm) if norm > 0 else found
 
 
 def _breach(

@@ -1,57 +1,69 @@
-"""One step of two runs before the laws: run both programs again, and say which law does not hold where."""
+"""Steps of two runs before the laws: run both programs again, and say which law does not hold where."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.arrangement import rearranged
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
-from lockstep.laws.double_run import Run, drops, is_draw, kept_elements
+from lockstep.laws.double_run import Run, draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.double_updates import states_of
+from lockstep.laws.noise_levels import other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
-from lockstep.laws.program import Enters, Node, NotApplicable
+from lockstep.laws.own_runs import Carried, own_runs
+from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable
 from lockstep.laws.program_memory import check_program_memory
-from lockstep.laws.question import StepOfRun
+from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
 from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 
 
-def step_answer(
-    reference: StepOfRun,
-    candidate: StepOfRun,
-    names: Mapping[str, str],
-    *,
-    reads_numbers: bool = False,
-    memory_bytes: int,
-) -> StepAnswer:
-    """What the laws say of one step of two runs.
+def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[StepAnswer, ...]:
+    """What the laws say of steps of two runs, of which each takes what the one before left.
+
+    After a step that breaks a law none is judged: its numbers follow from the breach.
 
     Parameters
     ----------
-    names
-        What the reference calls a parameter of the candidate, where that is another name.
-    reads_numbers
-        Whether Python took numbers out of tensors on the way to a loss: they are rounded, and stand in the program.
     memory_bytes
         Memory that the whole process may take.
     """
-    try:
-        check_program_memory((reference.calls, candidate.calls), memory_bytes)
-        left = side_of("reference", reference.calls, reference.starts)
-        right = side_of("candidate", candidate.calls, candidate.starts, names)
-        return _answer(left, right, reads_numbers)
-    except (NotApplicable, CannotReplay) as error:
-        return StepAnswer(not_judged=(str(error),))
+    answers: list[StepAnswer] = []
+    carried = Carried(), Carried()
+    for step in steps:
+        if any(one.breaches for one in answers):
+            answers.append(StepAnswer(not_judged=(_AFTER_BREACH,)))
+            continue
+        try:
+            check_program_memory((step.reference.calls, step.candidate.calls), memory_bytes)
+            sides = (
+                side_of("reference", step.reference, carried=carried[0].exact),
+                side_of("candidate", step.candidate, step.names, carried[1].exact),
+            )
+            answer, carried = _answer(*sides, carried, step.reads_numbers)
+        except (NotApplicable, CannotReplay) as error:
+            answer, carried = StepAnswer(not_judged=(str(error),)), (Carried(), Carried())
+        answers.append(answer)
+    return tuple(answers)
 
 
-def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
+_AFTER_BREACH = "a law does not hold in a step before, whose numbers this one takes"
+
+_CarriedOfBoth = tuple[Carried, Carried]
+
+
+def _answer(
+    left: Side, right: Side, carried: _CarriedOfBoth, reads_numbers: bool
+) -> tuple[StepAnswer, _CarriedOfBoth]:
+    """The answer for one step, and what it leaves to the next one."""
     drawn = list(_drawn_otherwise(left, right))
     two = TwoRuns(common_numbers(left, right))
     if nothing_finite(two.left) or nothing_finite(two.right):
@@ -65,11 +77,12 @@ def _answer(left: Side, right: Side, reads_numbers: bool) -> StepAnswer:
         two.left if two.numbers.are_references_own else None,
         two.right if two.numbers.are_candidates_own else None,
     )
-    kernels, more = _kernels((left, right), begun)
+    kernels, more, leaves = _kernels((left, right), carried, begun)
     moved, in_both = _moved(left, right)
     found = [*drawn, *breaches, *kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
-    return StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
+    answer = StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
+    return answer, leaves
 
 
 _SINGLE_FORMULA = 2.0**-23
@@ -163,10 +176,13 @@ def _begun_otherwise(left: Side, right: Side) -> Iterator[str]:
 
     Whether that is drift from steps before or a fault, the laws do not tell.
     """
-    ours = {right.renamed(name): record for name, record in right.starts.items()}
+    ours = right.renamed_starts
+    moved = rearranged(left.starts, ours)
     for name, one in left.starts.items():
         two = ours.get(name)
-        if two is not None and one.shape == two.shape and _is_other(one, two):
+        if two is None or one.shape != two.shape or name in moved:
+            continue
+        if _is_other(one, two):
             yield f"{name} is not the same when the first recorded step begins"
             return
     if not (left.is_first and right.is_first):
@@ -195,13 +211,8 @@ def _unit(record: TensorRecord) -> float:
 
 
 def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
-    """Draws of the two programs that differ: numbers, or the elements that dropout let through."""
-    found = []
-    draws = [
-        [one.call for one in side.program.operators if drops(one.call) or is_draw(one.call)]
-        for side in (left, right)
-    ]
-    for one, two in zip(*draws, strict=False):
+    """The first draws of the two programs that differ: numbers, or the elements that dropout let through."""
+    for one, two in _paired_draws(*(list(_drawing(side)) for side in (left, right))):
         if drops(one) != drops(two):
             break
         if drops(one):
@@ -209,20 +220,34 @@ def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
         else:
             same = [r.digest for r in one.records] == [r.digest for r in two.records]
         if not same:
-            found.append(
-                Breach(
-                    Law.SOURCES,
-                    Quantity.DRAWN,
-                    "",
-                    str(two.site),
-                    1.0,
-                    0.0,
-                    reference_calls=(one.id,),
-                    candidate_calls=(two.id,),
-                )
-            )
-            break
-    return found
+            breach = Breach(
+                Law.SOURCES, Quantity.DRAWN, "", str(two.site), 1.0, 0.0,
+                reference_calls=(one.id,), candidate_calls=(two.id,),
+            )  # fmt: skip
+            return [breach]
+    return []
+
+
+def _drawing(side: Side) -> Iterator[Call]:
+    for one in side.program.operators:
+        if drops(one.call) or is_draw(one.call) or draws_inside(one.call):
+            yield one.call
+
+
+def _paired_draws(left: list[Call], right: list[Call]) -> Iterator[tuple[Call, Call]]:
+    """Draws of the two programs that should be one.
+
+    In order; where a call draws beside what it computes, those that began from one state of the generator, since
+    nobody knows how many draws of the other run that call stands for.
+    """
+    if not any(draws_inside(one) for one in (*left, *right)):
+        yield from zip(left, right, strict=False)
+        return
+    begun = {one.random_state.digest: one for one in left if one.random_state is not None}
+    for two in right:
+        one = None if two.random_state is None else begun.get(two.random_state.digest)
+        if one is not None and not (draws_inside(one) or draws_inside(two)):
+            yield one, two
 
 
 def _same_mask(one: Call, two: Call) -> bool:
@@ -237,33 +262,58 @@ _ALIKE = 0.999
 
 
 def _kernels(
-    both_sides: tuple[Side, Side], begun: tuple[Run | None, Run | None]
-) -> tuple[list[Breach], list[str]]:
-    """Law K: what one run alone breaks. Where both do, re-running is not faithful to what was recorded.
+    both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: tuple[Run | None, Run | None]
+) -> tuple[list[Breach], list[str], _CarriedOfBoth]:
+    """Law K: what one run alone breaks, and what the step leaves. Where both do, re-running is not faithful.
 
     `begun` are runs of either program on its own numbers that there are already.
     """
+    left, right = (own_runs(*one) for one in zip(both_sides, carried, begun, strict=True))
     sides = [
-        list(kernel_breaches(side, base)) for side, base in zip(both_sides, begun, strict=True)
+        list(kernel_breaches(side, runs))
+        for side, runs in zip(both_sides, (left, right), strict=True)
     ]
     seen = [
         {_kind(one, side) for one in found} for found, side in zip(sides, both_sides, strict=True)
     ]
     both = seen[0] & seen[1]
-    breaches, not_judged = [], []
+    breaches, not_judged = [], other_precision(both_sides, (left, right))
     for found, side in zip(sides, both_sides, strict=True):
-        alone = [one for one in found if _kind(one, side) not in both]
+        alone = _first_ones([one for one in found if _kind(one, side) not in both], side)
         gradients = [one for one in alone if one.quantity is Quantity.GRADIENT]
         if gradients and side.program.unplaced:
             not_judged.extend(side.program.unplaced)
             alone = [one for one in alone if one.quantity is not Quantity.GRADIENT]
         breaches.extend(alone)
-        if len(alone) < len(found) and both:
+        if both:
             first = next(one for one in found if _kind(one, side) in both)
             not_judged.append(
                 f"{first.quantity.value} {first.name}: neither run recorded what its own program gives"
             )
-    return breaches, not_judged
+    return breaches, not_judged, (left.left, right.left)
+
+
+def _first_ones(found: list[Breach], side: Side) -> list[Breach]:
+    """Without the results that were computed from one that is itself wrong."""
+    wrong = {
+        one.reference_at or one.candidate_at for one in found if one.quantity is Quantity.RESULT
+    }
+    reached: set[Node] = set()
+    for operator in side.program.operators if wrong else ():
+        taken = {one.link for one in operator.taken.values()}
+        if any(
+            one in reached or (isinstance(one, Node) and (one.call, one.index) in wrong)
+            for one in taken
+        ):
+            reached |= {
+                Node(operator.call.id, one.index) for one in operator.call.with_role(*RESULTS)
+            }
+    return [
+        one
+        for one in found
+        if one.quantity is not Quantity.RESULT
+        or Node(*(one.reference_at or one.candidate_at)) not in reached
+    ]
 
 
 def _kind(breach: Breach, side: Side) -> tuple[Quantity, str]:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.records import Call, TensorRecord, would_differ
-from lockstep.laws.double_run import DoubleRun, Given, Rounding
-from lockstep.laws.double_updates import Classes, classes_of
-from lockstep.laws.program import Enters, Source, StepProgram, step_program
-from lockstep.replay.calls.recorded_tensors import load, widened
+from lockstep.core.records import TensorRecord, would_differ
+from lockstep.core.site import Role
+from lockstep.laws.arrangement import rearranged
+from lockstep.laws.distances import size
+from lockstep.laws.double_run import DoubleRun, Given, Rounding, Run
+from lockstep.laws.double_updates import Classes, classes_of, is_made_by, states_of, updated
+from lockstep.laws.own_numbers import OwnNumbers
+from lockstep.laws.program import Enters, Source, StepProgram, Update, step_program
+from lockstep.laws.question import StepOfRun, is_whole
+from lockstep.replay.calls.recorded_tensors import widened
+from lockstep.replay.calls.refusals import CannotReplay
+
+
+class Sized(Protocol):
+    """A tensor, or what is recorded of one."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its extents."""
+
 
 SINGLE = unit_roundoff("float32")
 
@@ -32,12 +48,15 @@ class Side:
         Parameters and buffers by name, as the first recorded step took them.
     names
         What the reference calls a parameter of this run, where that is another name.
+    numbers
+        What it recorded.
     """
 
     run: str
     double: DoubleRun
     starts: Mapping[str, TensorRecord]
     names: Mapping[str, str]
+    numbers: OwnNumbers = field(default_factory=OwnNumbers)
 
     @property
     def program(self) -> StepProgram:
@@ -47,7 +66,22 @@ class Side:
     @cached_property
     def classes(self) -> Classes:
         """As which classes its optimizers are run again."""
-        return classes_of(self.program)
+        return classes_of(self.program, self._is_made_by)
+
+    @cached_property
+    def base(self) -> Run:
+        """Its program on its own numbers, with its own decisions."""
+        return self.double.run(self.own, decided=True)
+
+    @cached_property
+    def is_sketched(self) -> bool:
+        """Whether some of its updates are known by sketches alone."""
+        records = (
+            record
+            for one in self.program.updates
+            for record in one.call.with_role(Role.PARAM_GRAD, Role.PARAM_AFTER, Role.STATE_AFTER)
+        )
+        return not all(map(is_whole, records))
 
     @cached_property
     def decides(self) -> bool:
@@ -64,36 +98,64 @@ class Side:
         """The reference's name of a parameter."""
         return self.names.get(name, name)
 
+    @cached_property
+    def renamed_starts(self) -> Mapping[str, TensorRecord]:
+        """Parameters and buffers as the first recorded step took them, by the reference's names."""
+        return {self.renamed(name): record for name, record in self.starts.items()}
+
     def own(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """What entered this step itself."""
-        return widened(load(record))
+        return widened(self.numbers.of(record))
 
     def recorded(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The same, in its recorded dtype."""
-        return load(record)
+        return self.numbers.of(record)
 
     def started(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The same, with parameters and buffers as the first recorded step took them."""
         if source.kind is Enters.NAMED and source.version == 0:
             start = self.starts.get(source.name, record)
-            return widened(load(start if start.shape == record.shape else record))
-        return widened(load(record))
+            return widened(self.numbers.of(start if start.shape == record.shape else record))
+        return widened(self.numbers.of(record))
+
+    def _is_made_by(self, update: Update, kind: type[torch.optim.Optimizer]) -> bool:
+        """Whether a class of torch.optim gives a recorded update; by sketches where there is no more."""
+        (record,) = update.call.with_role(Role.PARAM_AFTER)[:1] or (None,)
+        if record is None or not self.is_sketched:
+            return is_made_by(update, kind)
+        try:
+            states = {key: self.numbers.of(one) for key, one in states_of(update).items()}
+            made = updated(
+                update, self.program, self.base, self.own, self.base.entering.get(update.name),
+                states, {update.call.site.op: kind},
+            )  # fmt: skip
+            after = made.after["param"]
+            move = size(after - made.before)
+            rounded = _ROUNDINGS * unit_roundoff(record.dtype) * size(after)
+            return self.numbers.apart([record], after).distance <= max(_ALIKE * move, rounded)
+        except CannotReplay:
+            return False
+
+
+_ALIKE, _ROUNDINGS = 1e-3, 4.0
+"""Share of an update, and roundings of a parameter, up to which an update known by its sketch is that of a class."""
 
 
 def side_of(
     run: str,
-    calls: Sequence[Call],
-    starts: Mapping[str, TensorRecord],
+    step: StepOfRun,
     names: Mapping[str, str] | None = None,
+    carried: Mapping[int, torch.Tensor] | None = None,
 ) -> Side:
-    """One run's side of a step.
+    """One run's side of a step; `carried` is what the step before left.
 
     Raises
     ------
     NotApplicable
         If its calls cannot be run as one program.
     """
-    return Side(run, DoubleRun(step_program(calls)), starts, names or {})
+    numbers = OwnNumbers(step.sketches, carried or {})
+    return Side(run, DoubleRun(step_program(step.calls)), step.starts, names or {}, numbers)
 
 
 @dataclass(frozen=True)
@@ -106,12 +168,19 @@ class CommonNumbers:
         By source of the candidate, that of the reference.
     lone
         Floating-point numbers that each run alone has, by run.
+    rearranged
+        Parameters that begin with the same values in another order, by the reference's names.
     """
 
     reference: Side
     candidate: Side
     partner: Mapping[Source, Source]
     lone: Mapping[str, frozenset[Source]]
+    rearranged: frozenset[str] = frozenset()
+
+    def is_one(self, name: str, one: Sized, two: Sized) -> bool:
+        """Whether a parameter's elements stand at the same places in both runs; `one` and `two` are of its shape."""
+        return tuple(one.shape) == tuple(two.shape) and name not in self.rearranged
 
     @cached_property
     def paired(self) -> frozenset[Source]:
@@ -130,7 +199,10 @@ class CommonNumbers:
         left, right = self.reference.program.sources, self.candidate.program.sources
         named = (one for one in right if one.kind is Enters.NAMED)
         alike = (
-            right[one].digest is not None and right[one].digest == left[other].digest
+            right[one].digest is not None
+            and right[one].digest == left[other].digest
+            and is_whole(right[one])
+            and is_whole(left[other])
             for one, other in self.partner.items()
         )
         return (
@@ -178,9 +250,10 @@ def common_numbers(reference: Side, candidate: Side, *, by_order: bool = False) 
     """
     partner: dict[Source, Source] = {}
     left, right = reference.program.sources, candidate.program.sources
+    moved = rearranged(reference.starts, candidate.renamed_starts)
     for source, record in right.items():
         other = _partner_of(source, record, candidate, left)
-        if other is not None:
+        if other is not None and not (other.kind is Enters.NAMED and other.name in moved):
             partner[source] = other
     if by_order:
         taken = set(partner.values())
@@ -213,6 +286,7 @@ def common_numbers(reference: Side, candidate: Side, *, by_order: bool = False) 
                 one for one, record in right.items() if one not in partner and _is_lone(one, record)
             ),
         },
+        moved,
     )
 
 

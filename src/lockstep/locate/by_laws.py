@@ -51,7 +51,7 @@ Settled = Mapping[tuple[str, int], tuple[frozenset[int], frozenset[int]]]
 def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     """The comparison with what the laws say: they decide where they were applied to all of every step."""
     judged = sorted(
-        (step for one in laws for step in one.steps), key=lambda one: (one.step, one.rank)
+        (step for one in laws for step in one.judged()), key=lambda one: (one.step, one.rank)
     )
     if not judged:
         return found
@@ -110,7 +110,8 @@ def _is_refuted(origin: Origin, step: JudgedStep) -> bool:
     """
     if origin.step != step.step:
         return False
-    if not _is_of_one_call(origin) and _is_shared(origin.finding.pair, step):
+    called = origin.phase in _CALLED and not _is_of_one_call(origin)
+    if called and _is_shared(origin.finding.pair, step):
         return True
     placed = [one for one in step.answer.breaches if one.quantity in _BY_PLACE]
     backward = bool(placed) and all(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -59,12 +60,14 @@ class ParameterRows:
         self._watch_parameters, self._trained = watch_parameters, trained
         self._for_rules = for_rules
         self._init_done: set[int] = set()
+        self._has_begun = False
         self.wrappers: dict[str, str] = {}
 
     def start_anew(self) -> None:
         """Nothing of what was recorded counts."""
         self.names.start_anew()
         self._init_done.clear()
+        self._has_begun = False
 
     def adopt(self, module: torch.nn.Module) -> None:
         """Record the tree of a root module met for the first time: its shape and its initial parameters."""
@@ -87,10 +90,10 @@ class ParameterRows:
         return path
 
     def _describe(self, adopted: Adopted) -> None:
+        own = (_own_tensors(module) for _, module in adopted.modules)
+        self._contents.expect(itertools.chain.from_iterable(own))
         for path, child in adopted.modules:
-            own = [*child._parameters.values(), *child._buffers.values()]
-            known = [tensor for tensor in own if tensor is not None and not is_lazy(tensor)]
-            count = sum(numel(tensor) for tensor in known)
+            count = sum(numel(tensor) for tensor in _own_tensors(child))
             if not is_wrapper(child):
                 settings = json.dumps(plain_attributes(child))
                 self._rows.add_module((path, class_name(child), count, child.training, settings))
@@ -126,7 +129,7 @@ class ParameterRows:
         self.names.own(tensor, name)
         call = self._rows.plain_call(CallKind.INIT, Phase.INIT, "", "torch.nn.Parameter", ())
         self._rows.add_record(
-            call, Phase.INIT, Role.PARAM, 0, name, self._contents.of(tensor, source=True)
+            call, Phase.INIT, Role.PARAM, 0, name, self._contents.entering(tensor)
         )
         self._rows.add_call(call)
         self._watch_parameters([tensor])
@@ -159,7 +162,7 @@ class ParameterRows:
             self._init_done.add(id(tensor))
             full = f"{path}.{name}" if path else name
             self._rows.add_record(
-                call, Phase.INIT, role, index, full, self._contents.of(tensor, source=True)
+                call, Phase.INIT, role, index, full, self._contents.entering(tensor)
             )
         self._rows.add_call(call)
 
@@ -175,7 +178,17 @@ class ParameterRows:
     def remember(self) -> None:
         """A step begins: parameters are what they are before it."""
         for tensor, path, name in list(self.names.owners.values()):
-            if self._sites.wants(path, name) and not self._for_rules:
+            if not self._sites.wants(path, name) or self._for_rules:
+                self._contents.note(tensor)
+            elif self._has_begun:
                 self._contents.of(tensor, source=True)
             else:
-                self._contents.note(tensor)
+                self._contents.entering(tensor)
+        self._has_begun = True
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """A module's own parameters and buffers that have elements by now."""
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and not is_lazy(tensor):
+            yield tensor

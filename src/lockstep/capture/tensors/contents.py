@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,6 +163,7 @@ class Contents:
         self._spans: dict[Hashable, list[tuple[int, int, Stored]]] = {}
         self._places: dict[int, Stored] = {}
         self._whole: dict[tuple[str, str], Stored] = {}
+        self._asked_for: set[int] = set()
 
     def stored(self, number: int) -> Stored | None:
         """Where a content is saved whole, None where it is not."""
@@ -187,6 +188,31 @@ class Contents:
         if storage is not None:
             self._arrived.add(storage._cdata)
         return self.of(tensor, source=self.keeps_inputs)
+
+    def expect(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Tell that these are to be kept whole, where sources are, so that none is kept if there is no room for all."""
+        if self.sources is not None:
+            size = {
+                id(one): _here(one)[0].nbytes for one in tensors if not unreadable(_here(one)[0])
+            }
+            self.sources.expects(sum(size.values()))
+
+    def entering(self, tensor: torch.Tensor) -> int:
+        """Number of the content of a parameter or buffer as training begins with it.
+
+        Where sources are kept whole, it is kept though a recorded call made it, as initialization does: under a number
+        of its own, since what the call made was written without its elements.
+        """
+        number = self.of(tensor, source=True)
+        if self.sources is None or number in self._asked_for or not numel(tensor):
+            return number
+        with self._lock:
+            for known in self._by_digest.values():
+                for digest in [one for one, other in known.items() if other == number]:
+                    del known[digest]
+            for key in [one for one, (other, _) in self._by_identity.items() if other == number]:
+                del self._by_identity[key]
+            return self.of(tensor, source=True)
 
     def of(
         self, tensor: torch.Tensor, formula: Formula | None = None, *, source: bool = False
@@ -314,6 +340,8 @@ class Contents:
     ) -> int:
         number = kind.known[digest] = self._next
         self._next += 1
+        if source:
+            self._asked_for.add(number)
         is_kept = self.keeps_tensors or self._is_source(tensor, len(data), source=source)
         dtype, shape = kind.dtype, kind.shape
         with_sketch = self._save != "stats" or isinstance(tensor, self._sketched)
@@ -518,6 +546,8 @@ class Contents:
             known[measured.digest] = self._next
         number, place = self._next, measured.place
         self._next += 1
+        if source:
+            self._asked_for.add(number)
         if place is None and self.sources is not None:
             place = self._whole_source(tensor, measured, number, source=source)
         if place is not None:

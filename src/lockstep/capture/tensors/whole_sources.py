@@ -22,10 +22,16 @@ class WholeSources:
         self.batches = batches
         self._most_bytes, self._kept_bytes = most_bytes, 0
         self._left_out = self._left_out_bytes = 0
+        self._is_beyond: bool | None = None
+
+    def expects(self, size_bytes: int) -> None:
+        """So much of a first model is to come: where there is no room for all of it, a part would be of no use."""
+        if self._is_beyond is None:
+            self._is_beyond = self._kept_bytes + size_bytes > self._most_bytes
 
     def takes(self, size_bytes: int) -> bool:
         """Count a content that is to be kept, and tell whether there is room for it."""
-        if self._kept_bytes + size_bytes <= self._most_bytes:
+        if not self._is_beyond and self._kept_bytes + size_bytes <= self._most_bytes:
             self._kept_bytes += size_bytes
             return True
         self._left_out += 1
