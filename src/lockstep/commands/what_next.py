@@ -200,7 +200,10 @@ class _Asked:
             return self._at_site(records)
         sites = (*(record.site for _, record in records), *(call.site for call in calls))
         patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
-        written_otherwise = not all(_has_all(run, record, patterns) for run, record in records)
+        one_operator = len({call.site.op for call in calls}) == 1
+        written_otherwise = not (
+            one_operator and all(_has_all(run, record, patterns) for run, record in records)
+        )
         recorded = [
             record_again(
                 run,
