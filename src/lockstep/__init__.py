@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lockstep.core import generators as _generators  # noqa: F401  # looks at them now
 from lockstep.core.errors import LockstepError
 from lockstep.core.version import DISTRIBUTION as DISTRIBUTION
 from lockstep.core.version import VERSION as __version__

@@ -9,6 +9,7 @@ from operator import itemgetter
 from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
+from lockstep.core.manifest import DEFAULT_RNG
 from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
@@ -164,9 +165,10 @@ class _Asked:
             if record is not None
         ]
         foreign = self._is_foreign
-        unseeded = bool(origin.reason.of(About.UNSEEDED))
+        unseeded = origin.reason.of(About.UNSEEDED)
         if unseeded and not foreign and not self.manner.is_golden:
-            return self._with_seed()
+            own = DEFAULT_RNG in unseeded[0].name
+            return self._with_own_seed() if own else self._with_seed()
         if (
             origin.kind is Kind.RANDOM
             and not self.manner.is_golden
@@ -198,7 +200,10 @@ class _Asked:
             return self._at_site(records)
         sites = (*(record.site for _, record in records), *(call.site for call in calls))
         patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
-        written_otherwise = not all(_has_all(run, record, patterns) for run, record in records)
+        one_operator = len({call.site.op for call in calls}) == 1
+        written_otherwise = not (
+            one_operator and all(_has_all(run, record, patterns) for run, record in records)
+        )
         recorded = [
             record_again(
                 run,
@@ -334,6 +339,12 @@ class _Asked:
             for options in (run.manifest.options,)
         ]
         return self._recorded("give both the same random numbers", recorded, verb="compare")
+
+    def _with_own_seed(self) -> WhatNext:
+        """What can be typed where generators that the script made itself have no seed: no option reaches them."""
+        shown = self._what_they_hold()
+        words = f"give each {DEFAULT_RNG}() a seed in the script, as --seed does not reach it, and record both again"
+        return WhatNext(f"{words}; until then, {shown.words}", shown.command)
 
     def _recorded(
         self, words: str, recorded: Sequence[RecordAgain], *, verb: str = "replay"

@@ -124,6 +124,9 @@ EXIT_AFTER = "--exit-after"
 MAX_STEPS = "--max-steps"
 FOLLOWER = "who follows it"
 
+DEFAULT_RNG = "numpy.random.default_rng"
+"""All generators that this function made, in `unseeded` and `random_states`."""
+
 
 def was_asked_to_end(ended_by: str) -> bool:
     """Return whether Lockstep itself ended a process, as it was asked to: that is no crash."""
@@ -287,8 +290,8 @@ class RankManifest:
     `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
     known, and with `--redact`.
     `wrappers` are the options of DistributedDataParallel and FSDP. `unseeded` names the generators that nobody had
-    seeded when the first recorded step began: they still have the seed of their own that they drew at the import.
-    Empty where that is not known, as in earlier builds and in what a script records by itself.
+    seeded when the first recorded step began: torch's, and those of "python", "numpy" and `DEFAULT_RNG` that something
+    was drawn from by then. Empty where that is not known, as in earlier builds.
     """
 
     schema: int

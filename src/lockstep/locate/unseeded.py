@@ -1,8 +1,10 @@
 """Tell two runs that drew other random numbers, because no seed was set, from runs that differ.
 
 Only what the recorder knows counts. Torch's generator draws a seed of its own as torch is imported; whoever still has
-that one when the first recorded step begins was never seeded. And what differs first must be drawn: a dropout's mask,
-the order of a shuffled loader, or initial parameters that look like two samples of one distribution.
+that one when the first recorded step begins was never seeded. Of Python's and NumPy's generators it is known whether
+anything was drawn from them without a seed. And what differs first must be drawn: a dropout's mask, the order of a
+shuffled loader, a batch with the mean and the variance of the other run's that is no multiple of it, or initial
+parameters that look like two samples of one distribution.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.core.finding import Finding, Kind, Origin, Outcome
-from lockstep.core.manifest import LoaderSetup, RankManifest
+from lockstep.core.manifest import DEFAULT_RNG, LoaderSetup, RankManifest
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase
@@ -27,6 +29,12 @@ _SKETCH_ERROR = 0.05
 _HEAVY_TAILS = 4.0
 """How many times the variance of a normal sample's variance that of another distribution's may be."""
 
+_MULTIPLE = 0.9999
+"""Cosine of a tensor and of a multiple of it: their sketches are multiples too, so that it is 1 up to rounding."""
+
+TORCH = "torch"
+_TOLD = {"python": "Python's random", "numpy": "numpy.random", DEFAULT_RNG: f"{DEFAULT_RNG}()"}
+
 
 def without_seed(origins: Sequence[Origin], gathered: Gathered) -> list[Origin]:
     """Return the origins, the first named as other random numbers where no seed was set and it was drawn."""
@@ -34,30 +42,60 @@ def without_seed(origins: Sequence[Origin], gathered: Gathered) -> list[Origin]:
         return list(origins)
     first = origins[0]
     left, right = (one.manifest for one in gathered.pairing.ranks.both[first.rank])
-    words = _words(left, right)
-    if not words or not _is_drawn(first, left, right, gathered):
+    names = [
+        name for name in _unseeded(left, right) if _is_drawn(name, first, (left, right), gathered)
+    ]
+    if not names:
         return list(origins)
-    reason = Reason(Clause(About.UNSEEDED, words), first.reason)
-    return [replace(first, kind=Kind.RANDOM, reason=reason), *origins[1:]]
+    clause = Clause(About.UNSEEDED, _words(names, left, right), ", ".join(names))
+    return [replace(first, kind=Kind.RANDOM, reason=Reason(clause, first.reason)), *origins[1:]]
 
 
-def _words(left: RankManifest, right: RankManifest) -> str:
-    """How it is said that a run set no seed; "" where both did, or draw the same without."""
-    sides = [side for side, one in (("reference", left), ("candidate", right)) if one.unseeded]
-    if left.seeds.get("torch") == right.seeds.get("torch"):  # forks of one process draw the same
-        return ""
+def _unseeded(left: RankManifest, right: RankManifest) -> list[str]:
+    """The generators that a run did not seed, and that so gave other numbers in the other run."""
+    names = dict.fromkeys([*left.unseeded, *right.unseeded])
+    if not (
+        DEFAULT_RNG in left.unseeded and DEFAULT_RNG in right.unseeded
+    ):  # it may be a long seed
+        names.pop(DEFAULT_RNG, None)
+    return [name for name in names if _state_of(left, name) != _state_of(right, name)]
+
+
+def _state_of(manifest: RankManifest, name: str) -> str | None:
+    """What tells whether two runs draw the same by a generator: forks of one process do."""
+    return manifest.seeds.get(name) if name == TORCH else manifest.random_states.get(name)
+
+
+def _words(names: Sequence[str], left: RankManifest, right: RankManifest) -> str:
+    """How it is said that a run set no seed."""
+    told = [_TOLD.get(name, name) for name in names]
+    which = "" if TORCH in names else f" for {' and '.join(told)}"
+    sides = [
+        side
+        for side, one in (("reference", left), ("candidate", right))
+        if set(names) & set(one.unseeded)
+    ]
     where = f" in the {sides[0]}" if len(sides) == 1 else ""
-    return f"the two runs drew other random numbers: no seed was set{where}" if sides else ""
+    return f"the two runs drew other random numbers: no seed was set{which}{where}"
 
 
-def _is_drawn(origin: Origin, left: RankManifest, right: RankManifest, gathered: Gathered) -> bool:
+def _is_drawn(
+    name: str, origin: Origin, both: tuple[RankManifest, RankManifest], gathered: Gathered
+) -> bool:
     if origin.kind is Kind.RANDOM:
-        return True
+        return name == TORCH
     if origin.phase is Phase.DATA:
-        return all(map(_draws_order, (left, right)))
+        return all(map(_draws_order, both)) if name == TORCH else _is_drawn_batch(origin.finding)
     if origin.phase is Phase.INIT and origin.step == 0:
         return _are_samples(gathered.ledgers[origin.rank].findings)
     return False
+
+
+def _is_drawn_batch(finding: Finding) -> bool:
+    """Whether two batches may be samples of one distribution, and neither is the other one times a factor."""
+    left, right = (_sample(record) for record in finding.pair.both)
+    alike = left is not None and right is not None and _are_alike(left, right)
+    return alike and abs(finding.metrics.cosine) < _MULTIPLE
 
 
 def _draws_order(manifest: RankManifest) -> bool:

@@ -108,6 +108,7 @@ _OF_EVERY_WAY = (("layers", "function"), ("layers", "written"), ("layers", "no-n
 
 CASES = [
     *(Case("layers", mode) for mode in _LAYERS),
+    Case("classes", "written"),
     *(Case("attention", mode) for mode in _ATTENTION),
     *(Case("images", mode) for mode in _IMAGES),
     *(Case("experts", mode) for mode in ("bug", "rows")),

@@ -174,7 +174,7 @@ class RankRecording:
             )
         )  # fmt: skip
         with Silence(self.fail):
-            manifest.random_states = manifest.random_states or random_states()
+            manifest.random_states = random_states() | manifest.random_states
             self.loaders.note(manifest, self.steps.number)
             session.begin_step(self.steps.number)
             if self.model is not None and self.names.path_of(self.model) is None:

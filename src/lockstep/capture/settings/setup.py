@@ -18,10 +18,11 @@ import torch
 from lockstep.capture.calls.collectives import groups
 from lockstep.capture.command.lineage import command_line, lineage
 from lockstep.capture.rows.user_code import loaded_sources
+from lockstep.capture.settings.unseeded_generators import drew_own_seed, unseeded_generators
 from lockstep.capture.settings.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
 from lockstep.core.devices import devices
-from lockstep.core.manifest import FOLLOWER, MAX_STEPS, Options, RankManifest
+from lockstep.core.manifest import DEFAULT_RNG, FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked_command
 from lockstep.core.variables import known_variables
 from lockstep.devices.emulation.mode import emulated_device
@@ -127,9 +128,14 @@ def note_seed_at_import() -> None:
 
 
 def note_seed(manifest: RankManifest) -> None:
-    """Note what torch's generator was last seeded with: the script may have done so in front of its first step."""
+    """Note what torch's generator was last seeded with, and which generators nobody seeded before the first step."""
     manifest.seeds["torch"] = str(torch.initial_seed())
-    manifest.unseeded = ["torch"] if torch.initial_seed() == _seed_at_import else []
+    own = drew_own_seed() if _seed_at_import is None else torch.initial_seed() == _seed_at_import
+    drawn_from = unseeded_generators()
+    manifest.unseeded = [*(["torch"] if own else []), *drawn_from]
+    manifest.random_states |= {
+        name: text for name, text in drawn_from.items() if name == DEFAULT_RNG
+    }
 
 
 def note_run_state(manifest: RankManifest) -> None:

@@ -245,9 +245,12 @@ class DataForms:
             if is_floating(seen.first.dtype):
                 forms.insert(0, Form(Spread.MEAN))
         else:
-            made = "nothing" if seen.one is None else seen.whole_shape
+            if seen.one is None:
+                raise UnlikeDimsError(
+                    f"one rank has no tensor beside the shapes {seen.shapes} of the ranks"
+                )
             raise UnlikeDimsError(
-                f"the shapes {seen.shapes} of the ranks make no {made} of one rank"
+                f"the shapes {seen.shapes} of the ranks make no {seen.one.shape} of one rank"
             )
         if len(forms) == 1 or (whole := seen.whole) is None:
             return forms[0]

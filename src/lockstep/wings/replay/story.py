@@ -65,7 +65,7 @@ def _outside(origin: AtOrigin, calls: Sequence[ReplayedCall], tested: ReplayedCa
         "what was recorded of this call is within what a sound kernel may be off, in both runs: what parts them was"
         " done to its result outside of it, or is smaller than a single operator may be off"
     )
-    if origin.because:
+    if origin.because or origin.instead:
         words = (
             f"each run's call is sound by itself, and what comparing named stands{_told(origin)}"
         )
@@ -76,7 +76,10 @@ def _outside(origin: AtOrigin, calls: Sequence[ReplayedCall], tested: ReplayedCa
 
 
 def _told(origin: AtOrigin) -> str:
-    return f": {origin.because}" if origin.because else ""
+    """What comparing gave as the reason; without one, what it found that the candidate computes."""
+    instead = f"the candidate has something else there, {origin.instead}" if origin.instead else ""
+    told = origin.because or instead
+    return f": {told}" if told else ""
 
 
 def _parts(
