@@ -145,24 +145,6 @@ def float32_ladder(modules: Sequence[str]) -> Ladder:
     return Ladder("autocast by module", tuple(states), adds)
 
 
-def environment_ladder(text: str) -> Ladder:
-    """`NAME=A,B` as a ladder of the variable's values.
-
-    Raises
-    ------
-    UsageError
-        If it has no name or a single value.
-    """
-    name, equals, values = text.partition("=")
-    found = values.split(",")
-    if not (name and equals and len(found) > 1):
-        raise UsageError(
-            f"--env {text}: write NAME=A,B with the value that agrees first, as in OMP_NUM_THREADS=1,4"
-        )
-    states = [State(f"{name}={value}", {name: value}) for value in found]
-    return Ladder(f"variable {name}", tuple(states))
-
-
 def python_ladder(interpreters: Sequence[str]) -> Ladder:
     """Interpreters, with the packages that each has, as a ladder.
 
