@@ -9,14 +9,16 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 
 _HELD = ("parameter-without-optimizer", "held")
+_MOST = 0.5
 
 
 def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterator[Hit]:
     """A parameter gets a gradient and belongs to no optimizer, so that it stays as it starts.
 
     Formula: backward leaves a gradient that is not zero, and no optimizer holds or has updated the parameter. It is
-    a note where it may be meant: its module is in eval mode, as a body under a head that is trained alone, or the
-    loss looks through its network (nothing of the outermost module is held, and it comes after all that is held).
+    a note where it may be meant: its module is in eval mode, it belongs to the body of a model of which a head is
+    trained alone (more than half of all elements with a gradient are not held), or the loss looks through its
+    network (nothing of the outermost module is held, and it comes after all that is held).
 
     Usual cause: a layer that was made or replaced after the optimizer, a list of modules that is no `ModuleList`, a
     group of parameters that was left out.
@@ -38,13 +40,15 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
     ]
     if not alone:
         return
+    elements = sum(got[name].content.numel for name in alone)
+    most = elements > _MOST * sum(record.content.numel for record in got.values())
     uses = _uses(step)
     last_held = max((times[-1] for name, times in uses.items() if name in held), default=-1)
     in_eval = {one.site.module for one in step.calls_of(CallKind.MODULE) if _is_in_eval(one)}
     for name in alone:
         is_after = uses.get(name, [-1])[0] > last_held
-        looked_through = is_after and not _is_among(step, name, held)
-        meant = looked_through or name.rpartition(".")[0] in in_eval
+        is_among = _is_among(step, name, held)
+        meant = (most if is_among else is_after) or name.rpartition(".")[0] in in_eval
         words = f"{name} gets a gradient and belongs to no optimizer"
         yield step.hit(name, words, call=step.gradients[name][0], is_note=meant)
 
