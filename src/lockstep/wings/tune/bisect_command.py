@@ -18,11 +18,18 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import json_text
 from lockstep.store.reader import open_recording
+from lockstep.wings.tune.arguments import arguments
 from lockstep.wings.tune.bisect_screen import as_values, render
 from lockstep.wings.tune.bisecting import Trial, TrialLog
 from lockstep.wings.tune.commits import Repository
 from lockstep.wings.tune.differences import variables
-from lockstep.wings.tune.searching import Answer, search_differences, search_ladder, search_switches
+from lockstep.wings.tune.searching import (
+    Answer,
+    search_all,
+    search_differences,
+    search_ladder,
+    search_switches,
+)
 from lockstep.wings.tune.switches import (
     FUSION,
     SWITCHES,
@@ -78,6 +85,8 @@ def bisect(
     compares each time; noise is no difference. Each trial rules out half of the switches that are
     left.
 
+    If COMMAND has other arguments than the recorded command, Lockstep searches those first.
+
     The switches are torch.compile, autocast (amp), fused attention, the optimizer's fused and
     foreach kernels, oneDNN, TF32, and kernels that are not deterministic. Then Lockstep searches
     within the switch it found: the stage of torch.compile, the pass or operator of inductor, the
@@ -105,6 +114,7 @@ def bisect(
     opened = open_recording(reference, form=form)
     repository = Repository.around(Path.cwd()) if commits else None
     differences = variables(texts) if texts else None
+    given = arguments(opened.manifest.command, command)
     ladder = _ladder(pythons, commits, repository)
     with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as name:
         place = Path(name) if keep is None else keep.absolute()
@@ -117,6 +127,8 @@ def bisect(
             found = search_differences(differences, log)
         elif ladder is not None:
             found = search_ladder(ladder, log)
+        elif given.each and not switches:
+            found = search_all(given, list(SWITCHES), log)
         else:
             found = search_switches(list(switches or SWITCHES), log)
     if as_json:

@@ -59,9 +59,10 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
         )
     add_line(text, f"  {counted(len(trials), 'trial')}")
     state = _last_that_agrees(answer)
-    if state is not None and (state.environment or state.python):
+    if state is not None and (state.environment or state.python or state.command):
         words = [f"{name}={value}" for name, value in state.environment.items()]
-        again = [state.python or command[0], *command[1:]]
+        base = state.command or tuple(command)
+        again = [state.python or base[0], *base[1:]]
         add_line(text, "")
         add_line(text, "What next: run it in the last state that agrees")
         add_line(text, f"  {shell_line(['env', *words, *again] if words else again)}")

@@ -128,6 +128,20 @@ def _with(levels: Levels, changed: Mapping[int, int]) -> Levels:
     return tuple(changed.get(at, level) for at, level in enumerate(levels))
 
 
+def search_all(differences: Differences, names: Sequence[str], log: TrialLog) -> Answer:
+    """Search the differing arguments of two commands, and then the switches: an argument may turn one on."""
+    by_arguments = search_differences(differences, log)
+    if by_arguments.searched[0].agrees_throughout or by_arguments.searched[0].untold is not None:
+        return by_arguments
+    by_switches = search_switches(names, log)
+    searched = (*by_arguments.searched, *by_switches.searched)
+    if by_switches.last.first is not None:
+        return dataclasses.replace(by_switches, searched=searched)
+    if by_arguments.last.first is not None:
+        return by_arguments
+    return dataclasses.replace(by_switches, searched=searched)
+
+
 def search_switches(names: Sequence[str], log: TrialLog) -> Answer:
     """Search some switches, and then within the one that is found."""
     if names == [FUSION]:

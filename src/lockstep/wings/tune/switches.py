@@ -35,6 +35,8 @@ class State:
         The commit of which the files are run, "" for those that are there.
     settings
         Knobs that are set.
+    command
+        The words that take the command's place, none for the command as it is.
     """
 
     name: str
@@ -44,6 +46,7 @@ class State:
     python: str = ""
     commit: str = ""
     settings: Settings = field(default_factory=Settings)
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,8 @@ class Trials:
         )
         request = {"without": inside, "float32": state.float32, "notes": str(notes)}
         variables = {**given, **state.environment, VARIABLE: json.dumps(request)}
-        command, where = [state.python or self._command[0], *self._command[1:]], dict(self._streams)
+        words = state.command or self._command
+        command, where = [state.python or words[0], *words[1:]], dict(self._streams)
         if state.settings != Settings():
             loads.append(settings.INSIDE)
             variables |= state.settings.variables()
