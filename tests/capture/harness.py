@@ -142,7 +142,7 @@ def check(
 def recorded(directory: Path, train: Callable[[], object], **options: Any) -> Recording:
     """Record as `lockstep record -- python train.py` does, which knows no model."""
     torch.manual_seed(3)
-    asked = Options(save="tensors", **options)
+    asked = Options(**{"save": "tensors", **options})
     run = RunDirectory.create(directory, ["train.py"], asked, force=False)
     run.started()
     recorder = Recorder(directory, asked, wait_for_optimizer=True)

@@ -326,3 +326,57 @@ def test_a_draw_is_no_failure(
     said = capsys.readouterr().out
     assert "from a generator of the script's own, whose state was not saved (torch.randint)" in said
     assert "torch refuses" not in said
+
+
+class Deep(torch.nn.Module):
+    """Layers of which most are the script's own functions, which cannot be run again."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.first, self.own = torch.nn.Linear(16, 4), own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for _ in range(self.own):
+            x = Doubled.apply(x)
+        return x
+
+
+def _train_deep(folder: Path, model: torch.nn.Module, **options: Any) -> Path:
+    torch.manual_seed(0)
+    descent = torch.optim.SGD(model.parameters(), lr=0.1)
+    with lockstep.record(folder, model=model, steps="0:1", save="tensors", **options):
+        model(torch.randn(12, 16)).square().mean().backward()
+        descent.step()
+    return folder
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0, 0), (1, 0), (30, 2)])
+def test_a_training_of_which_most_was_not_judged_is_not_called_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], own: int, expected: int
+) -> None:
+    code, found = audited(capsys, _train_deep(tmp_path / "run", Deep(own)))
+
+    unjudged = sum(one["count"] for one in found["not_judged"])
+    assert (code == 2) is (unjudged > found["judged"])
+    assert code == expected
+    assert ("Doubled" in found["too_little"]) is (expected == 2)
+
+
+def test_a_compiled_model_is_not_called_sound_by_its_loss_and_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = torch.compile(Deep(0), backend="eager")
+    code, found = audited(capsys, _train_deep(tmp_path / "run", model))
+
+    assert (code, found["verdict"]) == (2, "too little judged")
+    assert "compiled" in found["too_little"]
+
+
+def test_a_fault_is_told_although_most_was_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Broken(torch.ops.aten.addmm.default):
+        folder = _train_deep(tmp_path / "run", Deep(30))
+
+    assert audited(capsys, folder)[0] == 1

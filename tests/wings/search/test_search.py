@@ -93,12 +93,53 @@ def test_a_killed_worker_is_replaced_and_its_values_are_tried_again(place: Place
 
 @pytest.mark.exhaustive
 def test_thirty_trials_over_two_processes_survive_a_kill_and_find_the_best(place: Place) -> None:
-    place.write(KILLS_ITS_WORKER)
+    place.write(KILLS_ITS_WORKER, file=FILE.replace("[0, 9]", "[0, 19]"))
 
     values, _ = place.search("--trials", "30", "--processes", "2")
 
     assert _outcomes(values).count("done") == 30
     assert values["best"]["parameters"] == BEST
+
+
+def _values_of(found: dict[str, Any]) -> list[str]:
+    return [json.dumps(one["parameters"], sort_keys=True) for one in found["trials"]]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("processes", ["1", "3"])
+def test_no_values_are_tried_twice(place: Place, sampler: str, processes: str) -> None:
+    """Given eight sets of values and a seed
+    When twenty trials are asked for
+    Then each set is tried once, and the search says that none is left."""
+    file = FILE.replace("[0, 9]", "[0, 3]").replace(
+        "seed: 0", f"seed: 1\ntuner: {{name: {sampler}}}"
+    )
+    place.write(file=file)
+
+    found, errors = place.search("--trials", "20", "--processes", processes)
+
+    assert len(set(place.ran)) == len(place.ran) == 8
+    assert len(set(_values_of(found))) == len(found["trials"]) == 8
+    assert "each once" in errors
+
+
+def test_processes_with_a_seed_draw_different_numbers(place: Place) -> None:
+    place.write(
+        'echo "loss: 1"', FILE.replace("{bounds: [0, 9], type: int}", "{bounds: [0.0, 1.0]}")
+    )
+
+    found, _ = place.search("--trials", "12", "--processes", "3", "--seed", "1")
+
+    assert len({one["parameters"]["x"] for one in found["trials"]}) == 12
+
+
+def test_a_seed_and_one_process_give_the_same_trials(place: Place) -> None:
+    first, _ = place.search("--trials", "14", "--seed", "4", "-o", "first")
+    again, _ = place.search("--trials", "14", "--seed", "4", "-o", "again")
+    other, _ = place.search("--trials", "14", "--seed", "5", "-o", "other")
+
+    assert _values_of(first) == _values_of(again)
+    assert _values_of(first) != _values_of(other)
 
 
 @pytest.mark.exhaustive

@@ -19,6 +19,13 @@ import os, sys, torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 torch.manual_seed(0)
 scale = float(os.environ.get("SCALE", "1"))
+if os.environ.get("MODE") == "new" and os.environ.get("LEVEL", "2") == "2":
+    scale *= 3
+left = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "."), "left by a run")
+if "cached" in sys.argv:
+    scale *= 1 if os.path.exists(left) else 2
+    os.makedirs(os.path.dirname(left), exist_ok=True)
+    open(left, "w").close()
 planted = sys.argv[1:]
 class Up(torch.nn.Linear):
     def forward(self, x):
@@ -155,6 +162,45 @@ def test_the_value_of_a_variable_is_found(bench: Bench) -> None:
     assert len(found["trials"]) <= _bound(5)
 
 
+@pytest.mark.parametrize(
+    ("texts", "culprits", "together"),
+    [
+        (["SCALE=1,2", "MODE=old,older"], ["SCALE"], []),
+        (["MODE=old,older", "SCALE=1,2"], ["SCALE"], []),
+        (["SCALE=1,2", "MODE=old,new"], ["SCALE", "MODE"], []),
+        (["LEVEL=1,2", "SCALE=1,1.0", "MODE=old,new"], ["MODE"], ["LEVEL"]),
+        (["SCALE=2,1.0,1"], ["SCALE"], []),
+        (["SCALE=2,1,3"], ["SCALE"], []),
+        (["LEVEL=2", "MODE=old,new"], ["MODE"], []),
+    ],
+)
+def test_all_variables_are_searched_in_whatever_order_they_stand(
+    bench: Bench, texts: list[str], culprits: list[str], together: list[str]
+) -> None:
+    found = bench.bisect(*(word for one in texts for word in ("--env", one)))
+    assert found["code"] == 1
+    assert [one["name"] for one in found["switches"]] in (culprits, [])
+    assert all(one in found["headline"] for one in culprits)
+    assert found["together_with"] == together
+    assert len(found["trials"]) <= _bound(len(texts)) + 2
+
+
+@pytest.mark.parametrize("texts", [["SCALE=1,1.0", "MODE=old,older"], ["MODE=new,old", "LEVEL=1"]])
+def test_variables_that_change_nothing_are_not_blamed(bench: Bench, texts: list[str]) -> None:
+    found = bench.bisect(*(word for one in texts for word in ("--env", one)))
+    assert (found["code"], found["switches"]) == (0, [])
+    assert found["headline"].startswith("AGREE")
+
+
+def test_no_trial_takes_what_another_run_left_in_the_caches_of_compile(
+    bench: Bench, tmp_path: Path
+) -> None:
+    # given a training that is wrong, but not with what a run before it left in the compiler's cache
+    (tmp_path / "left by a run").touch()
+    found = bench.bisect("--env", "A=1,2", planted="cached", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert [one["outcome"] for one in found["trials"]] == ["differs", "differs"]
+
+
 def test_the_interpreter_is_found(bench: Bench) -> None:
     # given another interpreter, which sets a variable before it starts
     other = bench.folder / "other-python"
@@ -200,6 +246,7 @@ def test_the_commit_is_found_and_the_working_tree_stays(
     ("arguments", "words"),
     [
         (("--env", "SCALE=1"), "write NAME=A,B"),
+        (("--env", "SCALE=1,2", "--env", "SCALE=3,4"), "stands twice"),
         (("--python", "python"), "give --python twice"),
         (("--python", "python", "--python", "no-such-python"), "no such program"),
         (("--commits", "HEAD"), "write good..bad"),

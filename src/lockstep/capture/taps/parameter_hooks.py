@@ -10,6 +10,7 @@ import torch
 
 from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.taps.untraced import untraced
+from lockstep.capture.tensors.memory import takes_gradient
 
 Accumulated = Callable[[torch.Tensor], None]
 
@@ -53,7 +54,7 @@ class ParameterHooks:
         for tensor in new:
             # Not by a weak reference to it, which would forbid to swap what is inside of it.
             hooks = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
-            if self._hooked.get(id(tensor)) not in hooks and _takes_gradient(tensor):
+            if self._hooked.get(id(tensor)) not in hooks and takes_gradient(tensor):
                 handle = tensor.register_post_accumulate_grad_hook(hook)
                 self._hooked[id(tensor)] = handle.id
                 self._handles.append(handle)
@@ -64,7 +65,3 @@ class ParameterHooks:
             handle.remove()
         self._handles.clear()
         self._hooked.clear()
-
-
-def _takes_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and tensor.is_leaf

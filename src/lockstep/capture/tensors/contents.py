@@ -32,6 +32,7 @@ from lockstep.capture.tensors.memory import (
     is_there,
     plain_keys,
     sight_of,
+    takes_gradient,
 )
 from lockstep.capture.tensors.shards import local_part, placement_of
 from lockstep.capture.tensors.whole_sources import WholeSources
@@ -282,7 +283,7 @@ class Contents:
 
     def _trusts(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
         """Whether versions tell all of a storage: the script did not get it elsewhere, nor give it to others."""
-        is_result = self._trust_results and not (tensor.requires_grad and tensor.is_leaf)
+        is_result = self._trust_results and not takes_gradient(tensor)
         if not (self._trust_versions or is_result):
             return False
         return storage._cdata not in self._arrived and not is_lent(storage)

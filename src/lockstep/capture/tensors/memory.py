@@ -128,6 +128,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return bool(torch._C._dispatch_keys(tensor).raw_repr() == plain_keys())
 
 
+def takes_gradient(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf that autograd gives a gradient.
+
+    Autograd refuses to say so of a view that was made without gradients and written to since, as
+    `torch.nn.init.orthogonal_` does it: that is no leaf.
+    """
+    try:
+        return tensor.requires_grad and tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def is_there(
     tensor: torch.Tensor, storage: torch.UntypedStorage, *, contiguous: bool | None = None
 ) -> bool:

@@ -12,7 +12,7 @@ from lockstep.cli.progress_bar import progress_bar
 from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
-from lockstep.core.manifest import Options
+from lockstep.core.manifest import AT_BOUNDARY, Options
 from lockstep.core.progress import unheard
 from lockstep.core.selection import RankSelection, StepSelection, parse_ranks
 from lockstep.launch import Ended
@@ -70,8 +70,8 @@ def audit(
     With a COMMAND, Lockstep runs that training and audits one step at a time; it keeps nothing. It
     counts the steps that pass while it looks at one.
 
-    Exit code 0 if every result is within its floor, 1 if one is not, 2 if nothing could be judged
-    or the training failed.
+    Exit code 0 if every result is within its floor, 1 if one is not, 2 if less than half of the
+    results could be judged or the training failed.
 
     \b
     lockstep audit ref
@@ -105,6 +105,9 @@ def audit(
     return _conclude(auditor.tally, limit=limit, as_json=as_json, ended=ended)
 
 
+_INSIDE = "`lockstep record --compile-eager --save tensors` records the inside of compiled code; audit that recording"
+
+
 def _conclude(tally: Tally, *, limit: int, as_json: bool, ended: Ended | None = None) -> int:
     failed = ended is not None and ended.code != 0
     if as_json:
@@ -112,8 +115,10 @@ def _conclude(tally: Tally, *, limit: int, as_json: bool, ended: Ended | None = 
         click.echo(json_text(audit_json(tally, code)))
     else:
         click.echo(render(tally, limit=limit).plain)
+        if any(reason == AT_BOUNDARY for _, reason in tally.not_judged):
+            click.echo(_INSIDE)
         if ended is not None and ended.why_nothing:
             click.echo(f"nothing was recorded: {ended.why_nothing}")
         if ended is not None and failed:
             click.echo(f"the training ended with exit code {ended.code}")
-    return code_of(differs=bool(tally.beyond), looked=bool(tally.judged) and not failed)
+    return code_of(differs=bool(tally.beyond), looked=not (tally.too_little or failed))

@@ -14,6 +14,7 @@ def audit_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
     """The whole audit; `code` is the exit code of the training that was audited as it ran."""
     values: dict[str, Any] = {
         "verdict": _verdict(tally),
+        "too_little": tally.too_little,
         "judged": tally.judged,
         "calls": tally.calls,
         "steps": sorted(tally.steps),
@@ -30,7 +31,9 @@ def audit_json(tally: Tally, code: int | None = None) -> dict[str, Any]:
 def _verdict(tally: Tally) -> str:
     if not tally.judged:
         return "nothing judged"
-    return "beyond" if tally.beyond else "sound"
+    if tally.beyond:
+        return "beyond"
+    return "too little judged" if tally.too_little else "sound"
 
 
 def _beyond(one: Beyond) -> dict[str, Any]:

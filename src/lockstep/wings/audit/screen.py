@@ -23,6 +23,8 @@ def headline(tally: Tally) -> str:
     looked = f"{counted(tally.judged, 'result')} of {counted(tally.calls, 'call')}{ranks}"
     where = _coverage(tally)
     places = len(tally.beyond)
+    if not places and tally.too_little:
+        return f"TOO LITTLE JUDGED in {where}: {tally.too_little}; of {looked} none is beyond its floor"
     if not places:
         return f"SOUND in {where}: of {looked} none is beyond its floor{unjudged}"
     are = "is" if tally.beyond_times == 1 else "are"

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.records import Call
 from lockstep.core.site import Site
 from lockstep.replay.calls.held_results import RECORDED, Held, Result, results_of
@@ -87,6 +88,24 @@ class Tally:
         for place, one in self._beyond.items():
             one.judged = self._seen[place]
         return sorted(self._beyond.values(), key=_rank)
+
+    @property
+    def too_little(self) -> str:
+        """Why what was judged stands for less than half of the training; "" where it stands for more.
+
+        A compiled function is one call here, however many operators it holds.
+        """
+        if not self.judged:
+            return "nothing was judged"
+        compiled = [op for op, reason in self.not_judged if reason == AT_BOUNDARY]
+        if compiled:
+            return f"the inside of {compiled[0]} was compiled, so it was not judged"
+        missing = self.not_judged.total()
+        if missing <= self.judged:
+            return ""
+        (op, reason), most = self.not_judged.most_common(1)[0]
+        every = missing + self.judged
+        return f"{missing} of {every} results could not be judged, {most} of them because {reason} ({op})"
 
     def add_refusal(self, call: Call, reason: str) -> None:
         """Nothing of a call could be judged."""

@@ -17,6 +17,7 @@ from lockstep.core.finding import Comparison, Kind
 from lockstep.core.manifest import Options
 from lockstep.core.version import VERSION
 from lockstep.report.comparison.verdict_words import headline, lines_below
+from lockstep.report.paragraphs import counted
 from lockstep.store.reader import open_recording
 from lockstep.wings.gate.golden import (
     CALIBRATION,
@@ -235,7 +236,36 @@ def _why_not(gated: Gated, update: Update) -> str:
         return "the two cannot be compared, so nothing proves the new one; --accept-fault replaces it all the same"
     if any(origin.kind in (Kind.FAULT, Kind.RECOMPUTED) for origin in gated.comparison.origins):
         return "the verdict is a fault; --accept-fault replaces it all the same"
-    return ""
+    return _hidden_words(gated.comparison)
+
+
+def _hidden_words(comparison: Comparison) -> str:
+    """Why an accepted difference may hide a fault, or "".
+
+    Values after it differ anyway, so a call that only one run makes there, as of a ReLU or of clipping, is judged by
+    nothing.
+    """
+    if not comparison.origins:
+        return ""
+    lone = [
+        one for one in comparison.unaligned_calls
+        if not (one.beside or one.around or one.recomputed)
+    ]  # fmt: skip
+    others = len(comparison.other_classes)
+    if lone:
+        at = f" at {lone[0].source}" if lone[0].source else ""
+        what = f"{counted(sum(one.count for one in lone), 'call')} that only one run makes ({lone[0].op}{at}"
+        what += f" in the {lone[0].side})"
+    elif comparison.missing and not comparison.unaligned_calls:
+        what = f"{counted(comparison.missing, 'tensor')} that only one run has"
+    elif others:
+        what = f"{counted(others, 'module')} of a different class ({comparison.other_classes[0]})"
+    else:
+        return ""
+    return (
+        f"besides the difference that it names there are {what}, which nothing judges; change one thing at a time,"
+        " or --accept-fault replaces it all the same"
+    )
 
 
 def _replace(

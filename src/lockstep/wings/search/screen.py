@@ -45,6 +45,7 @@ def as_values(study: optuna.Study, plan: Plan, command: Sequence[str]) -> dict[s
             "losses": len(one.intermediate_values),
         }
         for one in study.get_trials(deepcopy=False)
+        if one.user_attrs.get("outcome") != "repeated"
     ]
     return enveloped({
         "target": plan.target.name,

@@ -11,23 +11,25 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import cast
 
 import optuna
 from optuna.trial import Trial
 
 from lockstep.cli.sentences import say
 from lockstep.core.errors import LockstepError, UsageError
-from lockstep.wings.search.plan import Plan
+from lockstep.wings.search.plan import Plan, Value
 from lockstep.wings.search.screen import came_words
 from lockstep.wings.search.study import (
+    NOT_TRIED,
     Outcome,
     at_work,
     concluded,
     end_processes,
+    is_exhausted,
     mend_journal,
     next_trial,
     open_study,
-    suggested,
     take_up,
     trial_folder,
 )
@@ -74,12 +76,16 @@ class Search:
             while self._has_more(study):
                 self._run_workers(study)
                 self._tell(take_up(study, self.folder, None))
+        if is_exhausted(study, self.plan):
+            say("all values that the file allows were tried, each once")
         return study
 
     def _has_more(self, study: optuna.Study) -> bool:
         tried = [one for one in study.get_trials(deepcopy=False) if "outcome" in one.user_attrs]
-        counted = [one for one in tried if one.user_attrs["outcome"] != Outcome.LOST]
-        return len(counted) < self.plan.trials and not all_failed(study)
+        counted = [one for one in tried if one.user_attrs["outcome"] not in NOT_TRIED]
+        if len(counted) >= self.plan.trials or all_failed(study):
+            return False
+        return not is_exhausted(study, self.plan)
 
     def _run_workers(self, study: optuna.Study) -> None:
         """Run workers until all have ended by themselves."""
@@ -124,7 +130,7 @@ _REFUSED = 3
 def all_failed(study: optuna.Study) -> bool:
     """Whether so many trials failed, and no other has ended, that the command itself is at fault."""
     outcomes = [one.user_attrs.get("outcome") for one in study.get_trials(deepcopy=False)]
-    ended = [one for one in outcomes if one not in (None, Outcome.LOST)]
+    ended = [one for one in outcomes if one not in (None, *NOT_TRIED)]
     return len(ended) >= _MOST_FAILED and set(ended) == {Outcome.FAILED}
 
 
@@ -140,12 +146,11 @@ def work(search: Search, parent: int) -> None:
 
 def _work(search: Search, goes_on: Callable[[], bool]) -> None:
     plan, folder = search.plan, search.folder
-    seed = plan.seed
     study: optuna.Study | None = None
     while goes_on():
         if study is None:
-            study = open_study(plan, folder, seed)
-        trial = None if all_failed(study) else next_trial(study, plan.trials, folder)
+            study = open_study(plan, folder)
+        trial = None if all_failed(study) else next_trial(study, plan, folder)
         if trial is None:
             return
         came = _tried(search, study, trial, goes_on)
@@ -156,7 +161,7 @@ def _work(search: Search, goes_on: Callable[[], bool]) -> None:
 
 
 def _tried(search: Search, study: optuna.Study, trial: Trial, goes_on: Callable[[], bool]) -> Came:
-    values = {one.name: suggested(trial, one) for one in search.plan.parameters}
+    values = {one.name: cast(Value, trial.params[one.name]) for one in search.plan.parameters}
     place = trial_folder(search.folder, trial.number)
     place.mkdir(parents=True, exist_ok=True)
     try:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
+import itertools
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.secrets import masked
@@ -44,9 +48,15 @@ class Outcome(str, enum.Enum):
     FAILED = "failed"
     LOST = "lost"
     """Its process was killed; the same values are tried again."""
+    REPEATED = "repeated"
+    """Its values were those of a trial before it; it was not run, and others were drawn."""
 
 
-def open_study(plan: Plan, folder: Path, seed: int | None = None) -> optuna.Study:
+NOT_TRIED = (Outcome.LOST, Outcome.REPEATED)
+"""Outcomes that say nothing of the values."""
+
+
+def open_study(plan: Plan, folder: Path) -> optuna.Study:
     """Open the study of a folder, or make it.
 
     Raises
@@ -58,7 +68,7 @@ def open_study(plan: Plan, folder: Path, seed: int | None = None) -> optuna.Stud
     try:
         storage = JournalStorage(JournalFileBackend(str(folder / _JOURNAL)))
         study = optuna.create_study(
-            study_name="lockstep", storage=storage, load_if_exists=True, sampler=_sampler(plan, seed),
+            study_name="lockstep", storage=storage, load_if_exists=True, sampler=_sampler(plan, 0),
             pruner=_pruner(plan), direction="maximize" if plan.target.maximize else "minimize",
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
@@ -74,8 +84,15 @@ def open_study(plan: Plan, folder: Path, seed: int | None = None) -> optuna.Stud
     return study
 
 
-def _sampler(plan: Plan, seed: int | None) -> Any:
-    return getattr(optuna.samplers, plan.sampler)(seed=seed)
+def _sampler(plan: Plan, number: int) -> Any:
+    """The sampler that draws one trial: seeded for it, so that no two processes draw the same."""
+    return getattr(optuna.samplers, plan.sampler)(seed=_seed_of(plan, number))
+
+
+def _seed_of(plan: Plan, number: int) -> int | None:
+    if plan.seed is None:
+        return None
+    return int(np.random.SeedSequence([plan.seed, number]).generate_state(1)[0])
 
 
 def _pruner(plan: Plan) -> Any:
@@ -112,19 +129,75 @@ def at_work(folder: Path, *, shared: bool, waits_s: float = 0.0) -> Iterator[Non
         yield
 
 
-def next_trial(study: optuna.Study, count: int, folder: Path) -> Trial | None:
-    """Ask for a trial; None where so many are done or at work."""
+def next_trial(study: optuna.Study, plan: Plan, folder: Path) -> Trial | None:
+    """Draw the values of a trial; None where enough are done or at work, or no values are left.
+
+    One process draws at a time, so that it knows what the others try.
+    """
     with (folder / "turn").open("ab") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        if sum(one.user_attrs.get("outcome") != Outcome.LOST for one in _begun(study)) >= count:
-            return None
-        trial = study.ask()
-        trial.set_user_attr("worker", os.getpid())
-        return trial
+        tried = _tried(study)
+        repeated = False
+        while len(tried) < plan.trials:
+            number = len(study.get_trials(deepcopy=False))
+            left = _left(plan, tried) if repeated else None
+            if left:
+                choice = np.random.default_rng(_seed_of(plan, number)).integers(len(left))
+                study.enqueue_trial(left[choice])
+            elif left is not None:
+                return None
+            sampler = optuna.samplers.RandomSampler if repeated else None
+            study.sampler = sampler(_seed_of(plan, number)) if sampler else _sampler(plan, number)
+            trial = study.ask()
+            trial.set_user_attr("worker", os.getpid())
+            values = {one.name: suggested(trial, one) for one in plan.parameters}
+            if _key(values) not in tried:
+                return trial
+            concluded(study, trial, Outcome.REPEATED, None, "")
+            repeated = True
+        return None
 
 
-def _begun(study: optuna.Study) -> list[FrozenTrial]:
-    return [one for one in study.get_trials(deepcopy=False) if one.state != TrialState.WAITING]
+def is_exhausted(study: optuna.Study, plan: Plan) -> bool:
+    """Whether all values that the plan allows were tried, which are then too few for its trials."""
+    return _left(plan, _tried(study)) == []
+
+
+def _tried(study: optuna.Study) -> list[_Key]:
+    """The values of each trial that is done or at work."""
+    return [
+        _key(one.params)
+        for one in study.get_trials(deepcopy=False)
+        if one.state != TrialState.WAITING and one.user_attrs.get("outcome") not in NOT_TRIED
+    ]
+
+
+_Key = tuple[tuple[str, Value], ...]
+
+
+def _key(values: Mapping[str, Value]) -> _Key:
+    return tuple(sorted(values.items()))
+
+
+def _left(plan: Plan, tried: Sequence[_Key]) -> list[dict[str, Value]] | None:
+    """Values that no trial has had yet; None where there are too many to list, or they have no end."""
+    choices = [_choices(one) for one in plan.parameters]
+    if not all(choices) or math.prod(map(len, choices)) > _MOST_LISTED:
+        return None
+    names, known = [one.name for one in plan.parameters], set(tried)
+    every = (dict(zip(names, values, strict=True)) for values in itertools.product(*choices))
+    return [one for one in every if _key(one) not in known]
+
+
+def _choices(one: Parameter) -> Sequence[Value]:
+    """Every value of a parameter; none where they have no end."""
+    if one.kind is Kind.FLOAT:
+        return [one.low] if one.low == one.high else []
+    return range(int(one.low), int(one.high) + 1) if one.kind is Kind.INT else list(one.choices)
+
+
+_MOST_LISTED = 20_000
+"""Up to how many sets of values the untried ones are listed; among more, a draw seldom repeats one."""
 
 
 def suggested(trial: Trial, one: Parameter) -> Value:
@@ -150,7 +223,8 @@ def concluded(
     if outcome is Outcome.DONE:
         study.tell(trial, value)
     else:
-        state = TrialState.FAIL if outcome in (Outcome.FAILED, Outcome.LOST) else TrialState.PRUNED
+        is_void = outcome in (Outcome.FAILED, *NOT_TRIED)
+        state = TrialState.FAIL if is_void else TrialState.PRUNED
         study.tell(trial, state=state)
 
 
@@ -169,7 +243,7 @@ def take_up(study: optuna.Study, folder: Path, worker: int | None) -> list[str]:
             continue
         end_processes(trial_folder(folder, one.number))
         trial = Trial(study, one._trial_id)
-        losses = sum(other.params == one.params for other in trials if other.state in _LOST_STATES)
+        losses = sum(other.params == one.params for other in trials if _was_lost(other))
         outcome = Outcome.LOST if losses < _MOST_LOSSES else Outcome.FAILED
         concluded(study, trial, outcome, None, "its process was killed")
         if outcome is Outcome.LOST and one.params:
@@ -180,7 +254,9 @@ def take_up(study: optuna.Study, folder: Path, worker: int | None) -> list[str]:
     return told
 
 
-_LOST_STATES = (TrialState.FAIL, TrialState.RUNNING)
+def _was_lost(one: FrozenTrial) -> bool:
+    failed = one.state in (TrialState.FAIL, TrialState.RUNNING)
+    return failed and one.user_attrs.get("outcome") != Outcome.REPEATED
 
 
 def trial_folder(folder: Path, number: int) -> Path:

@@ -18,15 +18,22 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import json_text
 from lockstep.store.reader import open_recording
+from lockstep.wings.tune.arguments import arguments
 from lockstep.wings.tune.bisect_screen import as_values, render
 from lockstep.wings.tune.bisecting import Trial, TrialLog
 from lockstep.wings.tune.commits import Repository
-from lockstep.wings.tune.searching import Answer, search_ladder, search_switches
+from lockstep.wings.tune.differences import variables
+from lockstep.wings.tune.searching import (
+    Answer,
+    search_all,
+    search_differences,
+    search_ladder,
+    search_switches,
+)
 from lockstep.wings.tune.switches import (
     FUSION,
     SWITCHES,
     Ladder,
-    environment_ladder,
     python_ladder,
 )
 from lockstep.wings.tune.trials import Trials
@@ -44,8 +51,8 @@ class _Command(TrainingCommand):
     help="Search only this switch. Repeatable.  [default: all but fusion, which is part of compile]",
 )  # fmt: skip
 @options.option(
-    "--env", "variable",
-    words="Several values, separated by commas, are searched; the one that agrees comes first.",
+    "--env", "texts", multiple=True,
+    words="Several values, separated by commas, are searched; the one that agrees comes first. Repeatable.",
 )  # fmt: skip
 @options.option(
     "--python", "pythons", multiple=True,
@@ -64,7 +71,7 @@ class _Command(TrainingCommand):
 def bisect(
     reference: Path,
     switches: tuple[str, ...],
-    variable: str | None,
+    texts: tuple[str, ...],
     pythons: tuple[str, ...],
     commits: str | None,
     output: Path | None,
@@ -78,6 +85,8 @@ def bisect(
     compares each time; noise is no difference. Each trial rules out half of the switches that are
     left.
 
+    If COMMAND has other arguments than the recorded command, Lockstep searches those first.
+
     The switches are torch.compile, autocast (amp), fused attention, the optimizer's fused and
     foreach kernels, oneDNN, TF32, and kernels that are not deterministic. Then Lockstep searches
     within the switch it found: the stage of torch.compile, the pass or operator of inductor, the
@@ -89,7 +98,7 @@ def bisect(
     \b
     lockstep bisect ref -- python train.py
     lockstep bisect ref --switch fusion -- python train.py
-    lockstep bisect ref --env OMP_NUM_THREADS=1,4 -- python train.py
+    lockstep bisect ref --env OMP_NUM_THREADS=1,4 --env MODE=old,new -- python train.py
     lockstep bisect ref --python old/bin/python --python new/bin/python -- python train.py
     lockstep bisect ref --commits v1.0..HEAD -o bisect.jsonl -- python train.py
     """
@@ -100,11 +109,13 @@ def bisect(
         raise UsageError(
             f"{command[0]}: command not found; give the command as you would type it, after --"
         )
-    if sum(map(bool, (switches, variable, pythons, commits))) > 1:
+    if sum(map(bool, (switches, texts, pythons, commits))) > 1:
         raise UsageError("search one thing at a time: --switch, --env, --python or --commits")
     opened = open_recording(reference, form=form)
     repository = Repository.around(Path.cwd()) if commits else None
-    ladder = _ladder(variable, pythons, commits, repository)
+    differences = variables(texts) if texts else None
+    given = arguments(opened.manifest.command, command)
+    ladder = _ladder(pythons, commits, repository)
     with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as name:
         place = Path(name) if keep is None else keep.absolute()
         place.mkdir(parents=True, exist_ok=True)
@@ -112,8 +123,12 @@ def bisect(
             opened, command, place, {"stdout": sys.stderr}, repository, keeps=keep is not None
         )
         log = TrialLog(output, [str(reference.absolute()), *command], trials.run, _tell)
-        if ladder is not None:
+        if differences is not None:
+            found = search_differences(differences, log)
+        elif ladder is not None:
             found = search_ladder(ladder, log)
+        elif given.each and not switches:
+            found = search_all(given, list(SWITCHES), log)
         else:
             found = search_switches(list(switches or SWITCHES), log)
     if as_json:
@@ -124,14 +139,11 @@ def bisect(
 
 
 def _ladder(
-    variable: str | None,
     pythons: Sequence[str],
     commits: str | None,
     repository: Repository | None,
 ) -> Ladder | None:
     """What is searched besides switches of torch, None for those."""
-    if variable:
-        return environment_ladder(variable)
     if pythons:
         for one in pythons:
             if shutil.which(one) is None:

@@ -25,6 +25,9 @@ def headline(answer: Answer) -> str:
         within = " and ".join(answer.smallest) or found.ladder.name
         return f"FOUND: {within}: {found.before.state} agrees, {found.first.state}{span} differs{cause}"
     if first.agrees_throughout:
+        if answer.kind == "variable":
+            names = [one.name for one in first.ladder.states]
+            return f"AGREE: the numbers agree in each state that was run: {'; '.join(names)}"
         return "AGREE: the command agrees with the reference as it is; there is nothing to search"
     if first.untold is not None:
         return f"NOT TOLD: {first.untold.state} could not be compared: {first.untold.words}"
@@ -40,6 +43,12 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
     add_paragraph(text, headline(answer), first="")
     if answer.alone is not None:
         add_paragraph(text, f"{answer.alone.state}: {answer.alone.outcome.value}", indent="  ")
+    if answer.together:
+        add_paragraph(
+            text,
+            f"it changes the numbers only together with {' and '.join(answer.together)}",
+            indent="  ",
+        )
     for one in answer.searched[1:]:
         add_paragraph(text, _finer(one), indent="    ", first="  ")
     add_line(text, "")
@@ -50,9 +59,10 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
         )
     add_line(text, f"  {counted(len(trials), 'trial')}")
     state = _last_that_agrees(answer)
-    if state is not None and (state.environment or state.python):
+    if state is not None and (state.environment or state.python or state.command):
         words = [f"{name}={value}" for name, value in state.environment.items()]
-        again = [state.python or command[0], *command[1:]]
+        base = state.command or tuple(command)
+        again = [state.python or base[0], *base[1:]]
         add_line(text, "")
         add_line(text, "What next: run it in the last state that agrees")
         add_line(text, f"  {shell_line(['env', *words, *again] if words else again)}")
@@ -81,7 +91,10 @@ def as_values(answer: Answer, trials: Sequence[Trial]) -> dict[str, Any]:
     return enveloped(
         {
             "headline": headline(answer),
-            "switches": [{"name": one, "what": SWITCHES[one]} for one in answer.smallest],
+            "switches": [
+                {"name": one, "what": SWITCHES.get(one, answer.kind)} for one in answer.smallest
+            ],
+            "together_with": list(answer.together),
             "searched": [
                 {
                     "what": one.ladder.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,17 @@ def first_that_differs(ladder: Ladder, log: TrialLog) -> Found:
             high, differing = at, trial
         else:
             untold[at] = trial
+
+
+def any_that_differs(ladder: Ladder, log: TrialLog) -> Found:
+    """Run every state of a ladder: the first two neighbours of which one agrees and the other differs."""
+    trials = [log.run(one) for one in ladder.states]
+    told = [(at, one) for at, one in enumerate(trials) if one.outcome is not Outcome.UNTOLD]
+    for (low, left), (high, right) in pairwise(told):
+        if left.outcome is not right.outcome:
+            agreeing, differing = (left, right) if left.outcome is Outcome.AGREES else (right, left)
+            between = tuple(trials[low + 1 : high])
+            return Found(ladder, differing, agreeing, between, at=high)
+    untold = next((one for one in trials if one.outcome is Outcome.UNTOLD), None)
+    agrees = all(one.outcome is Outcome.AGREES for one in trials)
+    return Found(ladder, agrees_throughout=agrees, untold=untold)

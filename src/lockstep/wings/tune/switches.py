@@ -35,6 +35,8 @@ class State:
         The commit of which the files are run, "" for those that are there.
     settings
         Knobs that are set.
+    command
+        The words that take the command's place, none for the command as it is.
     """
 
     name: str
@@ -44,6 +46,7 @@ class State:
     python: str = ""
     commit: str = ""
     settings: Settings = field(default_factory=Settings)
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +146,6 @@ def float32_ladder(modules: Sequence[str]) -> Ladder:
     states.append(AS_IT_IS)
     adds = {state.name: f"16 bits in {one}" for state, one in zip(states[1:], modules, strict=True)}
     return Ladder("autocast by module", tuple(states), adds)
-
-
-def environment_ladder(text: str) -> Ladder:
-    """`NAME=A,B` as a ladder of the variable's values.
-
-    Raises
-    ------
-    UsageError
-        If it has no name or a single value.
-    """
-    name, equals, values = text.partition("=")
-    found = values.split(",")
-    if not (name and equals and len(found) > 1):
-        raise UsageError(
-            f"--env {text}: write NAME=A,B with the value that agrees first, as in OMP_NUM_THREADS=1,4"
-        )
-    states = [State(f"{name}={value}", {name: value}) for value in found]
-    return Ladder(f"variable {name}", tuple(states))
 
 
 def python_ladder(interpreters: Sequence[str]) -> Ladder:

@@ -6,8 +6,9 @@ import dataclasses
 import json
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -75,19 +76,28 @@ class Trials:
 
     def run(self, state: State) -> Trial:
         """Run a state and return the verdict on it."""
-        compared, notes = self.compared(state)
+        caches = self._place / f"caches{self._count}"
+        try:
+            compared, notes = self.compared(state, own_caches(caches))
+        finally:
+            shutil.rmtree(caches, ignore_errors=True)
         if isinstance(compared, str):
             return Trial(state.name, Outcome.UNTOLD, compared)
         outcome, words, short = self._judged(compared, state)
         return Trial(state.name, outcome, words, notes, short)
 
-    def compared(self, state: State) -> tuple[Comparison | str, tuple[str, ...]]:
-        """Run a state and compare it with the reference, or say why nothing can be told; and what the run told."""
+    def compared(
+        self, state: State, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[Comparison | str, tuple[str, ...]]:
+        """Run a state and compare it with the reference, or say why nothing can be told; and what the run told.
+
+        `variables` are set besides those of the state.
+        """
         folder = self._place / f"trial{self._count}"
         self._count += 1
         notes = folder.with_suffix(".json")
         try:
-            why = self._record(state, folder, notes)
+            why = self._record(state, folder, notes, variables)
             if why:
                 return why, ()
             candidate = open_recording(folder)
@@ -99,15 +109,16 @@ class Trials:
             if not self._keeps:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _record(self, state: State, folder: Path, notes: Path) -> str:
+    def _record(self, state: State, folder: Path, notes: Path, given: Mapping[str, str]) -> str:
         """Run the command; returns why nothing can be told of it, "" where it can."""
         inside = [one for one in state.without if one != "compile"]
         loads = (
             [INSIDE] if inside or state.float32 or "TORCH_BISECT_MAX" in state.environment else []
         )
         request = {"without": inside, "float32": state.float32, "notes": str(notes)}
-        variables = {**state.environment, VARIABLE: json.dumps(request)}
-        command, where = [state.python or self._command[0], *self._command[1:]], dict(self._streams)
+        variables = {**given, **state.environment, VARIABLE: json.dumps(request)}
+        words = state.command or self._command
+        command, where = [state.python or words[0], *words[1:]], dict(self._streams)
         if state.settings != Settings():
             loads.append(settings.INSIDE)
             variables |= state.settings.variables()
@@ -148,6 +159,19 @@ class Trials:
             return Outcome.UNTOLD, words, ""
         outcome = Outcome.DIFFERS if code == ExitCode.DIFFERS else Outcome.AGREES
         return outcome, words, short
+
+
+def own_caches(folder: Path) -> dict[str, str]:
+    """Variables with which torch.compile keeps what it makes in a folder of its own.
+
+    A cache is looked up by the graph and the settings, not by the code that lowers it: what another run has left there
+    would stand in for what this one compiles.
+    """
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    }
 
 
 def in_short(compared: Comparison) -> str:

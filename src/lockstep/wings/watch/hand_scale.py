@@ -48,20 +48,48 @@ def hand_scale(
 
 
 def _factors(calls: Iterable[Call], losses: Iterable[TensorRecord]) -> Iterator[float]:
-    """What the losses were multiplied by in the operator that made them."""
-    wanted = {one.content.id for one in losses}
-    for call in calls:
-        if call.kind is not CallKind.OPERATOR or canonical_name(call.site.op) not in _MULTIPLY:
-            continue
-        if not any(one.content.id in wanted for one in call.with_role(Role.OUTPUT)):
-            continue
-        for value in call.arguments.values():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                yield float(value)
-        for record in call.with_role(Role.INPUT):
-            numbers = record.statistics
-            if record.content.numel == 1 and numbers is not None:
-                yield numbers.maximum
+    """What the losses were multiplied by, in the operator that made them and in those before it."""
+    made = {
+        record.content.id: call
+        for call in calls
+        if call.kind is CallKind.OPERATOR
+        for record in call.with_role(Role.OUTPUT)
+    }
+    for loss in losses:
+        content, whole = loss.content.id, 1.0
+        for _ in range(_DEEPEST):
+            call = made.get(content)
+            if call is None:
+                break
+            factors = list(_factors_of(call))
+            if not factors:
+                break
+            yield from (whole * factor for factor, _ in factors)
+            factor, content = factors[0]
+            whole *= factor
+
+
+_DEEPEST = 6
+"""How many products one behind the other are followed."""
+
+
+def _factors_of(call: Call) -> Iterator[tuple[float, int]]:
+    """The numbers that a product or quotient multiplies by, each with the content that it multiplies."""
+    name, inputs = canonical_name(call.site.op), call.with_role(Role.INPUT)
+    divides = name in _DIVIDE
+    if not inputs or not (divides or name in _MULTIPLY):
+        return
+    for value in call.arguments.values():
+        if isinstance(value, int | float) and not isinstance(value, bool) and value:
+            yield (1.0 / value if divides else float(value)), inputs[0].content.id
+    if len(inputs) == 2 and all(one.content.numel == 1 for one in inputs):
+        pairs = (inputs,) if divides else (inputs, inputs[::-1])
+        for kept, other in pairs:
+            numbers = other.statistics
+            if numbers is not None and numbers.maximum:
+                number = numbers.maximum
+                yield (1.0 / number if divides else number), kept.content.id
 
 
 _MULTIPLY = {"mul", "multiply", "rmul"}
+_DIVIDE = {"div", "divide", "truediv"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.core.site import CallKind
+from lockstep.core.records import Call
+from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.watch.observed import Hit, ObservedStep, norm_of
 
 _HELD = ("parameter-without-optimizer", "held")
@@ -15,8 +16,9 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
     """A parameter gets a gradient and belongs to no optimizer, so that it stays as it starts.
 
     Formula: backward leaves a gradient that is not zero, and no optimizer holds or has updated the parameter. It is
-    a note where it may be meant: a head that is trained alone (more than half of all elements with a gradient are
-    not held), or a network that a loss looks through (nothing of the outermost module is held).
+    a note where it may be meant: its module is in eval mode, it belongs to the body of a model of which a head is
+    trained alone (more than half of all elements with a gradient are not held), or the loss looks through its
+    network (nothing of the outermost module is held, and it comes after all that is held).
 
     Usual cause: a layer that was made or replaced after the optimizer, a list of modules that is no `ModuleList`, a
     group of parameters that was left out.
@@ -40,11 +42,29 @@ def parameter_without_optimizer(step: ObservedStep, *, steps: int = 3) -> Iterat
         return
     elements = sum(got[name].content.numel for name in alone)
     most = elements > _MOST * sum(record.content.numel for record in got.values())
-    reaches_held = all(name in got for name in step.held_parameters)
+    uses = _uses(step)
+    last_held = max((times[-1] for name, times in uses.items() if name in held), default=-1)
+    in_eval = {one.site.module for one in step.calls_of(CallKind.MODULE) if _is_in_eval(one)}
     for name in alone:
-        meant = (most and reaches_held) or not _is_among(step, name, held)
+        is_after = uses.get(name, [-1])[0] > last_held
+        is_among = _is_among(step, name, held)
+        meant = (most if is_among else is_after) or name.rpartition(".")[0] in in_eval
         words = f"{name} gets a gradient and belongs to no optimizer"
         yield step.hit(name, words, call=step.gradients[name][0], is_note=meant)
+
+
+def _uses(step: ObservedStep) -> dict[str, list[int]]:
+    """When each parameter goes into a call, by its position in the step."""
+    found: dict[str, list[int]] = {}
+    for position, call in enumerate(step.calls):
+        if call.kind is CallKind.OPERATOR and call.site.phase is Phase.FORWARD:
+            for record in call.with_role(Role.INPUT):
+                found.setdefault(record.name, []).append(position)
+    return found
+
+
+def _is_in_eval(call: Call) -> bool:
+    return call.arguments.get("training") is False
 
 
 def _is_among(step: ObservedStep, name: str, held: set[str]) -> bool:
