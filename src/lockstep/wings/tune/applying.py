@@ -33,8 +33,9 @@ from lockstep.cli.sentences import say
 from lockstep.wings.tune import half_precision
 from lockstep.wings.tune.half_precision import use_autocast, use_low_weights
 from lockstep.wings.tune.loss_scale import LossScale
-from lockstep.wings.tune.profiling import cores, device_type, line_of_the_user
+from lockstep.wings.tune.profiling import cores, device_type
 from lockstep.wings.tune.settings import KNOBS, VARIABLE
+from lockstep.wings.tune.stacks import line_of_the_user
 
 
 def begin(recorder: Recorder) -> None:

@@ -32,8 +32,9 @@ from lockstep.report.page import (
 from lockstep.report.page.page import Block, Column
 from lockstep.wings.tune.bottlenecks import Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import module_tree, own_us, place_of
+from lockstep.wings.tune.places import short_place
 from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
-from lockstep.wings.tune.profile_screen import found_words, headline, short_place
+from lockstep.wings.tune.profile_screen import found_words, headline
 
 KINDS = (
     Kind("advice", "origin", "fault", 5),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from lockstep.report.json_text import enveloped
@@ -13,6 +11,7 @@ from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, t
 from lockstep.report.table import Column, add_table
 from lockstep.wings.tune.bottlenecks import LEAST_SHARE, Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import ModuleTime, module_tree, own_us
+from lockstep.wings.tune.places import short_place
 from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
 
 
@@ -29,15 +28,6 @@ def found_words(profile: Profile, found: Sequence[Bottleneck]) -> str:
         return f"{per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
     first = found[0]
     return f"{first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"
-
-
-def short_place(place: str) -> str:
-    """`file:line` from the folder that this runs in, where it lies below that."""
-    file, colon, line = place.rpartition(":")
-    if not (colon and line.isdigit() and Path(file).is_absolute()):
-        return place
-    relative = os.path.relpath(file)
-    return f"{file if relative.startswith('..') else relative}:{line}"
 
 
 def render(profile: Profile, *, limit: int | None, simple: bool) -> Page:
