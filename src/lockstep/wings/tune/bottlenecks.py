@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from lockstep.core.operators import Family, operator_of
 from lockstep.report.paragraphs import counted
 from lockstep.wings.tune import line_detectors
 from lockstep.wings.tune.found import Found
-from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile, time_text
+from lockstep.wings.tune.profile import COLLECTIVE, Compile, Operator, Phase, Profile, time_text
 
 LEAST_SHARE = 0.03
 """Advice that gains less of a step is not given."""
@@ -411,10 +412,13 @@ def _communication(profile: Profile) -> Iterator[Found]:
     """Collectives that the training waits for."""
     rows = [
         one for one in profile.operators
-        if re.match(r"c10d::|gloo:|nccl:|hccl:|record_param_comms", one.name) and one.outermost
+        if COLLECTIVE.match(one.name) and one.outermost
     ]  # fmt: skip
     for place, found in _by_source(rows):
-        took_us = sum(one.host_us for one in found)
+        called_us = sum(
+            statistics.fmean(one.us) for one in profile.pieces if one.place == place
+        )  # fmt: skip
+        took_us = max(sum(one.host_us for one in found), called_us)
         yield Found(
             "ranks wait for each other", place, took_us,
             f"{sum(one.calls for one in found):.0f} collectives in each step, {time_text(took_us)} without overlap",

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from lockstep.wings.tune.profile import Piece
 
-_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_BLOCKS = (*_LOOPS, ast.With, ast.AsyncWith)
+LOOP, _WITH = "loop", "with"
+_LOOPING = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -23,8 +26,8 @@ class Node:
     ----------
     place
         `file:line`; of a block its first line, of a function the line that calls it.
-    is_block
-        Whether it is a loop or a `with`.
+    kind
+        "line", `LOOP`, "with", or the name of a function.
     us, python_us
         Microseconds of each timed step, as `Piece` has them.
     own_us, own_python_us
@@ -40,7 +43,7 @@ class Node:
     """
 
     place: str
-    is_block: bool
+    kind: str
     us: list[float]
     python_us: list[float]
     own_us: list[float]
@@ -48,7 +51,12 @@ class Node:
     evaluates_us: list[float]
     trains: bool = False
     calls: Counter[str] = field(default_factory=Counter)
-    below: dict[tuple[str, str, bool], Node] = field(default_factory=dict)
+    below: dict[tuple[str, str], Node] = field(default_factory=dict)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a loop or a `with`."""
+        return self.kind in (LOOP, _WITH)
 
     def untrained(self) -> Iterator[Node]:
         """Yield the outermost nodes that take no part in forward with gradients, backward and update."""
@@ -69,12 +77,12 @@ class Node:
 def call_tree(pieces: Sequence[Piece]) -> Node:
     """Return the root of the tree of all pieces; where no file is there, it has lines alone."""
     count = len(pieces[0].us) if pieces else 0
-    root = _node("", count, is_block=True)
+    root = _node("", count, "")
     for piece in pieces:
         node, path = root, [root]
         for key in _path(piece.lines):
             if key not in node.below:
-                node.below[key] = _node(key[1], count, is_block=key[2])
+                node.below[key] = _node(key[1], count, key[0])
             node = node.below[key]
             path.append(node)
         for one in path:
@@ -89,9 +97,9 @@ def call_tree(pieces: Sequence[Piece]) -> Node:
     return root
 
 
-def _node(place: str, count: int, *, is_block: bool) -> Node:
+def _node(place: str, count: int, kind: str) -> Node:
     us, python_us, own_us, own_python_us, evaluates_us = ([0.0] * count for _ in range(5))
-    return Node(place, is_block, us, python_us, own_us, own_python_us, evaluates_us)
+    return Node(place, kind, us, python_us, own_us, own_python_us, evaluates_us)
 
 
 def _add(total: list[float], more: Sequence[float]) -> None:
@@ -99,39 +107,38 @@ def _add(total: list[float], more: Sequence[float]) -> None:
         total[at] += one
 
 
-def _path(lines: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, str, bool]]:
+def _path(lines: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, str]]:
     """Yield what tells each node of a path, and its place: of a function, the place that calls it."""
     place = ""
     for file, line, function in lines:
-        yield f"{file} {function}", place, False
-        for first in _blocks_around(file, line):
-            yield "block", f"{file}:{first}", True
+        yield (LOOP if function in _LOOPING else f"{file} {function}"), place
+        for first, kind in _blocks(file).get(line, ()):
+            yield kind, f"{file}:{first}"
         place = f"{file}:{line}"
-        yield "line", place, False
-
-
-def _blocks_around(file: str, line: int) -> tuple[int, ...]:
-    """Return the first lines of the blocks around a line, within its function, the outermost first."""
-    return _blocks(file).get(line, ())
+        yield "line", place
 
 
 @functools.lru_cache(maxsize=256)
-def _blocks(file: str) -> dict[int, tuple[int, ...]]:
-    """Return by line the blocks around it."""
+def _blocks(file: str) -> dict[int, tuple[tuple[int, str], ...]]:
+    """Return by line the blocks around it within its function, the outermost first: first line and kind."""
     try:
         parsed = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return {}
-    found: dict[int, tuple[int, ...]] = {}
+    found: dict[int, tuple[tuple[int, str], ...]] = {}
     _note_blocks(parsed, (), found)
     return found
 
 
-def _note_blocks(node: ast.AST, around: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> None:
+def _note_blocks(
+    node: ast.AST,
+    around: tuple[tuple[int, str], ...],
+    found: dict[int, tuple[tuple[int, str], ...]],
+) -> None:
     for one in ast.iter_child_nodes(node):
         inner = () if isinstance(one, _FUNCTIONS) else around
         if isinstance(one, _BLOCKS):
-            inner = (*around, one.lineno)
+            inner = (*around, (one.lineno, LOOP if isinstance(one, _LOOPS) else _WITH))
         if isinstance(one, (ast.stmt, ast.Lambda)):
             for line in range(one.lineno, (one.end_lineno or one.lineno) + 1):
                 found[line] = inner

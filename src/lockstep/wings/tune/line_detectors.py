@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from lockstep.wings.tune.call_tree import Node, call_tree
+from lockstep.wings.tune.call_tree import LOOP, Node, call_tree
 from lockstep.wings.tune.found import Found
 from lockstep.wings.tune.places import short_place
 from lockstep.wings.tune.profile import Profile, time_text
 
 _MOST = 0.5
 """A line below that has this share of the Python of a call is named in its place."""
+_GOOD_PART = 0.1
+"""Lines with this share of the Python of a call are named beside the first."""
 
 
 def usual_us(by_step: Sequence[float]) -> float:
@@ -44,17 +46,34 @@ def _python_of(
     line, way = (unit, []) if is_own else _hottest(unit)
     calls = next((name for name, _ in line.calls.most_common(1)), "")
     cost_us = whole_us if took_us >= _MOST * whole_us else took_us
-    waits = f"torch waits for {calls}" if calls else "torch waits for Python"
-    looped = next((one for one in way if one.is_block), None)
+    looped = next((one for one in way if one.kind == LOOP), None)
+    waits = f"torch waits for {'Python' if looped is not None or not calls else calls}"
     evidence = f"{time_text(took_us)} of each step go by in Python"
     if looped is not None and looped.place != line.place:
         evidence += f", in the loop at {short_place(looped.place)}"
     elif unit.place != line.place:
         evidence += f", reached from {short_place(unit.place)}"
+    if others := _others(unit, line):
+        evidence += f"; further at {others}"
     yield Found(
         waits, line.place, cost_us, evidence,
         "do it once in many steps, in a thread or process beside the training, or on whole tensors",
     )  # fmt: skip
+
+
+def _others(unit: Node, line: Node) -> str:
+    """Say which other lines of a call have a good part of its Python."""
+    rows = [one for one in _lines(unit) if one.place != line.place]
+    least_us = _GOOD_PART * sum(unit.python_us)
+    rows = [one for one in rows if sum(one.own_python_us) >= least_us]
+    rows.sort(key=lambda one: -sum(one.own_python_us))
+    return ", ".join(dict.fromkeys(short_place(one.place) for one in rows[:3]))
+
+
+def _lines(unit: Node) -> Iterator[Node]:
+    yield unit
+    for one in unit.below.values():
+        yield from _lines(one)
 
 
 def _hottest(unit: Node) -> tuple[Node, list[Node]]:

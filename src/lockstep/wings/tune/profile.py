@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from enum import Enum
+
+COLLECTIVE = re.compile(r"c10d::|gloo:|nccl:|hccl:|record_param_comms")
+"""How the operators of `torch.distributed` are called."""
 
 
 class Phase(str, Enum):
@@ -118,7 +122,7 @@ class Piece:
         Microseconds of each timed step.
     python_us
         Of these, what Python took between two operators, beyond what lies between two usually; without what a call that
-        trains takes itself, such as `loss.backward`.
+        trains takes itself, such as `loss.backward`, or one of `torch.distributed`.
     trains
         Whether it is of a forward with gradients, of a backward or of an update.
     evaluates
@@ -131,6 +135,11 @@ class Piece:
     python_us: tuple[float, ...]
     trains: bool = False
     evaluates: bool = False
+
+    @property
+    def place(self) -> str:
+        """The innermost line as `file:line`, "" where it is not known."""
+        return f"{self.lines[-1][0]}:{self.lines[-1][1]}" if self.lines else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,7 @@ class Profile:
     recomputations
         What activation checkpointing computes again.
     waiting
-        The share of the timed steps in which the thread that trains was ready and had no core; None where not known.
+        The share of the timed steps in which a thread of the training was ready and had no core; None where not known.
     threads_set
         Where the script sets the number of threads, as `file:line`; "" where it does not.
     """

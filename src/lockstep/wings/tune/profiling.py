@@ -78,7 +78,7 @@ class Profiling:
             self._began_s = time.perf_counter()
             return
         self._end_step()
-        self._waits[number - 1] = waited_s() - self._waited_s
+        self._waits[number - 1] = _most_waited_s(self._waited_s, waited_s())
         self._compiled[number] = len(_metrics())
         if number == min(self._first, self._marked):
             self._start()
@@ -139,7 +139,9 @@ class Profiling:
             self._number,
             flops=flops,
             unfinished=unfinished,
+            wanted=self._end - self._first,
             samples=[] if sampler is None else sampler.samples,
+            samples_every_us=0.0 if sampler is None else 1e6 * sampler.every_s,
             stacks=self._stacks.told(),
             validates=self._validates,
             waits_s=self._waits,
@@ -192,12 +194,22 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def waited_s() -> float:
-    """Seconds for which this thread was ready and had no core since it began; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+def waited_s() -> dict[str, float]:
+    """Seconds for which each thread of this process was ready and had no core; none where the system does not tell."""
+    found = {}
+    for one in Path("/proc/self/task").glob("*/schedstat"):
+        try:
+            found[one.parent.name] = int(one.read_text(encoding="ascii").split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # the thread has ended
+            continue
+    return found
+
+
+def _most_waited_s(before: dict[str, float], after: dict[str, float]) -> float:
+    """Seconds of the thread that waited longest: the others wait for it."""
+    return max(
+        (waited - before.get(thread, waited) for thread, waited in after.items()), default=0.0
+    )
 
 
 def device_type() -> str:

@@ -14,8 +14,10 @@ from typing import Any
 
 from lockstep.capture.rows.user_code import is_of_the_user
 
-LEAST_S, MOST_S = 0.0003, 0.005
+LEAST_S, MOST_S = 0.0005, 0.005
 """Between two samples."""
+_WAITS_S = 0.0002
+"""For so long a sample waits for the interpreter before Python has the training's thread hand it over."""
 _SHARE = 0.01
 """Of a step."""
 
@@ -70,13 +72,15 @@ class Sampler:
 
     def __init__(self, stacks: Stacks, step_s: float) -> None:
         self._stacks = stacks
-        self._every_s = min(max(_SHARE * step_s, LEAST_S), MOST_S)
+        self.every_s = min(max(_SHARE * step_s, LEAST_S), MOST_S)
         self._trains = threading.get_ident()
         self._ends = threading.Event()
         self._step, self._began = -1, 0
+        self._interval_s = sys.getswitchinterval()
         self.samples: list[tuple[int, float, int]] = []
         """Step, microseconds since it began, and the number of the stack."""
         self._thread = threading.Thread(target=self._run, name="lockstep samples", daemon=True)
+        sys.setswitchinterval(_WAITS_S)  # 5 ms by default, in which a short loop would be over
         self._thread.start()
 
     def step_begins(self, number: int) -> None:
@@ -87,10 +91,11 @@ class Sampler:
         """Take no more samples."""
         self._ends.set()
         self._thread.join()
+        sys.setswitchinterval(self._interval_s)
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            time.sleep(self._every_s)
+            time.sleep(self.every_s)
             frame = sys._current_frames().get(self._trains)
             now, step, began = time.perf_counter_ns(), self._step, self._began
             if frame is not None and step >= 0 and not self._ends.is_set():

@@ -348,8 +348,11 @@ class _Reading:
 
     def _missing(self) -> list[str]:
         missing = []
+        unfinished, wanted = self._beside.get("unfinished"), self._beside.get("wanted", 0)
         if not self._steps:
             missing.append("the trace marks no steps, so times are of all of it")
+        elif unfinished is not None and len(self._timed_steps()) < wanted:
+            missing.append(f"the training ended in step {unfinished}, before all {wanted} steps")
         has_marks = any(one.name.startswith((LINE, MODULE)) for one in self._host)
         if not (self._has_python or has_marks):
             missing.append(
