@@ -6,9 +6,10 @@ import dataclasses
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from lockstep.core.operators import Family, operator_of
 from lockstep.report.paragraphs import counted
@@ -60,6 +61,8 @@ class Bottleneck:
         The numbers that it is seen by.
     advice
         What to change.
+    knobs
+        Knobs of `lockstep tune` that may change it without an edit, the likeliest first.
     """
 
     kind: Class
@@ -69,6 +72,7 @@ class Bottleneck:
     share: float
     evidence: str
     advice: str
+    knobs: tuple[str, ...] = ()
 
 
 def bottlenecks(profile: Profile, *, least_share: float = LEAST_SHARE) -> list[Bottleneck]:
@@ -81,7 +85,8 @@ def bottlenecks(profile: Profile, *, least_share: float = LEAST_SHARE) -> list[B
     if not step_us > 0:
         return []
     groups = [
-        [_bottleneck(kind, one, step_us) for one in detect(profile)] for kind, detect in DETECTORS
+        [_bottleneck(kind, one, step_us, knobs) for one in detect(profile)]
+        for kind, detect, *knobs in DETECTORS
     ]
     by_cost = sorted((one for group in groups for one in group), key=lambda one: -one.cost_us)
     largest: dict[str, Bottleneck] = {}
@@ -94,11 +99,11 @@ def bottlenecks(profile: Profile, *, least_share: float = LEAST_SHARE) -> list[B
     return _with_threads(profile, told, least_share)
 
 
-def _bottleneck(kind: Class, found: Found, step_us: float) -> Bottleneck:
+def _bottleneck(kind: Class, found: Found, step_us: float, knobs: Sequence[str] = ()) -> Bottleneck:
     share = min(found.cost_us / step_us, 1.0)
     return Bottleneck(
-        kind, found.what, found.place, found.cost_us, share, found.evidence, found.advice
-    )
+        kind, found.what, found.place, found.cost_us, share, found.evidence, found.advice, tuple(knobs)
+    )  # fmt: skip
 
 
 def _told(group: Sequence[Bottleneck], least_share: float) -> list[Bottleneck]:
@@ -121,7 +126,7 @@ def _with_threads(profile: Profile, told: list[Bottleneck], least_share: float) 
     named = {one.place for one in told}
     rest = [one for one in profile.operators if one.source not in named]
     for found in _threads(profile, rest):
-        threads = _bottleneck(Class.HOST, found, profile.step_us)
+        threads = _bottleneck(Class.HOST, found, profile.step_us, ("threads", "affinity"))
         if threads.share >= least_share:
             sure = [one for one in told if one.share >= min(_SURE_SHARE, threads.share)]
             return [*told[: len(sure)], threads, *told[len(sure) :]]
@@ -427,24 +432,24 @@ def _communication(profile: Profile) -> Iterator[Found]:
         )  # fmt: skip
 
 
-DETECTORS: tuple[tuple[Class, Callable[[Profile], Iterable[Found]]], ...] = (
-    (Class.DATA, _data_loading),
+DETECTORS: tuple[tuple[Any, ...], ...] = (
+    (Class.DATA, _data_loading, "workers", "prefetch", "pin"),
     (Class.HOST, _python),
     (Class.VALIDATION, line_detectors.validation),
-    (Class.RECOMPUTATION, line_detectors.recomputation),
+    (Class.RECOMPUTATION, line_detectors.recomputation, "checkpointing"),
     (Class.FRAMEWORK, _syncs),
-    (Class.FRAMEWORK, _tiny),
-    (Class.FRAMEWORK, _optimizer),
-    (Class.FRAMEWORK, _casts),
-    (Class.COPIES, _copies),
-    (Class.OPERATOR, _attention),
+    (Class.FRAMEWORK, _tiny, "compile"),
+    (Class.FRAMEWORK, _optimizer, "optimizer"),
+    (Class.FRAMEWORK, _casts, "compile"),
+    (Class.COPIES, _copies, "channels_last", "compile"),
+    (Class.OPERATOR, _attention, "compile", "autocast"),
     (Class.OPERATOR, _double),
-    (Class.OPERATOR, _elementwise),
+    (Class.OPERATOR, _elementwise, "compile"),
     (Class.COMPILATION, _recompiles),
     (Class.COMPILATION, _graph_breaks),
-    (Class.COMMUNICATION, _communication),
+    (Class.COMMUNICATION, _communication, "bucket"),
 )
-"""Every detector, with the class that it finds."""
+"""Every detector: the class that it finds, itself, and the knobs of `lockstep tune` that may cure it."""
 
 
 # ---------------------------------------------------------------------------------------- measures
