@@ -27,7 +27,7 @@ class Training:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.Linear(64, 64)
+        self.model: torch.nn.Module = torch.nn.Linear(64, 64)
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), fused=True)
         self.x = torch.randn(32, 64)
 
@@ -205,8 +205,21 @@ def _saves(folder: Path) -> Step:
     return step
 
 
+class _Net(torch.nn.Module):
+    """A model whose forward is the script's own: validation is named where it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
 def _validates() -> Step:
     training, held_out = Training(), torch.randn(8192, 64)
+    training.model = _Net()
+    training.optimizer = torch.optim.AdamW(training.model.parameters(), fused=True)
 
     @torch.no_grad()
     def validate() -> float:
