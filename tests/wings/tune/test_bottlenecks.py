@@ -9,6 +9,7 @@ import pytest
 from traces import MadeTrace
 
 from lockstep.wings.tune.bottlenecks import Bottleneck, Class, bottlenecks
+from lockstep.wings.tune.profile_screen import starved_words
 from lockstep.wings.tune.trace import read_profile
 
 
@@ -146,6 +147,61 @@ def test_idle_cores_are_named(tmp_path: Path) -> None:
     (found,) = _of(tmp_path, _tuned, threads=1, cores=4)
     assert (found.kind, found.place) == (Class.HOST, "OMP_NUM_THREADS")
     assert "1 of 4 cores" in found.evidence
+
+
+def test_idle_cores_stand_at_the_line_that_sets_the_threads_and_behind_a_sure_gain(
+    tmp_path: Path,
+) -> None:
+    threads = {"threads": 1, "cores": 8, "threads_set": "3:/train.py"}
+    (alone,) = _of(tmp_path / "alone", _tuned, **threads)
+    assert alone.place == "/train.py:3"
+    # and a loop that costs less than they could gain, were it so, is told before them
+    found = _of(tmp_path / "beside", _tuned, _loops, **threads)
+    assert [one.place for one in found] == ["/train.py:50", "/train.py:3"]
+    assert found[0].cost_us < found[1].cost_us
+
+
+def test_lines_of_one_kind_are_added_before_they_are_ranked(tmp_path: Path) -> None:
+    def loads(trace: MadeTrace) -> None:
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        trace.call(name, 5000, line="60:/train.py", kind="user_annotation")
+
+    def copies(trace: MadeTrace) -> None:
+        for line in ("50:/train.py", "51:/train.py"):
+            trace.call("aten::clone", 3000, line=line, shapes=[[64, 64]])
+
+    # given a wait that is longer than each of two copies, and shorter than both
+    found = _of(tmp_path, _tuned, loads, copies)
+    assert [one.kind for one in found] == [Class.COPIES, Class.COPIES, Class.DATA]
+
+
+def test_many_small_pieces_of_one_kind_are_told_as_one(tmp_path: Path) -> None:
+    def copies(trace: MadeTrace) -> None:
+        for line in range(50, 62):
+            trace.call("aten::clone", 300, line=f"{line}:/train.py", shapes=[[64, 64]])
+
+    (found,) = _of(tmp_path, _tuned, copies)
+    assert found.kind is Class.COPIES
+    assert "12 lines like it together" in found.evidence
+    assert found.share > 0.1
+
+
+def test_a_machine_that_gives_no_core_is_told(tmp_path: Path) -> None:
+    def words(waited_s: float) -> str:
+        trace = MadeTrace(
+            beside={
+                "waits_s": {"3": waited_s, "4": waited_s},
+                "walls_s": {"3": 0.016, "4": 0.016, "5": 0.016},
+            }
+        )
+        for number in (3, 4):
+            trace.step(number, _tuned)
+        trace.marked_step(5, _tuned)
+        folder = trace.write(tmp_path / f"{waited_s}" / "rank0")
+        return starved_words(read_profile(folder))
+
+    assert "for 25% of this time" in words(0.004)
+    assert words(0.0004) == ""
 
 
 def _compile(number: int, function: str, line: int, because: str = "") -> dict[str, object]:

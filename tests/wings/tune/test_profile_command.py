@@ -133,7 +133,7 @@ def test_modules_and_operators_are_listed_with_times_shapes_and_flops(
     ]
     assert (product["flops"], product["calls"]) == (2 * 4 * 16 * 32, 1)
     assert product["shapes"].split() == ["[32]", "[4,16]", "[16,32]"]
-    assert len(found["steps_us"]) == 2
+    assert len(found["steps_us"]) == 3  # of 1:4, all
     # and the machine's peak was measured
     assert found["peak_flops"] > 0
 
@@ -178,3 +178,30 @@ def test_a_killed_training_shows_no_profile_of_the_one_before(
     assert ended.stdout == ""
     assert "nothing was profiled: the command ended with exit code 137" in ended.stderr
     assert "ended before it could say whether it trained" in ended.stderr
+
+
+@pytest.mark.parametrize(("at", "timed"), [(4, 2), (2, 0)])
+def test_a_step_that_a_signal_cuts_is_not_timed(
+    programs: Path, script: Path, at: int, timed: int
+) -> None:
+    # Given a training that is ended in the middle of a step
+    ended = script.with_name(f"ended{at}.py")
+    ended.write_text(
+        _TRAINING.replace("for _ in range(5):", "import os\nfor step in range(9):").replace(
+            "    loss = net", f"    if step == {at}: os.kill(os.getpid(), 15)\n    loss = net"
+        )
+    )
+    # When it is profiled
+    python = str(programs / "python")
+    found = _run(
+        programs, script, "--steps", "2:6", "--", python, ended.name, expected=143 if timed else 2
+    )
+    # Then the whole steps are told and the cut one is not, or it is said that there is none
+    if timed:
+        assert f"{timed} steps timed" in found.stdout
+        assert f"the training ended in step {at}, before all 4 steps" in " ".join(
+            found.stdout.split()
+        )
+    else:
+        assert found.stdout == ""
+        assert "the training ended in step 2, before a step from 2 on was over" in found.stderr

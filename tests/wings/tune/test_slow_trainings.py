@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils import checkpoint as checkpoints
 
 from lockstep.wings.tune.bottlenecks import Bottleneck, Class, bottlenecks
+from lockstep.wings.tune.marking import mark_checkpoints
 from lockstep.wings.tune.profiling import Profiling
 from lockstep.wings.tune.trace import read_profile
 
@@ -25,7 +27,7 @@ class Training:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.Linear(64, 64)
+        self.model: torch.nn.Module = torch.nn.Linear(64, 64)
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), fused=True)
         self.x = torch.randn(32, 64)
 
@@ -164,9 +166,85 @@ def _python() -> Step:
     training = Training()
 
     def step() -> None:
-        total = sum(number * number for number in range(300_000))
-        extra = torch.tensor(float(total))  # SLOW
+        total = sum(number * number for number in range(300_000))  # SLOW
+        extra = torch.tensor(float(total))
         training.step(extra)
+
+    return step
+
+
+def _pads() -> Step:
+    training = Training()
+    texts = [[1] * (number % 40) for number in range(400)]
+
+    def padded() -> torch.Tensor:
+        rows = []
+        for text in texts:
+            row = [text[at] if at < len(text) else 0 for at in range(300)]  # SLOW
+            rows.append(row)
+        return torch.tensor([float(sum(row)) for row in rows])
+
+    def step() -> None:
+        training.step(padded().mean())
+
+    return step
+
+
+def _saves(folder: Path) -> Step:
+    training = Training()
+    training.model.register_buffer("table", torch.zeros(1 << 20))
+
+    def keep() -> None:
+        kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        torch.save(kept, folder / "last.pt")  # SLOW
+
+    def step() -> None:
+        training.step()
+        keep()
+
+    return step
+
+
+class _Net(torch.nn.Module):
+    """A model whose forward is the script's own: validation is named where it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def _validates() -> Step:
+    training, held_out = Training(), torch.randn(8192, 64)
+    training.model = _Net()
+    training.optimizer = torch.optim.AdamW(training.model.parameters(), fused=True)
+
+    @torch.no_grad()
+    def validate() -> float:
+        training.model.eval()
+        total = torch.zeros(())
+        for rows in held_out.split(1024):
+            total += training.model(rows).square().mean()  # SLOW
+        training.model.train()
+        return total.item()
+
+    def step() -> None:
+        training.step()
+        validate()
+
+    return step
+
+
+def _recomputes() -> Step:
+    training = Training()
+    deep = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+    wide = torch.randn(512, 256)
+
+    def step() -> None:
+        hidden = checkpoints.checkpoint(deep, wide, use_reentrant=False)  # SLOW
+        training.step(hidden.mean())
 
     return step
 
@@ -183,7 +261,7 @@ def _reduces() -> Step:
 
 
 def _profiled(folder: Path, step: Step) -> list[Bottleneck]:
-    """What is named of seven steps, of which three are timed; as many threads as cores are taken for granted."""
+    """What is named of seven steps, of which four are timed; as many threads as cores are taken for granted."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.utils.clear_compilation_metrics()  # what was compiled before is no training's
     profiling = Profiling(folder, 3, 7)
@@ -206,6 +284,13 @@ def group(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.fixture
+def checkpoints_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What checkpoints compute again is marked, as in a training that is profiled."""
+    monkeypatch.setattr(checkpoints, "checkpoint", checkpoints.checkpoint)
+    mark_checkpoints()
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "kind"),
@@ -221,16 +306,24 @@ def group(tmp_path: Path) -> Iterator[None]:
         (_recompiles, Class.COMPILATION),
         (_loads, Class.DATA),
         (_python, Class.HOST),
+        (_pads, Class.HOST),
+        (_saves, Class.HOST),
+        (_validates, Class.VALIDATION),
+        (_recomputes, Class.RECOMPUTATION),
         (_reduces, Class.COMMUNICATION),
     ],
 )
 def test_the_class_and_the_line_are_named_first(
-    tmp_path: Path, group: None, make: Callable[[], Step], kind: Class
+    tmp_path: Path,
+    group: None,
+    checkpoints_marked: None,
+    make: Callable[..., Step],
+    kind: Class,
 ) -> None:
     lines, first = inspect.getsourcelines(make)
     slow = first + next(at for at, line in enumerate(lines) if "# SLOW" in line)
     # when
-    found = _profiled(tmp_path, make())
+    found = _profiled(tmp_path, make(*([tmp_path] if make is _saves else [])))
     # then
     assert found
     assert (found[0].kind, found[0].place) == (kind, f"{__file__}:{slow}"), found[:3]
@@ -257,6 +350,32 @@ def test_a_tuned_training_gets_no_advice(tmp_path: Path) -> None:
 
     # then nothing gains more than 3 % of a step
     assert _profiled(tmp_path, step) == []
+
+
+def _teaches() -> Step:
+    """What a forward without gradients gives is what the next one learns: no validation."""
+    training = Training()
+
+    def step() -> None:
+        with torch.no_grad():
+            target = training.model(training.x).softmax(-1)
+        training.step(F.mse_loss(training.model(training.x), target))
+
+    return step
+
+
+def _frozen() -> Step:
+    """The whole training runs in eval mode: its forwards are no validation."""
+    training = Training()
+    training.model.eval()
+    return training.step
+
+
+@pytest.mark.parametrize("make", [_teaches, _frozen])
+def test_a_forward_that_the_training_uses_is_no_validation(
+    tmp_path: Path, make: Callable[[], Step]
+) -> None:
+    assert Class.VALIDATION not in {one.kind for one in _profiled(tmp_path, make())}
 
 
 class _Block(torch.nn.Module):

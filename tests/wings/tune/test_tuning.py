@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lockstep.core.errors import CorruptError, OutputExistsError
-from lockstep.wings.tune.choosing import left_out, worth_trying
+from lockstep.wings.tune.choosing import left_out, named_first, worth_trying
 from lockstep.wings.tune.journal import Journal
 from lockstep.wings.tune.paired_times import speedup, student_quantile
 from lockstep.wings.tune.settings import KNOBS, OwnKnob, Settings
-from lockstep.wings.tune.tune_screen import Answer, headline
+from lockstep.wings.tune.tune_screen import Answer, headline, noise_words
 from lockstep.wings.tune.tuned_run import NoPlaceError, RunFailedError, TimedRun, Use
 from lockstep.wings.tune.tuning import Numbers, Search, Tuned, Verdict, candidates
 
@@ -107,6 +107,48 @@ def test_what_the_time_does_not_allow_is_said_to_be_left() -> None:
     found = _search(trainings, until_s=-math.inf)
     assert set(_verdicts(found).values()) == {Verdict.LEFT}
     assert trainings.runs == 0
+    assert headline(Answer(found, _told(), "", ())).startswith("NOT DONE: 0 knobs tried")
+
+
+def test_no_run_begins_once_the_time_is_up_and_what_was_kept_is_said_to_be_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a clock on which each run takes a minute, and time for two knobs and a half
+    now = 0.0
+    monkeypatch.setattr("lockstep.wings.tune.tuning.time.monotonic", lambda: now)
+
+    class Slow(_Trainings):
+        def step_s(self, settings: Settings) -> float:
+            nonlocal now
+            now += 60.0
+            return super().step_s(settings)
+
+    trainings = Slow({"cheats": 0.5, "honest": 0.5, "workers": 0.5, "pin": 0.5})
+    found = _search(trainings, until_s=60.0 * 19)
+    # then the third is left in the middle, without a run after the time, and nothing is timed as a whole
+    assert [one.verdict for one in found.tried[:2]] == [Verdict.KEPT, Verdict.KEPT]
+    assert {one.verdict for one in found.tried[2:]} == {Verdict.LEFT}
+    assert now <= 60.0 * 21
+    assert found.speed is None
+    words = headline(Answer(found, _told(), "", ()))
+    assert words.startswith("NOT TIMED TOGETHER: cheats, honest: each is faster")
+    assert "before 3 knobs" in words
+
+
+def test_what_profile_names_is_tried_first() -> None:
+    optimizer = Use("AdamW", "optimizer", "a.py:2", {"foreach": None, "fused": None})
+    model = Use("Net", "model", "a.py:2", {"compiled": False})
+    values = worth_trying(_told(optimizer, model), accepts_precision=False)
+    assert list(values) == ["threads", "affinity", "optimizer", "compile"]
+    # when profile names a chain of operators and waits for a loader that the training has not
+    found = named_first(values, ["compile", "workers", "compile", "optimizer"])
+    assert list(found) == ["compile", "optimizer", "threads", "affinity"]
+    assert found == values
+
+
+def test_the_noise_of_the_machine_is_said() -> None:
+    assert noise_words(0.02).endswith("differ by 2.0% in the time of a step")
+    assert "cannot be told" in noise_words(0.4)
 
 
 def test_an_interrupted_search_goes_on_from_its_log(tmp_path: Path) -> None:

@@ -31,9 +31,11 @@ from lockstep.capture.recorder import Recorder
 from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.cli.sentences import say
 from lockstep.wings.tune import half_precision
-from lockstep.wings.tune.half_precision import LossScale, use_autocast, use_low_weights
-from lockstep.wings.tune.profiling import cores, device_type, line_of_the_user
+from lockstep.wings.tune.half_precision import use_autocast, use_low_weights
+from lockstep.wings.tune.loss_scale import LossScale
+from lockstep.wings.tune.profiling import cores, device_type
 from lockstep.wings.tune.settings import KNOBS, VARIABLE
+from lockstep.wings.tune.stacks import line_of_the_user
 
 
 def begin(recorder: Recorder) -> None:
@@ -90,6 +92,7 @@ class Applying:
                 _wrap_constructor(kind, self._optimizer)
         if self._scale is not None:
             _call_after(Optimizer, self._scale.keep_in)
+            self._scale.patch()
         setattr(checkpoint, "checkpoint", self._checkpoint(checkpoint.checkpoint))  # noqa: B010
         if "threads" in self._knobs:
             torch.set_num_threads(self._knobs["threads"])
@@ -201,7 +204,7 @@ class Applying:
             self._note_root(root)
             self._set_on(root, without_wrappers(root))
         if self._scale is not None:
-            self._scale.begin(roots)
+            self._scale.begin()
             self._placed.update(["loss_scale"] if roots else [])
 
     def _set_on(self, wrapped: torch.nn.Module, root: torch.nn.Module) -> None:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from lockstep.core.operators import Family, operator_of
 from lockstep.report.paragraphs import counted
-from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile, time_text
+from lockstep.wings.tune import line_detectors
+from lockstep.wings.tune.found import Found
+from lockstep.wings.tune.profile import COLLECTIVE, Compile, Operator, Phase, Profile, time_text
 
 LEAST_SHARE = 0.03
 """Advice that gains less of a step is not given."""
+
+_LEAST_PIECE, _PIECES_SHARE = 0.01, 0.1
+"""Pieces of one kind, each of the first share at least, are told as one if they add up to the second."""
+
+_SURE_SHARE = 0.1
+"""Idle cores are told behind all else that gains as much: how much a second core gains is a guess."""
 
 
 class Class(str, Enum):
@@ -25,6 +36,8 @@ class Class(str, Enum):
     COMPILATION = "compilation"
     DATA = "data loading"
     HOST = "host"
+    VALIDATION = "validation"
+    RECOMPUTATION = "recomputation"
     COMMUNICATION = "communication"
 
 
@@ -48,6 +61,8 @@ class Bottleneck:
         The numbers that it is seen by.
     advice
         What to change.
+    knobs
+        Knobs of `lockstep tune` that may change it without an edit, the likeliest first.
     """
 
     kind: Class
@@ -57,43 +72,71 @@ class Bottleneck:
     share: float
     evidence: str
     advice: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    what: str
-    place: str
-    cost_us: float
-    evidence: str
-    advice: str
+    knobs: tuple[str, ...] = ()
 
 
 def bottlenecks(profile: Profile, *, least_share: float = LEAST_SHARE) -> list[Bottleneck]:
     """Return what slows a training, the largest gain first; nothing that gains less than `least_share` of a step.
 
-    Of several at one line only the largest is told: they count the same time.
+    Of several at one line only the largest is told: they count the same time. Those of one kind are added before they
+    are ranked.
     """
     step_us = profile.step_us
     if not step_us > 0:
         return []
-    found = [
-        Bottleneck(
-            kind, one.what, one.place, one.cost_us, min(one.cost_us / step_us, 1.0), one.evidence, one.advice
-        )
-        for kind, detect in DETECTORS
-        for one in detect(profile)
-    ]  # fmt: skip
+    groups = [
+        [_bottleneck(kind, one, step_us, knobs) for one in detect(profile)]
+        for kind, detect, *knobs in DETECTORS
+    ]
+    by_cost = sorted((one for group in groups for one in group), key=lambda one: -one.cost_us)
     largest: dict[str, Bottleneck] = {}
-    for one in sorted(found, key=lambda one: -one.cost_us):
-        if one.share >= least_share:
-            largest.setdefault(one.place, one)
-    return list(largest.values())
+    for one in by_cost:
+        largest.setdefault(one.place, one)
+    kept = set(map(id, largest.values()))
+    ranked = [_told([one for one in group if id(one) in kept], least_share) for group in groups]
+    ranked.sort(key=lambda group: -sum(one.cost_us for one in group))
+    told = [one for group in ranked for one in group]
+    return _with_threads(profile, told, least_share)
+
+
+def _bottleneck(kind: Class, found: Found, step_us: float, knobs: Sequence[str] = ()) -> Bottleneck:
+    share = min(found.cost_us / step_us, 1.0)
+    return Bottleneck(
+        kind, found.what, found.place, found.cost_us, share, found.evidence, found.advice, tuple(knobs)
+    )  # fmt: skip
+
+
+def _told(group: Sequence[Bottleneck], least_share: float) -> list[Bottleneck]:
+    """Return those of one kind that are told, the largest first; many small ones are told as one."""
+    ordered = sorted(group, key=lambda one: -one.cost_us)
+    large = [one for one in ordered if one.share >= least_share]
+    small = [one for one in ordered if _LEAST_PIECE <= one.share < least_share]
+    if sum(one.share for one in small) < _PIECES_SHARE:
+        return large
+    first = small[0]
+    together = dataclasses.replace(
+        first, cost_us=sum(one.cost_us for one in small), share=sum(one.share for one in small),
+        evidence=f"{len(small)} lines like it together; here {first.evidence}",
+    )  # fmt: skip
+    return sorted([*large, together], key=lambda one: -one.cost_us)
+
+
+def _with_threads(profile: Profile, told: list[Bottleneck], least_share: float) -> list[Bottleneck]:
+    """Add what idle cores could do of the rest, behind all that surely gains."""
+    named = {one.place for one in told}
+    rest = [one for one in profile.operators if one.source not in named]
+    for found in _threads(profile, rest):
+        threads = _bottleneck(Class.HOST, found, profile.step_us, ("threads", "affinity"))
+        if threads.share >= least_share:
+            sure = [one for one in told if one.share >= min(_SURE_SHARE, threads.share)]
+            return [*told[: len(sure)], threads, *told[len(sure) :]]
+    return told
 
 
 # -------------------------------------------------------------------------------------- data and host
 
 
-def _data_loading(profile: Profile) -> Iterator[_Found]:
+def _data_loading(profile: Profile) -> Iterator[Found]:
     """Time in which the training waits for its loader."""
     rows = [one for one in profile.operators if one.name.startswith("enumerate(DataLoader)")]
     for place, found in _by_source(rows):
@@ -105,34 +148,37 @@ def _data_loading(profile: Profile) -> Iterator[_Found]:
             else "the workers are too slow: raise num_workers or prefetch_factor, or do less for each sample"
         )
         how = "loads in its own process" if alone else "waits for its worker processes"
-        yield _Found(
+        yield Found(
             "the training waits for data", place, waits_us,
             f"{time_text(waits_us)} of each step go by in the DataLoader, which {how}", advice,
         )  # fmt: skip
 
 
-def _python(profile: Profile) -> Iterator[_Found]:
+def _python(profile: Profile) -> Iterator[Found]:
     """Python between two operators that takes much longer than it does elsewhere."""
+    if profile.pieces:
+        yield from line_detectors.python(profile)
+        return
     usual_us = _usual_python_us(profile)
     rows = [one for one in profile.operators if one.outermost and one.phase is not Phase.DATA]
     for place, found in _by_source(rows):
         more_us = sum(max(one.least_python_us - usual_us * one.calls, 0.0) for one in found)
         before = max(found, key=lambda one: one.least_python_us)
-        yield _Found(
-            "Python works while torch waits", place, more_us,
+        yield Found(
+            "torch waits for Python", place, more_us,
             f"{time_text(more_us)} of Python before {before.name}, beyond the usual {usual_us:.0f} us",
             "move that work out of the loop, into the loader's workers or into tensors",
         )  # fmt: skip
 
 
-def _threads(profile: Profile) -> Iterator[_Found]:
+def _threads(profile: Profile, rows: Iterable[Operator]) -> Iterator[Found]:
     """Fewer threads than cores, or more."""
     threads, cores = profile.threads, profile.cores
     if profile.device != "cpu" or not threads or not cores or threads == cores:
         return
     call_us = _call_us(profile)
     heavy_us = sum(
-        one.self_host_us for one in profile.operators if one.self_host_us > 2 * call_us * one.calls
+        one.self_host_us for one in rows if one.self_host_us > 2 * call_us * one.calls
         and operator_of(one.name).family in _PARALLEL
     )  # fmt: skip
     if threads < cores:
@@ -141,9 +187,12 @@ def _threads(profile: Profile) -> Iterator[_Found]:
     else:
         gain_us = heavy_us * (1 - cores / threads)
         what, evidence = "threads wait for each other", f"{threads} threads share {cores} cores"
-    yield _Found(
-        what, "OMP_NUM_THREADS", gain_us, f"{evidence}; {time_text(heavy_us)} of each step can be shared by threads",
-        f"set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores}) in the script",
+    change = f"set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores}) in the script"
+    if profile.threads_set:
+        change = f"call torch.set_num_threads({cores}) there, or leave the call out"
+    yield Found(
+        what, profile.threads_set or "OMP_NUM_THREADS", gain_us,
+        f"{evidence}; {time_text(heavy_us)} of each step can be shared by threads", change,
     )  # fmt: skip
 
 
@@ -155,7 +204,7 @@ _PARALLEL = frozenset(
 # ------------------------------------------------------------------------------------------ framework
 
 
-def _syncs(profile: Profile) -> Iterator[_Found]:
+def _syncs(profile: Profile) -> Iterator[Found]:
     """Numbers that the script reads off tensors: the host waits for the device, or at least for each one."""
     reads = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"}
     rows = [one for one in profile.operators if one.outermost and one.phase is not Phase.OPTIMIZER]
@@ -165,14 +214,14 @@ def _syncs(profile: Profile) -> Iterator[_Found]:
         if not reading or (calls < 2 and profile.device == "cpu"):
             continue
         took_us = sum(one.host_us + one.python_us for one in found if one.calls >= 1)
-        yield _Found(
+        yield Found(
             "numbers are read off tensors one by one", place, took_us,
             f"{calls:.0f} reads (.item(), int(), if tensor) in each step take {time_text(took_us)}",
             "keep them as tensors, and read them together once in many steps: .tolist() or torch.stack(...)",
         )  # fmt: skip
 
 
-def _tiny(profile: Profile) -> Iterator[_Found]:
+def _tiny(profile: Profile) -> Iterator[Found]:
     """Many small calls at one line, of which each costs what a call costs."""
     call_us = _call_us(profile)
     rows = [one for one in profile.operators if _is_called(one) and one.phase is Phase.FORWARD]
@@ -184,7 +233,7 @@ def _tiny(profile: Profile) -> Iterator[_Found]:
         spared = calls - len({one.name for one in found})
         cost_us = min(spared * call_us, sum(one.host_us + one.python_us for one in found))
         within = f" in {module}" if module else ""
-        yield _Found(
+        yield Found(
             "many small calls", place or module, cost_us,
             f"{calls:.0f} calls{within} at this line in each step, of which each costs {call_us:.1f} us at least",
             "do it for the whole tensor in one call (no loop over samples, time steps or parameters),"
@@ -192,7 +241,7 @@ def _tiny(profile: Profile) -> Iterator[_Found]:
         )  # fmt: skip
 
 
-def _optimizer(profile: Profile) -> Iterator[_Found]:
+def _optimizer(profile: Profile) -> Iterator[Found]:
     """An optimizer that goes through its parameters one by one."""
     rows = [one for one in profile.operators if one.phase is Phase.OPTIMIZER]
     steps = [one for one in rows if one.name.startswith("Optimizer.step#")]
@@ -205,14 +254,14 @@ def _optimizer(profile: Profile) -> Iterator[_Found]:
     own_us = sum(one.self_host_us for one in steps)
     cost_us = own_us + calls * call_us
     name = steps[0].name.partition("#")[2].removesuffix(".step")
-    yield _Found(
+    yield Found(
         f"{name} updates one parameter after the other", steps[0].source or "the optimizer", cost_us,
         f"{calls:.0f} calls in each step, and {time_text(own_us)} of Python between them",
         f"{name}(..., fused=True), or foreach=True where it has no fused kernel",
     )  # fmt: skip
 
 
-def _casts(profile: Profile) -> Iterator[_Found]:
+def _casts(profile: Profile) -> Iterator[Found]:
     """Copies that change the dtype."""
     rows = [
         one
@@ -222,7 +271,7 @@ def _casts(profile: Profile) -> Iterator[_Found]:
     for place, found in _by_source(rows):
         took_us = sum(one.total_us for one in found)
         kinds = ", ".join(sorted({one.cast for one in found}))
-        yield _Found(
+        yield Found(
             "tensors change their dtype back and forth", place, took_us,
             f"{sum(one.calls for one in found):.0f} casts in each step ({kinds}) take {time_text(took_us)}",
             "keep the tensor in the dtype that it is used in; cast a constant once, before the loop",
@@ -232,7 +281,7 @@ def _casts(profile: Profile) -> Iterator[_Found]:
 # --------------------------------------------------------------------------------- copies, operators
 
 
-def _copies(profile: Profile) -> Iterator[_Found]:
+def _copies(profile: Profile) -> Iterator[Found]:
     """Tensors that are copied for another order in memory, or for nothing."""
     rows = [
         one for one in profile.operators
@@ -242,14 +291,14 @@ def _copies(profile: Profile) -> Iterator[_Found]:
         took_us = sum(one.total_us for one in found)
         strided = sum(one.calls for one in found if one.strided)
         why = "their order in memory changes" if strided else "their order stays"
-        yield _Found(
+        yield Found(
             "tensors are copied", place, took_us,
             f"{sum(one.calls for one in found):.0f} copies in each step take {time_text(took_us)}; {why}",
             "leave out .contiguous() and .clone(), or keep one layout throughout (channels_last for convolutions)",
         )  # fmt: skip
 
 
-def _attention(profile: Profile) -> Iterator[_Found]:
+def _attention(profile: Profile) -> Iterator[Found]:
     """Attention that writes its scores: softmax between two batched products of one module."""
     groups: dict[str, list[Operator]] = defaultdict(list)
     for one in profile.operators:
@@ -265,7 +314,7 @@ def _attention(profile: Profile) -> Iterator[_Found]:
             over = [one for one in rows if shape in one.shapes.split(" ") and "bmm" not in one.name]
             found[places[0]].append(sum(one.self_device_us or one.self_host_us for one in over))
     for place, times in found.items():
-        yield _Found(
+        yield Found(
             "attention writes its scores to memory", place, sum(times),
             f"{counted(len(times), 'module')} spend {time_text(sum(times))} of each step on softmax, masks and copies",
             "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...) never writes them",
@@ -277,20 +326,20 @@ def _is_square(shapes: str) -> bool:
     return len(sizes) >= 3 and sizes[-1] == sizes[-2]
 
 
-def _double(profile: Profile) -> Iterator[_Found]:
+def _double(profile: Profile) -> Iterator[Found]:
     """Work in float64, which takes at least twice the bytes and the lanes of float32."""
     rows = [one for one in profile.operators if one.dtypes.split(" ")[0] == "double"]
     for place, found in _by_source(one for one in rows if one.phase is not Phase.DATA):
         took_us = sum(one.self_device_us or one.self_host_us for one in found)
         slowest = max(found, key=lambda one: one.self_host_us + one.self_device_us)
-        yield _Found(
+        yield Found(
             "computed in float64", place, took_us / 2,
             f"{slowest.name} and others work on float64 for {time_text(took_us)} of each step",
             "use float32: half the bytes, twice as many numbers at once",
         )  # fmt: skip
 
 
-def _elementwise(profile: Profile) -> Iterator[_Found]:
+def _elementwise(profile: Profile) -> Iterator[Found]:
     """Chains of elementwise operators of one module: each reads and writes all of the tensor again."""
     groups: dict[tuple[str, str], list[Operator]] = defaultdict(list)
     for one in profile.operators:
@@ -304,7 +353,7 @@ def _elementwise(profile: Profile) -> Iterator[_Found]:
         took_us = sum(one.self_device_us or one.self_host_us for one in found)
         names = ", ".join(dict.fromkeys(one.name.removeprefix("aten::") for one in found))
         slowest = max(found, key=lambda one: one.self_host_us + one.self_device_us)
-        yield _Found(
+        yield Found(
             "elementwise operators one after the other", slowest.source or module,
             took_us * (1 - 1 / calls),
             f"{calls:.0f} of them ({names}) read and write the same tensor for {time_text(took_us)} of each step",
@@ -318,7 +367,7 @@ _ELEMENTWISE = frozenset({Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.
 # ------------------------------------------------------------------------------------- compilation
 
 
-def _recompiles(profile: Profile) -> Iterator[_Found]:
+def _recompiles(profile: Profile) -> Iterator[Found]:
     """Functions that are compiled again and again after the first step."""
     groups: dict[tuple[str, int], list[Compile]] = defaultdict(list)
     for one in profile.compiles:
@@ -328,7 +377,7 @@ def _recompiles(profile: Profile) -> Iterator[_Found]:
         took_us = 1e6 * sum(one.took_s for one in found) / max(profile.steps_seen - 1, 1)
         because = next((one.again_because for one in reversed(found) if one.again_because), "")
         guard = because.partition(": ")[2].split("\n")[0].split("  #")[0].strip() or because
-        yield _Found(
+        yield Found(
             f"{found[0].function} is compiled again", f"{file}:{line}", took_us,
             f"{counted(len(found), 'compilation')} after the first step"
             + (f"; the last because of: {guard}" if guard else ""),
@@ -340,7 +389,7 @@ def _recompiles(profile: Profile) -> Iterator[_Found]:
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 
 
-def _graph_breaks(profile: Profile) -> Iterator[_Found]:
+def _graph_breaks(profile: Profile) -> Iterator[Found]:
     """Places at which Dynamo leaves a function and enters another graph behind."""
     regions = [one for one in profile.operators if one.name.startswith("Torch-Compiled Region")]
     calls = sum(one.calls for one in regions)
@@ -355,7 +404,7 @@ def _graph_breaks(profile: Profile) -> Iterator[_Found]:
     reasons = [text.split("\n")[0] for one in profile.compiles for text in one.breaks]
     per_place = (calls - 1) * entry_us / max(len(breaks), 1)
     for (file, line), function in breaks.items():
-        yield _Found(
+        yield Found(
             f"{function} breaks into several graphs", f"{file}:{line}", per_place,
             f"{calls:.0f} compiled regions are entered in each step, {entry_us:.0f} us each"
             + (f"; {reasons[0]}" if reasons else ""),
@@ -364,15 +413,18 @@ def _graph_breaks(profile: Profile) -> Iterator[_Found]:
         )  # fmt: skip
 
 
-def _communication(profile: Profile) -> Iterator[_Found]:
+def _communication(profile: Profile) -> Iterator[Found]:
     """Collectives that the training waits for."""
     rows = [
         one for one in profile.operators
-        if re.match(r"c10d::|gloo:|nccl:|hccl:|record_param_comms", one.name) and one.outermost
+        if COLLECTIVE.match(one.name) and one.outermost
     ]  # fmt: skip
     for place, found in _by_source(rows):
-        took_us = sum(one.host_us for one in found)
-        yield _Found(
+        called_us = sum(
+            statistics.fmean(one.us) for one in profile.pieces if one.place == place
+        )  # fmt: skip
+        took_us = max(sum(one.host_us for one in found), called_us)
+        yield Found(
             "ranks wait for each other", place, took_us,
             f"{sum(one.calls for one in found):.0f} collectives in each step, {time_text(took_us)} without overlap",
             "reduce gradients in buckets while backward runs (DistributedDataParallel), and not between"
@@ -380,23 +432,24 @@ def _communication(profile: Profile) -> Iterator[_Found]:
         )  # fmt: skip
 
 
-DETECTORS: tuple[tuple[Class, Callable[[Profile], Iterable[_Found]]], ...] = (
-    (Class.DATA, _data_loading),
+DETECTORS: tuple[tuple[Any, ...], ...] = (
+    (Class.DATA, _data_loading, "workers", "prefetch", "pin"),
     (Class.HOST, _python),
-    (Class.HOST, _threads),
+    (Class.VALIDATION, line_detectors.validation),
+    (Class.RECOMPUTATION, line_detectors.recomputation, "checkpointing"),
     (Class.FRAMEWORK, _syncs),
-    (Class.FRAMEWORK, _tiny),
-    (Class.FRAMEWORK, _optimizer),
-    (Class.FRAMEWORK, _casts),
-    (Class.COPIES, _copies),
-    (Class.OPERATOR, _attention),
+    (Class.FRAMEWORK, _tiny, "compile"),
+    (Class.FRAMEWORK, _optimizer, "optimizer"),
+    (Class.FRAMEWORK, _casts, "compile"),
+    (Class.COPIES, _copies, "channels_last", "compile"),
+    (Class.OPERATOR, _attention, "compile", "autocast"),
     (Class.OPERATOR, _double),
-    (Class.OPERATOR, _elementwise),
+    (Class.OPERATOR, _elementwise, "compile"),
     (Class.COMPILATION, _recompiles),
     (Class.COMPILATION, _graph_breaks),
-    (Class.COMMUNICATION, _communication),
+    (Class.COMMUNICATION, _communication, "bucket"),
 )
-"""Every detector, with the class that it finds."""
+"""Every detector: the class that it finds, itself, and the knobs of `lockstep tune` that may cure it."""
 
 
 # ---------------------------------------------------------------------------------------- measures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from lockstep.wings.tune.settings import KNOBS, Value
 from lockstep.wings.tune.tuned_run import TimedRun
@@ -27,6 +27,13 @@ def worth_trying(told: TimedRun, *, accepts_precision: bool) -> dict[str, list[V
         if name in _VALUES and (accepts_precision or name not in PRECISION)
     }
     return {name: values for name, values in found.items() if values}
+
+
+def named_first(values: Mapping[str, list[Value]], wanted: Sequence[str]) -> dict[str, list[Value]]:
+    """Return the same values, those of the wanted knobs first, in that order."""
+    order = [name for name in dict.fromkeys(wanted) if name in values]
+    order += [name for name in values if name not in order]
+    return {name: values[name] for name in order}
 
 
 def left_out(told: TimedRun, *, accepts_precision: bool) -> dict[str, str]:

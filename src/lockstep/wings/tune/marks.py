@@ -12,4 +12,7 @@ STEP = "ProfilerStep#"
 """As torch.profiler names its own steps."""
 
 LINE, MODULE = "lockstep line:", "lockstep module:"
-"""Before `7:/path/train.py`, and before `Linear:h.0.mlp`."""
+"""Before `7:/path/train.py`, or `7@12:/path/train.py` with the number of the stack, and before `Linear:h.0.mlp`."""
+
+EVALUATION, AGAIN = "lockstep evaluation:", "lockstep again:"
+"""Before the `id` of a module that runs without gradients or in eval mode, and before the line of a checkpoint."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from enum import Enum
+
+COLLECTIVE = re.compile(r"c10d::|gloo:|nccl:|hccl:|record_param_comms")
+"""How the operators of `torch.distributed` are called."""
 
 
 class Phase(str, Enum):
@@ -105,6 +109,50 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the timed steps that one stack of the script took.
+
+    Parameters
+    ----------
+    lines
+        File, line and function of each call of the script, the innermost last; none where they are not known.
+    calls
+        What the innermost line calls there, as the script writes it; "" where that is not known.
+    us
+        Microseconds of each timed step.
+    python_us
+        Of these, what Python took between two operators, beyond what lies between two usually; without what a call that
+        trains takes itself, such as `loss.backward`, or one of `torch.distributed`.
+    trains
+        Whether it is of a forward with gradients, of a backward or of an update.
+    evaluates
+        Whether it is of a forward without gradients of a model that is trained.
+    """
+
+    lines: tuple[tuple[str, int, str], ...]
+    calls: str
+    us: tuple[float, ...]
+    python_us: tuple[float, ...]
+    trains: bool = False
+    evaluates: bool = False
+
+    @property
+    def place(self) -> str:
+        """The innermost line as `file:line`, "" where it is not known."""
+        return f"{self.lines[-1][0]}:{self.lines[-1][1]}" if self.lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a call of `torch.utils.checkpoint` computes again: its place, the time, and what it allocates for that."""
+
+    place: str
+    us: float
+    calls: float
+    allocated_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The profile of one rank.
 
@@ -130,6 +178,14 @@ class Profile:
         How many steps of the training had begun when the compilations were counted.
     peak_flops
         FLOP/s that this machine reached in a large float32 product; None where that was not measured.
+    pieces
+        The time of the thread that trains by the script's lines; none where the trace knows no stacks.
+    recomputations
+        What activation checkpointing computes again.
+    waiting
+        The share of the timed steps in which a thread of the training was ready and had no core; None where not known.
+    threads_set
+        Where the script sets the number of threads, as `file:line`; "" where it does not.
     """
 
     name: str
@@ -143,6 +199,10 @@ class Profile:
     missing: tuple[str, ...] = ()
     steps_seen: int = 0
     peak_flops: float | None = None
+    pieces: tuple[Piece, ...] = ()
+    recomputations: tuple[Recomputation, ...] = ()
+    waiting: float | None = None
+    threads_set: str = ""
 
     @property
     def step_us(self) -> float:

@@ -59,8 +59,8 @@ def profile(
 
     You change no line of the script. The largest gain comes first; then modules and operators with
     times, calls, shapes, memory and FLOPs. With -o you get a page and the trace, which Perfetto and
-    chrome://tracing open. The last of the steps is not timed: in it, Lockstep marks each call with
-    its line.
+    chrome://tracing open. In the step before them, which is not timed, Lockstep marks each call
+    with its line.
 
     A TRACE is one that torch.profiler wrote elsewhere, or a CSV of Ascend's profiler.
 

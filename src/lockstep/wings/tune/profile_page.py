@@ -32,8 +32,9 @@ from lockstep.report.page import (
 from lockstep.report.page.page import Block, Column
 from lockstep.wings.tune.bottlenecks import Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import module_tree, own_us, place_of
+from lockstep.wings.tune.places import short_place
 from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
-from lockstep.wings.tune.profile_screen import found_words, headline, short_place
+from lockstep.wings.tune.profile_screen import found_words, headline, starved_words
 
 KINDS = (
     Kind("advice", "origin", "fault", 5),
@@ -97,6 +98,8 @@ def _verdict(profile: Profile, found: Sequence[Bottleneck]) -> Verdict:
     facts = [("One step", time_text(profile.step_us))]
     if profile.plain_step_us:
         facts.append(("Without the profiler", time_text(profile.plain_step_us)))
+    if starved_words(profile):
+        facts.append(("Machine", starved_words(profile)))
     facts += [("Not known", sentence) for sentence in profile.missing]
     return Verdict(
         "setup" if found else "agree", "origin" if found else "better", "Profile",

@@ -86,7 +86,8 @@ def profile_command(
     ) as name:
         ended = launch(command, Path(name) / "run", options, adjust=adjusted, hear=tell, **streams)
     folders = sorted(into.glob("rank*"), key=lambda one: (len(one.name), one.name))
-    profiles = [read_profile(one) for one in folders if (one / TRACE).exists()]
+    found = [read_profile(one) for one in folders if (one / TRACE).exists()]
+    profiles = [one for one in found if one.steps_us]
     if not profiles:
         failed = f"the command ended with exit code {ended.code}; " if ended.code else ""
         raise UsageError(
@@ -108,9 +109,14 @@ def _reason(folders: Sequence[Path], first: int, why_nothing: str) -> str:
         noted = json.loads((folder / BESIDE).read_text(encoding="utf-8"))
         if noted["problem"]:
             return f"torch.profiler did not start, as where the script profiles itself: {noted['problem']}"
-        if noted["trained"] <= first:
+        if noted["trained"] <= first and noted.get("unfinished") is None:
             return (
                 f"the training ended after {noted['trained']} steps, before step {first} began;"
+                " choose earlier steps with --steps"
+            )
+        if noted.get("unfinished") is not None:
+            return (
+                f"the training ended in step {noted['unfinished']}, before a step from {first} on was over;"
                 " choose earlier steps with --steps"
             )
     return why_nothing

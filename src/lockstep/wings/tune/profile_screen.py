@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from lockstep.report.json_text import enveloped
@@ -13,7 +11,11 @@ from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, t
 from lockstep.report.table import Column, add_table
 from lockstep.wings.tune.bottlenecks import LEAST_SHARE, Bottleneck, bottlenecks
 from lockstep.wings.tune.module_tree import ModuleTime, module_tree, own_us
+from lockstep.wings.tune.places import short_place
 from lockstep.wings.tune.profile import Operator, Phase, Profile, time_text
+
+_STARVED = 0.1
+"""So large a share of the time without a core is said."""
 
 
 def headline(profile: Profile, found: Sequence[Bottleneck]) -> str:
@@ -29,15 +31,6 @@ def found_words(profile: Profile, found: Sequence[Bottleneck]) -> str:
         return f"{per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
     first = found[0]
     return f"{first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"
-
-
-def short_place(place: str) -> str:
-    """`file:line` from the folder that this runs in, where it lies below that."""
-    file, colon, line = place.rpartition(":")
-    if not (colon and line.isdigit() and Path(file).is_absolute()):
-        return place
-    relative = os.path.relpath(file)
-    return f"{file if relative.startswith('..') else relative}:{line}"
 
 
 def render(profile: Profile, *, limit: int | None, simple: bool) -> Page:
@@ -65,7 +58,18 @@ def _how(profile: Profile) -> str:
         words += f", {time_text(min(profile.steps_us))} to {time_text(max(profile.steps_us))}"
     if profile.plain_step_us:
         words += f"; a step takes {time_text(profile.plain_step_us)} without the profiler"
-    return "; ".join([words, *profile.missing])
+    starved = [starved_words(profile)] if starved_words(profile) else []
+    return "; ".join([words, *starved, *profile.missing])
+
+
+def starved_words(profile: Profile) -> str:
+    """Say that other processes took the cores, "" where they did not."""
+    if profile.waiting is None or profile.waiting < _STARVED:
+        return ""
+    return (
+        f"the machine is busy: for {profile.waiting:.0%} of this time a thread of the training was ready"
+        " and had no core, so times are too long; profile again when it is quiet"
+    )
 
 
 def _add_modules(text: Page, profile: Profile, *, limit: int | None, simple: bool) -> None:
@@ -127,6 +131,7 @@ def as_values(profile: Profile) -> dict[str, Any]:
             "steps_us": profile.steps_us,
             "plain_step_us": profile.plain_step_us,
             "device": profile.device,
+            "waiting": profile.waiting,
             "peak_flops": profile.peak_flops,
             "missing": profile.missing,
             "advice": [asdict(one) for one in found],

@@ -1,42 +1,43 @@
 """Profiling inside of the training's process: torch.profiler around the chosen steps, and marks of lines and modules.
 
-All chosen steps but the last are timed with as little around them as the profiler can. In the last one each call of
-torch is marked with the line and the module that it is from, which slows it: no time is taken from it. One profiler
-runs through all of them: to start a second one while a range of the first is open breaks torch.
+The chosen steps are timed with as little around them as the profiler can. In the step before them, or in the last one
+where there is none before, each call of torch is marked with the line and the module that it is from, which slows it:
+no time is taken from it. One profiler runs through all of them: to start a second one while a range of the first is
+open breaks torch. Beside it, a thread samples which call holds the interpreter.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function, supported_activities
 
-from lockstep.capture.modules.live_modules import living
-from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
 from lockstep.capture.recorder import Recorder
-from lockstep.capture.rows.user_code import is_of_the_user
 from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE, VARIABLE
-
-_Fast = torch._C._profiler._RecordFunctionFast
+from lockstep.wings.tune.marking import Marks, mark_checkpoints, note_threads
+from lockstep.wings.tune.marks import BESIDE, STEP, TRACE, VARIABLE
+from lockstep.wings.tune.stacks import LEAST_S, Sampler, Stacks
 
 
 def begin(recorder: Recorder) -> None:
     """Profile the training of this process, as `lockstep profile` asked for."""
     request = json.loads(os.environ[VARIABLE])
-    recorder.hear(Profiling(Path(request["into"]), *request["steps"]))
+    profiling = Profiling(Path(request["into"]), *request["steps"])
+    mark_checkpoints()
+    note_threads(profiling.threads_set)
+    recorder.hear(profiling)
+
+
+_AFTER = 3
+"""So many steps after those that are profiled are timed too, as the training is without a profiler."""
 
 
 class Profiling:
@@ -47,43 +48,56 @@ class Profiling:
     into
         The folder in which each rank leaves its own, `rank0`.
     first, end
-        The first step that is profiled, and the one after the last.
+        The first step that is timed, and the one after the last.
     """
 
     def __init__(self, into: Path, first: int, end: int) -> None:
         self._into, self._first, self._end = into, first, end
+        self._marked = first - 1 if first > 0 else end - 1
         self._profiler: profile | None = None
         self._mark: record_function | None = None
-        self._marks: ExitStack | None = None
+        self._marks: Marks | None = None
+        self._stacks = Stacks()
+        self._sampler: Sampler | None = None
         self._walls: dict[int, float] = {}
-        self._began_s = time.perf_counter()
+        self._waits: dict[int, float] = {}
+        self._began_s, self._waited_s = time.perf_counter(), waited_s()
         self._compiled: dict[int, int] = {}
         self._number = 0
+        self._validates: list[int] = []
         self._problem = ""
+        self.threads_set: dict[str, Any] = {}
 
     def step_begins(self, number: int) -> None:
         """Step `number` begins: the profiler goes on or stops."""
-        if number > self._end:
+        if number > self._end + _AFTER:
             return
         self._walls[number - 1] = time.perf_counter() - self._began_s
-        self._compiled[number] = len(_metrics())
         self._number = number
+        if number > self._end:
+            self._began_s = time.perf_counter()
+            return
         self._end_step()
-        if number == self._first:
+        self._waits[number - 1] = _most_waited_s(self._waited_s, waited_s())
+        self._compiled[number] = len(_metrics())
+        if number == min(self._first, self._marked):
             self._start()
         if number == self._end:
             self._stop()
         if self._profiler is not None:
-            if number == self._end - 1:
-                self._marks = _marking()
+            if number == self._marked and not _metrics():  # marks would have code compiled anew
+                self._marks = Marks(self._stacks)
             self._mark = record_function(f"{STEP}{number}")
+        self._began_s, self._waited_s = time.perf_counter(), waited_s()
+        if self._mark is not None:
             self._mark.__enter__()
-        self._began_s = time.perf_counter()
+            if self._sampler is not None:
+                self._sampler.step_begins(number)
 
     def finish(self) -> None:
-        """The training has ended: what was profiled by then is written."""
+        """The training has ended, or is ended: what was profiled by then is written, without the step under way."""
         self._end_step()
-        self._stop()
+        self._stop(unfinished=self._number)
         self._note(self._number)
 
     def _start(self) -> None:
@@ -95,6 +109,9 @@ class Profiling:
             self._profiler.start()
         except RuntimeError as error:  # the script profiles by itself
             self._profiler, self._problem = None, str(error).partition("\n")[0]
+            return
+        plain = self._plain_steps()
+        self._sampler = Sampler(self._stacks, statistics.median(plain) if plain else LEAST_S)
 
     def _end_step(self) -> None:
         if self._mark is not None:
@@ -102,10 +119,14 @@ class Profiling:
             self._mark = None
         if self._marks is not None:
             self._marks.close()
+            self._validates = self._marks.validates
             self._marks = None
 
-    def _stop(self) -> None:
+    def _stop(self, unfinished: int | None = None) -> None:
         profiler, self._profiler = self._profiler, None
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
         if profiler is None:
             return
         profiler.stop()
@@ -114,7 +135,24 @@ class Profiling:
         results = profiler.profiler.kineto_results if profiler.profiler is not None else None
         events = results.events() if results is not None else []
         flops = {one.correlation_id(): one.flops() for one in events if one.flops()}
-        self._note(self._number, flops=flops)
+        self._note(
+            self._number,
+            flops=flops,
+            unfinished=unfinished,
+            wanted=self._end - self._first,
+            samples=[] if sampler is None else sampler.samples,
+            samples_every_us=0.0 if sampler is None else 1e6 * sampler.every_s,
+            stacks=self._stacks.told(),
+            validates=self._validates,
+            waits_s=self._waits,
+            walls_s=self._walls,
+            threads_set=self.threads_set.get("line", ""),
+        )
+
+    def _plain_steps(self) -> list[float]:
+        """How long steps before those that are profiled took, and some after them, in seconds; not the first one."""
+        begins = min(self._first, self._marked)
+        return [one for step, one in self._walls.items() if 0 < step < begins or step >= self._end]
 
     @property
     def _folder(self) -> Path:
@@ -125,9 +163,9 @@ class Profiling:
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / BESIDE
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        plain = [took for step, took in self._walls.items() if 0 < step < self._first]
+        plain = self._plain_steps()
+        more["plain_step_s"] = statistics.median(plain) if plain else None
         noted = before or {
-            "plain_step_s": statistics.median(plain) if plain else None,
             "threads": torch.get_num_threads(),
             "cores": cores(),
             "device": device_type(),
@@ -136,111 +174,6 @@ class Profiling:
             "problem": self._problem,
         }
         file.write_text(json.dumps({**noted, **more, "trained": trained}), encoding="utf-8")
-
-
-# ------------------------------------------------------------------------------------ modules and lines
-
-
-def _marking() -> ExitStack:
-    """Mark calls until the stack is closed; nothing where code is compiled, which would be compiled anew."""
-    marks = ExitStack()
-    if not _metrics():
-        marks.enter_context(_Lines())
-        _Modules(marks)
-        for owner, name in _UNSEEN:
-            marks.enter_context(_marked(owner, name))
-    return marks
-
-
-@contextmanager
-def _marked(owner: Any, name: str) -> Iterator[None]:
-    """Mark the calls of a function with the line of the script that makes them."""
-    function = getattr(owner, name)
-
-    @functools.wraps(function)
-    def marked(*arguments: Any, **keywords: Any) -> Any:
-        with _Fast(f"{LINE}{line_of_the_user()}"):
-            return function(*arguments, **keywords)
-
-    setattr(owner, name, marked)
-    yield
-    setattr(owner, name, function)
-
-
-_COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "broadcast",
-    "reduce_scatter_tensor",
-    "barrier",
-)
-_UNSEEN = (
-    (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
-    *((torch.distributed, name) for name in _COLLECTIVES if hasattr(torch.distributed, name)),
-)
-"""What a script calls that is not seen by `_Lines`: it takes no tensor, or hands it on below Python."""
-
-
-class _Lines(TorchFunctionMode):
-    """Marks each call of torch's Python API with the line of the script that makes it."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, arguments: Any = (), keywords: Any = None
-    ) -> Any:
-        """Run the call within a mark."""
-        with _Fast(f"{LINE}{line_of_the_user()}"):
-            return function(*arguments, **(keywords or {}))
-
-
-class _Modules:
-    """Marks each call of a module with its path."""
-
-    def __init__(self, marks: ExitStack) -> None:
-        self._paths = module_paths()
-        self._open: list[Any] = []
-        before = register_module_forward_pre_hook(self._enter)
-        after = register_module_forward_hook(self._leave, always_call=True)
-        marks.callback(after.remove)
-        marks.callback(before.remove)
-
-    def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
-        path = self._paths.get(id(without_wrappers(module)), type(module).__name__)
-        mark = _Fast(f"{MODULE}{type(module).__name__}:{path}")
-        mark.__enter__()
-        self._open.append(mark)
-
-    def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._open:
-            self._open.pop().__exit__(None, None, None)
-
-
-def line_of_the_user() -> str:
-    """Return `line:file` of the innermost call that the user's code makes."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and not _is_of_the_user(frame.f_code.co_filename):
-        frame = frame.f_back
-    return f"{frame.f_lineno}:{Path(frame.f_code.co_filename).absolute()}"
-
-
-@functools.cache
-def _is_of_the_user(file: str) -> bool:
-    return not file.startswith("<") and is_of_the_user(str(Path(file).absolute()))
-
-
-def module_paths() -> dict[int, str]:
-    """The path of each module by its `id`; those of the largest model are plain."""
-    modules = {id(one): one for one in map(without_wrappers, living(torch.nn.Module))}
-    children = (child for one in modules.values() for child in one.children())
-    inside = {id(without_wrappers(child)) for child in children}
-    roots = [one for number, one in modules.items() if number not in inside]
-    roots.sort(key=lambda root: -sum(one.numel() for one in root.parameters()))
-    paths: dict[int, str] = {}
-    seen: dict[torch.nn.Module, str] = {}
-    for at, root in enumerate(roots):
-        for path, module in clean_tree(root, type(root).__name__ if at else "", seen, {}):
-            paths[id(module)] = path
-    return paths
 
 
 # -------------------------------------------------------------------------------------- the machine
@@ -259,6 +192,24 @@ def _siblings(cpu: int) -> str:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
         return str(cpu)
+
+
+def waited_s() -> dict[str, float]:
+    """Seconds for which each thread of this process was ready and had no core; none where the system does not tell."""
+    found = {}
+    for one in Path("/proc/self/task").glob("*/schedstat"):
+        try:
+            found[one.parent.name] = int(one.read_text(encoding="ascii").split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # the thread has ended
+            continue
+    return found
+
+
+def _most_waited_s(before: dict[str, float], after: dict[str, float]) -> float:
+    """Seconds of the thread that waited longest: the others wait for it."""
+    return max(
+        (waited - before.get(thread, waited) for thread, waited in after.items()), default=0.0
+    )
 
 
 def device_type() -> str:

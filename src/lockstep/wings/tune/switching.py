@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from lockstep.capture.modules.live_modules import living
 from lockstep.capture.recorder import Recorder
 from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.wings.tune.profiling import module_paths
+from lockstep.wings.tune.marking import module_paths
 from lockstep.wings.tune.switches import VARIABLE
 
 

@@ -5,57 +5,29 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
-import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError
 from lockstep.wings.tune.ascend import read_summary
-from lockstep.wings.tune.marks import BESIDE, LINE, MODULE, STEP, TRACE
-from lockstep.wings.tune.profile import Compile, Operator, Phase, Profile
+from lockstep.wings.tune.marks import AGAIN, BESIDE, LINE, MODULE, STEP, TRACE
+from lockstep.wings.tune.pieces import pieces_of
+from lockstep.wings.tune.profile import Compile, Operator, Phase, Piece, Profile, Recomputation
+from lockstep.wings.tune.trace_events import (
+    Event,
+    host_event,
+    inherit,
+    is_range,
+    nest,
+    parent_name,
+    step_of,
+)
 
 _HOST = frozenset({"cpu_op", "user_annotation", "python_function"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_PYTHON = re.compile(r"(.+)\((\d+)\): ")
-_LIBRARY = re.compile(
-    r"site-packages|dist-packages|lib/python3|^<|^torch/|^(threading|contextlib|runpy)\.py"
-)
-_MODULE_OF_PYTHON = "nn.Module: "
-_BACKWARD = "autograd::engine::evaluate_function"
-
-
-@dataclass(slots=True)
-class _Event:
-    """One range on a thread of the host."""
-
-    name: str
-    kind: str
-    start: float
-    end: float
-    thread: Any
-    arguments: Mapping[str, Any]
-    parent: _Event | None = None
-    inner: float = 0.0
-    device: float = 0.0
-    inner_device: float = 0.0
-    python: float = 0.0
-    allocated: float = 0.0
-    module: str = ""
-    source: str = ""
-    phase: Phase = Phase.FORWARD
-    sequence: int = -1
-
-    @property
-    def took(self) -> float:
-        return self.end - self.start
-
-    @property
-    def is_operator(self) -> bool:
-        return self.kind != "python_function" and not self.name.startswith((LINE, MODULE))
 
 
 def read_profile(path: Path) -> Profile:
@@ -124,35 +96,41 @@ class _Reading:
     def __init__(self, events: list[dict[str, Any]], beside: dict[str, Any]) -> None:
         self._beside = beside
         self._flops = {int(key): value for key, value in beside.get("flops", {}).items()}
-        host = [_host_event(one) for one in events if _is_range(one, _HOST)]
+        host = [host_event(one) for one in events if is_range(one, _HOST)]
         self._steps = sorted(
-            (one for one in host if one.name.startswith(STEP)), key=lambda one: one.start
+            (one for one in host if one.name.startswith(STEP) and self._is_whole(one)),
+            key=lambda one: one.start,
         )
         self._host = [one for one in host if not one.name.startswith(STEP)]
         self._has_python = any(one.kind == "python_function" for one in self._host)
         for one in self._host:
-            step = _step_of(one, self._steps)
+            step = step_of(one, self._steps)
             if step is not None:  # the optimizer's range goes on into what is between two steps
                 one.end = min(one.end, step.end)
-        by_thread: dict[Any, list[_Event]] = defaultdict(list)
+        by_thread: dict[Any, list[Event]] = defaultdict(list)
         for one in self._host:
             by_thread[one.thread].append(one)
         for ranges in by_thread.values():
-            _nest(ranges)
+            nest(ranges)
         self._by_thread = by_thread
         self._main = self._steps[0].thread if self._steps else _busiest(by_thread)
-        device = [one for one in events if _is_range(one, _DEVICE)]
+        device = [one for one in events if is_range(one, _DEVICE)]
         self._has_device = bool(device)
         self._alone = self._add_device_times(device)
         self._add_memory(one for one in events if one.get("name") == "[memory]")
         self._place()
 
+    def _is_whole(self, step: Event) -> bool:
+        """Whether a step was over before the training was."""
+        unfinished = self._beside.get("unfinished")
+        return unfinished is None or step.name != f"{STEP}{unfinished}"
+
     def profile(self, name: str) -> Profile:
         """All of it as a profile."""
         timed = self._timed_steps()
-        groups: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
+        groups: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
         for one in self._host:
-            if one.is_operator and (not timed or _step_of(one, timed) is not None):
+            if one.is_operator and (not timed or step_of(one, timed) is not None):
                 groups[_key(one)].append(one)
         count = max(len(timed), 1)
         in_time = sorted(groups.items(), key=lambda group: group[1][0].start)
@@ -173,17 +151,58 @@ class _Reading:
             tuple(_compiles(noted)),
             tuple(self._missing()),
             max((int(step) for step in noted.get("compiled_before", ())), default=0),
+            pieces=self._pieces(timed),
+            recomputations=self._recomputations(timed),
+            waiting=self._waiting(timed),
+            threads_set=_place(noted.get("threads_set", "")),
         )
+
+    def _pieces(self, timed: Sequence[Event]) -> tuple[Piece, ...]:
+        outermost = [
+            one
+            for one in self._by_thread.get(self._main, ())
+            if one.is_operator and self._outermost(one)
+        ]
+        return pieces_of(self._steps, timed, outermost, self._beside)
+
+    def _recomputations(self, timed: list[Event]) -> tuple[Recomputation, ...]:
+        """What checkpoints compute again, by the line that asks for it."""
+        within = [one for one in self._host if one.again and step_of(one, timed) is not None]
+        groups: dict[str, list[Event]] = defaultdict(list)
+        for one in within:
+            groups[one.again].append(one)
+        count = max(len(timed), 1)
+        found = []
+        for place, events in groups.items():
+            ranges = [
+                one for one in events
+                if one.name.startswith(AGAIN) and not (one.parent is not None and one.parent.again)
+            ]  # fmt: skip
+            found.append(
+                Recomputation(
+                    place, sum(one.took for one in ranges) / count, len(ranges) / count,
+                    sum(one.allocated for one in events) / count,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def _waiting(self, timed: list[Event]) -> float | None:
+        """The share of these steps in which the thread that trains had no core."""
+        waits, walls = self._beside.get("waits_s", {}), self._beside.get("walls_s", {})
+        numbers = [one.name.removeprefix(STEP) for one in timed]
+        known = [(waits[one], walls[one]) for one in numbers if one in waits and one in walls]
+        whole = sum(wall for _, wall in known)
+        return sum(wait for wait, _ in known) / whole if whole else None
 
     # --- steps ---------------------------------------------------------------------------------------
 
-    def _timed_steps(self) -> list[_Event]:
+    def _timed_steps(self) -> list[Event]:
         """The steps whose times count: those without marks, where there are such."""
         marked = self._marked_step()
         plain = [one for one in self._steps if one is not marked]
-        return plain or self._steps
+        return plain or (self._steps if self._beside.get("unfinished") is None else [])
 
-    def _marked_step(self) -> _Event | None:
+    def _marked_step(self) -> Event | None:
         marks = [one.start for one in self._host if one.name.startswith((LINE, MODULE))]
         if not marks or not self._steps:
             return None
@@ -194,9 +213,9 @@ class _Reading:
 
     def _place(self) -> None:
         """Give every operator its phase, its module and its line."""
-        forward: dict[int, _Event] = {}
+        forward: dict[int, Event] = {}
         for one in sorted(self._host, key=lambda one: one.start):
-            _inherit(one)
+            inherit(one)
             sequence = one.arguments.get("Sequence number")
             if sequence is not None and one.phase is not Phase.BACKWARD:
                 forward.setdefault(int(sequence), one)
@@ -209,13 +228,13 @@ class _Reading:
             self._spread(marked)
         self._add_python_times()
 
-    def _spread(self, marked: _Event) -> None:
+    def _spread(self, marked: Event) -> None:
         """Give the operators of the other steps the places of the marked one: the same, in the same order."""
-        known: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
-        others: dict[tuple[Any, ...], list[_Event]] = defaultdict(list)
+        known: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
+        others: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
         for one in sorted(self._host, key=lambda one: one.start):
             if one.is_operator:
-                step = _step_of(one, self._steps)
+                step = step_of(one, self._steps)
                 key = one.phase, one.name, str(one.arguments.get("Input Dims"))
                 if step is marked:
                     known[key].append(one)
@@ -226,6 +245,7 @@ class _Reading:
             for turn, one in enumerate(found if there else ()):
                 like = there[turn % len(there)]
                 one.module, one.source = like.module, like.source
+                one.stack, one.evaluates, one.like = like.stack, like.evaluates, like
 
     def _add_python_times(self) -> None:
         """Put the time between two operators that Python calls to the second one."""
@@ -255,7 +275,7 @@ class _Reading:
         for kernel in device:
             arguments = kernel.get("args") or {}
             took = float(kernel.get("dur", 0.0))
-            found: _Event | None = by_number.get(arguments.get("External id"))
+            found: Event | None = by_number.get(arguments.get("External id"))
             if found is None:
                 alone[str(kernel.get("name"))].append(took)
                 continue
@@ -288,7 +308,7 @@ class _Reading:
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _operator(self, key: tuple[Any, ...], at: int, found: list[_Event], count: int) -> Operator:
+    def _operator(self, key: tuple[Any, ...], at: int, found: list[Event], count: int) -> Operator:
         name, module, phase, source, shapes, dtypes, parent = key
         first = found[0]
         numbers = (one.arguments.get("External id") for one in found)
@@ -306,30 +326,33 @@ class _Reading:
             _cast(name, first.arguments), at, self._by_step(found), self._least_python(found),
         )  # fmt: skip
 
-    def _by_step(self, found: list[_Event]) -> tuple[float, ...]:
+    def _by_step(self, found: list[Event]) -> tuple[float, ...]:
         """What these add to each timed step."""
         by_step = {id(step): 0.0 for step in self._timed_steps()}
         for one in found:
             own = one.device or max(one.took - one.inner, 0.0) + one.python
-            at = id(_step_of(one, self._steps))
+            at = id(step_of(one, self._steps))
             by_step[at] = by_step.get(at, 0.0) + own
         return tuple(by_step.values())
 
-    def _least_python(self, found: list[_Event]) -> float:
+    def _least_python(self, found: list[Event]) -> float:
         """Microseconds of Python before these, of the step in which that was least."""
         by_step: dict[int, float] = defaultdict(float)
         for one in found:
-            by_step[id(_step_of(one, self._steps))] += one.python
+            by_step[id(step_of(one, self._steps))] += one.python
         return min(by_step.values())
 
-    def _outermost(self, event: _Event) -> bool:
+    def _outermost(self, event: Event) -> bool:
         """Whether Python calls it, on the thread that trains."""
-        return event.thread == self._main and not _parent_name(event)
+        return event.thread == self._main and not parent_name(event)
 
     def _missing(self) -> list[str]:
         missing = []
+        unfinished, wanted = self._beside.get("unfinished"), self._beside.get("wanted", 0)
         if not self._steps:
             missing.append("the trace marks no steps, so times are of all of it")
+        elif unfinished is not None and len(self._timed_steps()) < wanted:
+            missing.append(f"the training ended in step {unfinished}, before all {wanted} steps")
         has_marks = any(one.name.startswith((LINE, MODULE)) for one in self._host)
         if not (self._has_python or has_marks):
             missing.append(
@@ -342,42 +365,7 @@ class _Reading:
         return missing
 
 
-def _is_range(event: Mapping[str, Any], kinds: frozenset[str]) -> bool:
-    return (
-        event.get("ph") == "X"
-        and event.get("cat") in kinds
-        and isinstance(event.get("ts"), (int, float))
-        and isinstance(event.get("dur", 0), (int, float))
-    )
-
-
-def _host_event(event: Mapping[str, Any]) -> _Event:
-    start = float(event["ts"])
-    arguments = event.get("args")
-    return _Event(
-        str(event.get("name", "")), str(event["cat"]), start, start + float(event.get("dur", 0.0)),
-        event.get("tid"), arguments if isinstance(arguments, dict) else {},
-    )  # fmt: skip
-
-
-def _nest(ranges: list[_Event]) -> None:
-    """Sort the ranges of a thread by time and note which lies in which; marks take no time."""
-    ranges.sort(key=lambda one: (one.start, -one.end))
-    stack: list[_Event] = []
-    for one in ranges:
-        while stack and stack[-1].end <= one.start:
-            stack.pop()
-        if stack:
-            one.parent = stack[-1]
-            outer: _Event | None = stack[-1]
-            while one.is_operator and outer is not None and not outer.is_operator:
-                outer = outer.parent
-            if one.is_operator and outer is not None:
-                outer.inner += min(one.end, outer.end) - one.start
-        stack.append(one)
-
-
-def _busiest(by_thread: Mapping[Any, list[_Event]]) -> Any:
+def _busiest(by_thread: Mapping[Any, list[Event]]) -> Any:
     return max(
         by_thread,
         key=lambda thread: sum(one.took - one.inner for one in by_thread[thread]),
@@ -385,50 +373,11 @@ def _busiest(by_thread: Mapping[Any, list[_Event]]) -> Any:
     )
 
 
-def _inherit(event: _Event) -> None:
-    """Take phase, module and line from the range around, and change them by what this one is."""
-    outer = event.parent
-    if outer is not None:
-        event.phase, event.module, event.source = outer.phase, outer.module, outer.source
-        event.sequence = outer.sequence
-    name = event.name
-    if name.startswith(LINE):
-        line, _, file = name.removeprefix(LINE).partition(":")
-        event.source = f"{file}:{line}"
-    elif name.startswith(MODULE):
-        event.module = name.removeprefix(MODULE).partition(":")[2]
-    elif event.kind == "python_function":
-        found = _PYTHON.match(name)
-        if name.startswith(_MODULE_OF_PYTHON):
-            own = name.removeprefix(_MODULE_OF_PYTHON)
-            event.module = f"{event.module}.{own}" if event.module else own
-        elif found is not None and not _LIBRARY.search(found[1]):
-            event.source = f"{found[1]}:{found[2]}"
-    elif name.startswith(_BACKWARD):
-        event.phase = Phase.BACKWARD
-        event.sequence = int(event.arguments.get("Sequence number", -1))
-    elif name.startswith("Optimizer."):
-        event.phase = Phase.OPTIMIZER
-    elif name.startswith("enumerate(DataLoader)"):
-        event.phase = Phase.DATA
-
-
-def _parent_name(event: _Event) -> str:
-    outer = event.parent
-    while outer is not None and not outer.is_operator:
-        outer = outer.parent
-    return "" if outer is None else outer.name
-
-
-def _step_of(event: _Event, steps: list[_Event]) -> _Event | None:
-    return next((one for one in steps if one.start <= event.start < one.end), None)
-
-
-def _key(event: _Event) -> tuple[Any, ...]:
+def _key(event: Event) -> tuple[Any, ...]:
     arguments = event.arguments
     return (
         event.name, event.module, event.phase, event.source, _shapes(arguments), _dtypes(arguments),
-        _parent_name(event),
+        parent_name(event),
     )  # fmt: skip
 
 
@@ -477,6 +426,12 @@ def _cast(name: str, arguments: Mapping[str, Any]) -> str:
         return ""
     to = _DTYPES.get(str(given[1]), "")
     return f"{kinds[0]} to {to}" if to and to != kinds[0] else ""
+
+
+def _place(text: str) -> str:
+    """`7:/train.py` as `/train.py:7`."""
+    line, _, file = text.partition(":")
+    return f"{file}:{line}" if file else ""
 
 
 def _compiles(noted: Mapping[str, Any]) -> Iterable[Compile]:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from lockstep.cli import options
 from lockstep.cli.notices import say
 from lockstep.cli.training_command import TrainingCommand, training_command
-from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.core.errors import LockstepError, OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.report.json_text import json_text
 from lockstep.report.page import write_page
-from lockstep.wings.tune.choosing import left_out, worth_trying
+from lockstep.wings.tune.bottlenecks import bottlenecks
+from lockstep.wings.tune.choosing import left_out, named_first, worth_trying
 from lockstep.wings.tune.edits import edits
 from lockstep.wings.tune.journal import Journal
-from lockstep.wings.tune.profile_run import steps_of
+from lockstep.wings.tune.places import short_place
+from lockstep.wings.tune.profile_run import profile_command, steps_of
 from lockstep.wings.tune.rewrites import read_rewrites
 from lockstep.wings.tune.settings import OwnKnob, read_choices, settings_text
+from lockstep.wings.tune.trials import INTERRUPTED
 from lockstep.wings.tune.tune_page import PAGE, tune_page
-from lockstep.wings.tune.tune_screen import Answer, as_values, headline, render
+from lockstep.wings.tune.tune_screen import Answer, as_values, headline, noise_words, render
 from lockstep.wings.tune.tuned_run import RunFailedError, TimedRun, check_command
 from lockstep.wings.tune.tuned_trials import TunedTrials
 from lockstep.wings.tune.tuning import Candidate, Search, Tried, candidates
@@ -53,7 +58,7 @@ SETTINGS, LOG, VALUES, DIFF = "tuned.yaml", "tune.jsonl", "tune.json", "edit.dif
 )  # fmt: skip
 @options.option(
     "--budget", "limit_s", form=options.Duration(), default="30m", old=["--time"],
-    words="after it no try begins; as in 90s, 30m or 2h.",
+    words="after it no run begins; as in 90s, 30m or 2h.",
 )  # fmt: skip
 @options.option("--steps", default="3:13", words="These steps are timed in each run.")
 @options.option("--repeat", default=3, words="Time each knob with N pairs of runs, 2 or more.")
@@ -74,8 +79,9 @@ def tune(
 ) -> int:
     """Find settings that make the training of COMMAND faster and leave its numbers as they are.
 
-    You change no line of the script. Lockstep tries one knob after the other: threads, data
-    loading, kernels of the optimizer, torch.compile and more. It records two steps with each faster
+    You change no line of the script. Lockstep tries one knob after the other, first those for what
+    `lockstep profile` names: threads, data loading, kernels of the optimizer, torch.compile and
+    more. It records two steps with each faster
     knob and compares them: noise may differ, a fault rejects the knob. Then pairs of runs, in
     turns, measure how much faster it is.
 
@@ -103,16 +109,21 @@ def tune(
     journal = Journal(output / LOG, [*subject, *map(_content, own), *map(repr, rewrites)], "tune")
     until_s = time.monotonic() + limit_s
 
-    def choose(told: TimedRun) -> tuple[list[Candidate], dict[str, str]]:
+    def choose(told: TimedRun, first: Sequence[str]) -> tuple[list[Candidate], dict[str, str]]:
         if knobs is not None or diff is not None:
             return candidates(wanted, own, rewrites), {}
         accepts = accept is not None
-        values = worth_trying(told, accepts_precision=accepts)
+        values = named_first(worth_trying(told, accepts_precision=accepts), first)
         return candidates(values, own, rewrites), left_out(told, accepts_precision=accepts)
 
     with tempfile.TemporaryDirectory(prefix="lockstep-tune-") as name:
         trials = TunedTrials(command, steps_of(steps), accept, seed, Path(name))
-        answer = _answer(trials, journal, choose, repeat=repeat, until_s=until_s)
+        profiles = (
+            []
+            if knobs is not None or diff is not None
+            else [_profiling(command, steps, Path(name))]
+        )
+        answer = _answer(trials, journal, choose, profiles, repeat=repeat, until_s=until_s)
     _write(answer, output, command)
     if as_json:
         click.echo(json_text(as_values(answer)))
@@ -127,7 +138,8 @@ def tune(
 def _answer(
     trials: TunedTrials,
     journal: Journal,
-    choose: Callable[[TimedRun], tuple[list[Candidate], dict[str, str]]],
+    choose: Callable[[TimedRun, Sequence[str]], tuple[list[Candidate], dict[str, str]]],
+    profiles: Sequence[Callable[[], list[dict[str, Any]]]],
     *,
     repeat: int,
     until_s: float,
@@ -137,13 +149,49 @@ def _answer(
         told = trials.told()
     except RunFailedError as error:
         raise UsageError(f"the training cannot be timed as it is: {error}") from error
-    if not any("repeats" in one for one in journal.entries):
-        trials.check_repeats()
-        journal.add({"repeats": True})
+    known = {name: value for one in journal.entries for name, value in one.items()}
+
+    def once(name: str, look: Callable[[], Any]) -> Any:
+        """What an earlier search has noted, or is found now, where the time allows it."""
+        if name not in known and time.monotonic() <= until_s:
+            known[name] = look()
+            journal.add({name: known[name]})
+        return known.get(name)
+
+    once("repeats", trials.check_repeats)
+    noise = once("noise", lambda: trials.noise(told.step_s))
+    if noise is not None:
+        say(noise_words(noise))
+    named = next((once("named", look) for look in profiles), None) or []
+    for sentence in named:
+        say(f"profile names {sentence['what']}")
     search = Search(trials, journal, repeat=repeat, until_s=until_s, told=_tell)
-    wanted, left = choose(told)
+    wanted, left = choose(told, [name for one in named for name in one["knobs"]])
     tuned = search.run(wanted)
-    return Answer(tuned, told, *edits(tuned.settings, told.uses), left)
+    return Answer(tuned, told, *edits(tuned.settings, told.uses), left, noise)
+
+
+def _profiling(
+    command: Sequence[str], steps: str, place: Path
+) -> Callable[[], list[dict[str, Any]]]:
+    """Return how to find what slows the training most, with the knobs that may cure it."""
+
+    def look() -> list[dict[str, Any]]:
+        try:
+            end = steps_of(steps)[1]
+            found = profile_command(command, place / "profile", steps, end, stdout=sys.stderr)
+        except LockstepError:
+            return []  # the knobs are tried in their own order
+        if found.code in INTERRUPTED:
+            raise click.Abort
+        slowest = max(found.ranks, key=lambda one: one.step_us)
+        return [
+            {"what": f"{one.what} at {short_place(one.place)}: up to {one.share:.0%}", "knobs": one.knobs}
+            for one in bottlenecks(slowest)
+            if one.knobs
+        ]  # fmt: skip
+
+    return look
 
 
 def _content(knob: OwnKnob) -> str:

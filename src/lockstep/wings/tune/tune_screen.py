@@ -12,7 +12,7 @@ from lockstep.report.table import Column, add_table
 from lockstep.wings.tune.profile import time_text
 from lockstep.wings.tune.settings import Settings
 from lockstep.wings.tune.tuned_run import TimedRun
-from lockstep.wings.tune.tuning import TIME_UP, Tried, Tuned, Verdict
+from lockstep.wings.tune.tuning import TIME_UP, TOGETHER, Tried, Tuned, Verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Answer:
         What a person changes in the script.
     left
         Knobs that are not tried, with the reason; none where the user has chosen what is.
+    noise
+        How far two runs as it is are apart in the time of a step, as a share; None where the time did not allow it.
     """
 
     tuned: Tuned
@@ -36,22 +38,27 @@ class Answer:
     diff: str
     sentences: Sequence[str]
     left: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    noise: float | None = None
 
 
 def headline(answer: Answer) -> str:
     """The answer in one sentence."""
     tuned = answer.tuned
     left = sum(one.verdict is Verdict.LEFT for one in tuned.tried)
-    late = sum(one.verdict is Verdict.LEFT and one.words == TIME_UP for one in tuned.tried)
+    late = sum(one.words == TIME_UP and not one.name.startswith(TOGETHER) for one in tuned.tried)
     not_tried = f"; the time was used up before {counted(late, 'knob')}" if late else ""
     rejected = sum(one.verdict is Verdict.NUMBERS for one in tuned.tried)
     held = f"; {rejected} faster with other numbers, rejected" if rejected else ""
     if tuned.settings == Settings():
         noisy = sum(one.verdict is Verdict.NOISY for one in tuned.tried)
         told = f"; {noisy} too noisy to tell" if noisy else ""
-        word = "TOO NOISY" if noisy else "NOTHING TO GAIN"
+        word = "TOO NOISY" if noisy else "NOT DONE" if late else "NOTHING TO GAIN"
         tried = counted(len(tuned.tried) - left, "knob")
         return f"{word}: {tried} tried, none kept{told}{held}{not_tried}"
+    if tuned.speed is None and any(
+        one.name.startswith(TOGETHER) and one.words == TIME_UP for one in tuned.tried
+    ):
+        return f"NOT TIMED TOGETHER: {tuned.settings}: each is faster{held}{not_tried}"
     if tuned.speed is None or tuned.speed.low <= 1.0:
         return (
             f"TOO NOISY: {tuned.settings}: together {tuned.speed or 'they fail'}{held}{not_tried}"
@@ -69,6 +76,8 @@ def render(answer: Answer, *, limit: int) -> Page:
         f"a step takes {time_text(told.step_s * 1e6)} as it is, with {counted(told.threads, 'thread')} on"
         f" {counted(told.cores, 'core')}, {told.device}; intervals of 95%",
     )
+    if answer.noise is not None:
+        add_paragraph(text, noise_words(answer.noise))
     add_line(text, "")
     columns = [Column("knob"), Column("verdict"), Column("faster"), Column("why")]
     rows = [
@@ -84,6 +93,17 @@ def render(answer: Answer, *, limit: int) -> Page:
     for line in answer.diff.splitlines():
         add_line(text, line)
     return text
+
+
+def noise_words(noise: float) -> str:
+    """Say how far two runs of the same training are apart."""
+    words = f"two runs of the training as it is differ by {noise:.1%} in the time of a step"
+    if noise < _NOISY:
+        return words
+    return f"{words}: gains of that size cannot be told; use a quieter machine, more --repeat or more --steps"
+
+
+_NOISY = 0.1
 
 
 def left_words(answer: Answer) -> list[str]:
@@ -106,6 +126,7 @@ def as_values(answer: Answer) -> dict[str, Any]:
         {
             "headline": headline(answer),
             "step_s": answer.told.step_s,
+            "noise": answer.noise,
             "knobs": dict(tuned.settings.knobs),
             "own": [one.name for one in tuned.settings.own],
             "speed": None if tuned.speed is None else dataclasses.asdict(tuned.speed),

@@ -118,8 +118,13 @@ class TunedTrials:
             return self._of_other_precision(compared)
         return Numbers(compared.exit_code(strict=True) == ExitCode.AGREES, headline(compared))
 
-    def check_repeats(self) -> None:
-        """Compare the command with itself as it is.
+    def noise(self, step_s: float) -> float:
+        """Return how far another run as it is lies from this time of a step, as a share of the shorter one."""
+        again_s = self.step_s(Settings())
+        return abs(again_s - step_s) / min(again_s, step_s)
+
+    def check_repeats(self) -> bool:
+        """Compare the command with itself as it is; true where it agrees.
 
         Raises
         ------
@@ -133,6 +138,7 @@ class TunedTrials:
             raise UsageError(
                 f"two runs of the command as it is do not agree, so no knob can be judged: {words}{seeded}"
             )
+        return True
 
     def _of_other_precision(self, compared: Comparison) -> Numbers:
         error = error_of(compared)

@@ -17,6 +17,8 @@ from lockstep.wings.tune.settings import OwnKnob, Settings, Value, shown
 from lockstep.wings.tune.tuned_run import NoPlaceError, RunFailedError
 
 TIME_UP = "the time was used up"
+TOGETHER = "all: "
+"""Before the settings that are timed as a whole."""
 
 
 class Verdict(str, Enum):
@@ -86,7 +88,7 @@ class Tuned:
     settings
         What was kept.
     speed
-        How many times faster all of it is, timed anew; None where nothing was kept, or it fails.
+        How many times faster all of it is, timed anew; None where nothing was kept, it fails, or the time was used up.
     tried
         Each try, in order.
     """
@@ -145,7 +147,7 @@ class Search:
     repeat
         Pairs of runs by which a knob is timed, once it was faster in one pair and its numbers hold.
     until_s
-        When the last try may begin, on the monotonic clock.
+        When the last run may begin, on the monotonic clock.
     told
         Hears of each try, and whether it is known from the journal.
     """
@@ -181,7 +183,7 @@ class Search:
                     break
         speed = None
         if kept != Settings():
-            whole = self._one(f"all: {kept}", Settings(), kept, confirms=True)
+            whole = self._one(f"{TOGETHER}{kept}", Settings(), kept, confirms=True)
             speed = whole.speed
             if whole.verdict is not Verdict.KEPT:
                 tried.append(whole)
@@ -189,8 +191,6 @@ class Search:
 
     def _one(self, name: str, on: Settings, then: Settings, *, confirms: bool = False) -> Tried:
         known = self._known.get((str(on), name))
-        if known is None and time.monotonic() > self._until_s and not confirms:
-            return Tried(name, str(on), Verdict.LEFT, TIME_UP)
         found = known
         if found is None:
             try:
@@ -199,6 +199,8 @@ class Search:
                 found = Tried(name, str(on), Verdict.FAILED, str(error))
             except NoPlaceError as error:
                 found = Tried(name, str(on), Verdict.LEFT, str(error))
+            except _TimeUpError:  # not noted: a search that goes on tries it
+                return Tried(name, str(on), Verdict.LEFT, TIME_UP)
             self._journal.add(_entry(found))
         self._told(found, known is not None)
         return found
@@ -210,6 +212,7 @@ class Search:
         if first[1] >= first[0]:
             words = f"a step takes {_time(first[1])}, {_time(first[0])} without it"
             return Tried(name, str(on), Verdict.SLOWER, words)
+        self._check_time()
         numbers = self._trainings.numbers(then)
         if not numbers.hold:
             return Tried(name, str(on), Verdict.NUMBERS, numbers.words, error=numbers.error)
@@ -229,12 +232,21 @@ class Search:
         verdict = Verdict.KEPT if speed.low > 1.0 else Verdict.NOISY
         return Tried(name, str(on), verdict, f"{speed} in {speed.pairs} pairs of runs", speed)
 
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise _TimeUpError
+
     def _pair(self, on: Settings, then: Settings) -> tuple[float, float]:
         """Time both, each of them first in every other pair: what drifts slows both the same."""
+        self._check_time()
         order = (on, then) if self._base_first else (then, on)
         self._base_first = not self._base_first
         took = [self._trainings.step_s(one) for one in order]
         return (took[0], took[1]) if order[0] is on else (took[1], took[0])
+
+
+class _TimeUpError(Exception):
+    """No run may begin any more."""
 
 
 def _time(seconds: float) -> str:
