@@ -20,6 +20,7 @@ from law_trainings import (
     recorded,
     scaled_by_hand,
 )
+from torch.nn import functional as F
 
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
@@ -148,6 +149,24 @@ def test_json_holds_both_verdicts(reference: Path, tmp_path: Path) -> None:
     assert said["verdict"] == "diverged"
     assert said["without"] in ("agree", "diverged", "incomparable")
     assert {one["law"] for one in said["breaches"]} == {"K"}
+
+
+def test_another_loss_is_found_where_no_gradient_was_recorded(tmp_path: Path) -> None:
+    # Given recordings of the loss alone, by its mean and by its sum
+    def train(path: Path, reduction: str) -> Path:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 3)
+        only = "torch.nn.functional.cross_entropy"
+        with lockstep.record(path, model=net, steps="0", save="tensors", only=only):
+            labels = torch.tensor([0, 2, 1])
+            F.cross_entropy(net(torch.randn(3, 4)), labels, reduction=reduction).backward()
+        return path
+
+    runs = [train(tmp_path / one, one) for one in ("mean", "sum")]
+    # Then the two are no multiple of each other, and either agrees with itself
+    assert lockstep.compare_recordings(*runs).verdict is Verdict.DIVERGED
+    twin = train(tmp_path / "twin", "sum")
+    assert lockstep.compare_recordings(runs[1], twin).verdict is Verdict.AGREE
 
 
 @pytest.mark.parametrize("off", [1.0, 1 + 1e-6])

@@ -174,9 +174,12 @@ def _losses(left: Run, right: Run) -> dict[Key, float]:
 def _is_multiple(left: Run, right: Run) -> bool:
     """Whether one run's losses, and the gradients behind backward, are one multiple of the other's.
 
-    Their updates take equal gradients: what the loss was multiplied by is taken out of the gradients again.
+    Their updates take equal gradients: what the loss was multiplied by is taken out of the gradients again. Without
+    gradients nothing tells that, and any one loss is a multiple of any other.
     """
-    if len(left.losses) != len(right.losses) or not all(map(size, left.losses)):
+    if not left.gradients or len(left.losses) != len(right.losses):
+        return False
+    if not all(map(size, left.losses)):
         return False
     factors = [float(two / one) for one, two in zip(left.losses, right.losses, strict=True)]
     factor = factors[0]
