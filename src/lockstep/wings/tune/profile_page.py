@@ -140,11 +140,13 @@ def _excerpt(place: str, around: int = 2) -> Code | None:
 
 
 def _modules(profile: Profile) -> Grid:
-    titles = ("module", "us", "share", *(phase.value for phase in Phase), "MB", "GFLOP")
+    titles = ("module", "time", "share", *(phase.value for phase in Phase), "MB", "GFLOP")
     rows = [
         (
-            "\u2003" * max(one.depth - 1, 0) + one.path, one.total_us, f"{one.total_us / profile.step_us:.1%}",
-            *(one.phases_us.get(phase) for phase in Phase), one.allocated_bytes / 1e6, one.flops / 1e9,
+            "\u2003" * max(one.depth - 1, 0) + one.path, time_text(one.total_us),
+            f"{one.total_us / profile.step_us:.1%}",
+            *(time_text(one.phases_us[phase]) if one.phases_us.get(phase) else None for phase in Phase),
+            one.allocated_bytes / 1e6, one.flops / 1e9,
         )
         for one in module_tree(profile)
     ]  # fmt: skip
