@@ -140,6 +140,14 @@ def test_a_cause_that_is_no_switch_is_not_blamed_on_one(bench: Bench) -> None:
     assert found["headline"].startswith("NOT FOUND")
 
 
+def test_what_was_not_searched_and_what_the_trials_named_is_said(bench: Bench) -> None:
+    ended = bench.run("bisect", "ref", "--switch", "onednn", "--", "python", "train.py", SCALE="3")
+    words = " ".join(ended.stdout.split())
+    assert "Not searched: packages and Python (--python)" in words
+    assert "without onednn differs: DIVERGED" in words
+    assert "is 3" in words or "in the candidate" in words
+
+
 def test_a_command_that_crashes_could_not_be_told(bench: Bench) -> None:
     found = bench.bisect("--switch", "onednn", planted="crash")
     assert found["code"] == 2

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.core.text import shell_line
 from lockstep.report.json_text import enveloped
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
-from lockstep.wings.tune.bisecting import Found, Trial
+from lockstep.wings.tune.bisecting import Found, Outcome, Trial
 from lockstep.wings.tune.searching import Answer
 from lockstep.wings.tune.switches import SWITCHES, State
 
@@ -43,6 +43,8 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
     add_paragraph(text, headline(answer), first="")
     if answer.alone is not None:
         add_paragraph(text, f"{answer.alone.state}: {answer.alone.outcome.value}", indent="  ")
+    for sentence in _after_nothing(answer, trials):
+        add_paragraph(text, sentence, indent="    ", first="  ")
     if answer.together:
         add_paragraph(
             text,
@@ -67,6 +69,25 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
         add_line(text, "What next: run it in the last state that agrees")
         add_line(text, f"  {shell_line(['env', *words, *again] if words else again)}")
     return text
+
+
+def _after_nothing(answer: Answer, trials: Sequence[Trial]) -> list[str]:
+    """Where nothing was found: what the comparison of the safest state names, and what was not searched."""
+    if answer.last.first is not None or answer.searched[0].agrees_throughout:
+        return []
+    safest = {one.ladder.states[0].name for one in answer.searched}
+    named = [
+        f"{one.state} differs: {one.words}"
+        for one in trials
+        if one.state in safest and one.outcome is Outcome.DIFFERS
+    ]
+    return [*named, _NOT_SEARCHED]
+
+
+_NOT_SEARCHED = (
+    "Not searched: packages and Python (--python), commits (--commits), variables that you do not give (--env),"
+    " configuration files and other files that the script reads"
+)
 
 
 def _finer(found: Found) -> str:
