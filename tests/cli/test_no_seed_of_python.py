@@ -61,7 +61,7 @@ def test_what_python_draws_without_a_seed_is_told_with_the_command_that_mends_it
     lines = places[1].run("lockstep", "compare", "first", "second").out.splitlines()
     assert lines[0] == f"{HEADLINE}Python's random"
     assert lines[1].startswith("  seen first at step 0, data: ")
-    assert lines[-1].count(" record --save sketch --steps 0:2 --seed 0 ") == 2
+    assert lines[-1].count(" record --save program --steps 0:2 --seed 0 ") == 2
 
 
 def test_what_a_generator_of_the_script_draws_is_told_of_a_recording_in_code(

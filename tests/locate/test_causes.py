@@ -14,6 +14,7 @@ import lockstep
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Kind, Origin, Outcome, Verdict
 from lockstep.core.site import Phase
+from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.screen import headline, render_comparison
 
 SOUND = Loop()
@@ -112,7 +113,7 @@ def test_forgotten_clipping_is_the_first_thing_said() -> None:
         assert not any(word in first for word in ("foreach", "stack", "vector_norm"))
 
 
-def test_clipping_that_never_takes_hold_is_another_set_up() -> None:
+def test_clipping_that_never_takes_hold_is_told_under_the_agreement() -> None:
     # Given a run that clips where no gradient is large enough, and one that does not
     for reference, candidate, side in (
         (Loop(clip=1e3), Loop(clip=None), "reference"),
@@ -121,10 +122,10 @@ def test_clipping_that_never_takes_hold_is_another_set_up() -> None:
         # When they are compared
         found = compared(reference, candidate)
         # Then all is equal bit by bit, and the clipping is named all the same
-        (origin,) = found.origins
-        assert (found.verdict, origin.kind) == (Verdict.DIVERGED, Kind.SETUP)
-        assert (origin.phase, origin.op) == (Phase.BACKWARD, "gradient clipping by norm")
-        assert f"in the {side}, not in the" in origin.reason
+        assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+        (setting,) = idle_settings(found)
+        assert setting.facts.names == ("gradient clipping by norm",)
+        assert f"in the {side}, not in the" in setting
         assert all(one.outcome is not Outcome.DIFFER for one in found.findings)
     # But where both clip, nothing is told
     assert compared(Loop(clip=1e3), Loop(clip=1e3)).verdict is Verdict.AGREE

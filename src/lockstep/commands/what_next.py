@@ -200,10 +200,8 @@ class _Asked:
             return self._at_site(records)
         sites = (*(record.site for _, record in records), *(call.site for call in calls))
         patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
-        one_operator = len({call.site.op for call in calls}) == 1
-        written_otherwise = not (
-            one_operator and all(_has_all(run, record, patterns) for run, record in records)
-        )
+        has_all = all(_has_all(run, record, patterns) for run, record in records)
+        written_otherwise = not has_all or self._is_replaced(calls, records)
         recorded = [
             record_again(
                 run,
@@ -216,6 +214,20 @@ class _Asked:
             words = "record the step with whole tensors, and compare it again"
             return self._recorded(words, recorded, verb="compare")
         return self._recorded("record it with whole tensors, and run it again, alone", recorded)
+
+    def _is_replaced(
+        self, calls: Sequence[Call], records: Sequence[tuple[Recording, TensorRecord]]
+    ) -> bool:
+        """Whether either run calls an operator there that the other does not call in that module."""
+        ops = {call.site.op for call in calls}
+        if len(ops) == 1 or len(calls) < len(records):
+            return False
+        sites = [(call.site.module, call.site.op) for call in calls]
+        known = [
+            {(one.site.module, one.site.op) for one in run.ranks[record.rank].calls(record.step)}
+            for run, record in records
+        ]
+        return not any(site in each for site, each in zip(sites, reversed(known), strict=True))
 
     def _at_site(self, records: Sequence[tuple[Recording, TensorRecord]]) -> WhatNext:
         lines = [show_line(run, record, record.site) for run, record in records]

@@ -16,6 +16,7 @@ class On(str, Enum):
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
     SAME_PROGRAM = "both programs give the same"
+    BY_PAIRS = "steps judged by pairs of calls alone"
     BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
@@ -126,6 +127,9 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.OVERRULED: _overruled,
     On.SAME_PROGRAM: _same_program,
+    On.BY_PAIRS: lambda one: (
+        f"the steps were judged by pairs of calls. Lockstep did not run them again as a whole: {one.reason}"
+    ),
     On.BESIDE: _beside,
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"

@@ -5,19 +5,20 @@ Where a recording holds sketches of what updates left, the updates are run too, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.operators import Family, family_of
 from lockstep.core.site import Role
 from lockstep.laws.distances import size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.program import NotApplicable, Update
+from lockstep.laws.program import Node, NotApplicable, Update
 from lockstep.laws.question import is_whole
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
@@ -65,7 +66,8 @@ class OwnRuns:
     exact
         In double precision.
     draws
-        With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside.
+        With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside: by oneDNN's
+        where there are such, and without; where elements lie at a kink, with these on its other side.
     left
         What the step leaves to the next one.
     """
@@ -85,13 +87,43 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
         lambda _, record: widened(rounded_numbers.of(record)), rounding=rounding, decided=True
     )
     rounded = _with_updates(side, rounded_numbers, run, _turned(side, base, run), _as_recorded)
+    draws = [rounded, *_at_kinks(side, base, run)]
     own = _of_this_machine(side, before.of_this_machine)
+    with torch.backends.mkldnn.flags(enabled=False):  # its kernels sum in another order
+        plain = _of_this_machine(side, before.of_this_machine)
     left = Carried(
         _left(side, exact, before.exact, widened),
         _left(side, rounded, before.rounded, widened),
         {} if own is None else _left(side, own, before.of_this_machine, torch.Tensor.detach),
     )
-    return OwnRuns(exact, [rounded, *([] if own is None else [own])], left)
+    return OwnRuns(exact, [*draws, *(one for one in (own, plain) if one is not None)], left)
+
+
+def _at_kinks(side: Side, base: Run, draw: Run) -> Iterator[OwnRun]:
+    """The run in double precision, in which all elements go the other way at a kink that rounding may send there.
+
+    An element that is zero but for rounding is let through by one sound run and not by another, and its whole gradient
+    with it; a few runs with rounding may turn none.
+    """
+    turned = {}
+    for operator in side.program.operators:
+        if family_of(operator.call.site.op) is not Family.KINKED:
+            continue
+        for taken in operator.taken.values():
+            node = taken.link
+            if not isinstance(node, Node) or node not in draw.values:
+                continue
+            value = base.values[node].detach()
+            if not value.dtype.is_floating_point:
+                continue
+            off = (draw.values[node].detach() - value).abs()
+            near = value.abs() <= MARGIN * off.maximum(off.square().mean().sqrt())
+            near &= value != 0
+            if bool(near.any()):
+                turned[node] = torch.where(near, -value, value)
+    if turned:
+        run = side.double.run(side.own, instead=turned, decided=True)
+        yield _with_updates(side, side.numbers, run, run.entering, _as_made)
 
 
 def _of_this_machine(side: Side, carried: Numbers) -> OwnRun | None:

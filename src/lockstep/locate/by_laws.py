@@ -50,8 +50,9 @@ Settled = Mapping[tuple[str, int], tuple[frozenset[int], frozenset[int]]]
 
 def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     """The comparison with what the laws say: they decide where they were applied to all of every step."""
+    ranks = tuple(laws)
     judged = sorted(
-        (step for one in laws for step in one.judged()), key=lambda one: (one.step, one.rank)
+        (step for one in ranks for step in one.judged()), key=lambda one: (one.step, one.rank)
     )
     if not judged:
         return found
@@ -66,7 +67,11 @@ def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     found = replace(found, laws=said)
     if breaches:
         return _with_breaches(found, judged)
-    return found if gaps else _without_settled(found, judged)
+    if not gaps:
+        return _without_settled(found, judged)
+    could_be_run = not any(one.why_not for one in ranks)
+    notes = [Remark(On.BY_PAIRS, reason=next(iter(gaps)))] if could_be_run else []
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _without_kernels(step: JudgedStep) -> JudgedStep:

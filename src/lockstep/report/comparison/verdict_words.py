@@ -17,6 +17,7 @@ from lockstep.core.finding import (
     Verdict,
 )
 from lockstep.core.reason import About, Reason
+from lockstep.core.remarks import On
 from lockstep.core.site import Phase
 from lockstep.core.text import spans, times
 from lockstep.report.comparison import end_words
@@ -258,6 +259,8 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         found.append(f"compared at the boundary of compiled code: {what}")
+    if any(one.facts.why is On.BY_PAIRS for one in comparison.notes):
+        found.append("judged by pairs of calls alone (see Notes)")
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
     found += [comparison.unconfirmed] if comparison.unconfirmed else []
