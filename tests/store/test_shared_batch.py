@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from two_ranks import run_two_ranks
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.store.shards.data_forms import DataForms
+from lockstep.store.shards.joining import UnlikeDimsError
+from lockstep.store.shards.seen import Seen
 from lockstep.store.written_calls import ReadCall, ReadTensor
 
 SCRIPT = Path(__file__).with_name("shared_batch.py")
@@ -183,3 +187,25 @@ def test_what_makes_no_whole_is_said_and_no_operator_is_blamed(
     found = compare_recordings(one, two)
     assert (found.verdict, found.origins) == (Verdict.INCOMPARABLE, ())
     assert said in " ".join(found.not_compared)
+
+
+def test_what_one_rank_has_no_tensor_for_is_told_as_that(tmp_path: Path) -> None:
+    # Given ranks with shapes that are no rows of one batch
+    parts = [np.ones((2, 3), "f4"), np.ones((3, 2), "f4")]
+    many = made(tmp_path / "many", *([call("exp", part)] for part in parts))
+    calls = [next(iter(rank.calls(0))) for rank in many.ranks.values()]
+    records = [one.records[0] for one in calls]
+    forms = DataForms(list(many.ranks.values()))
+
+    # When one rank has no tensor there, and when it has one
+    forms.begin(0, [{}, {}], {})
+    with pytest.raises(UnlikeDimsError) as without:
+        forms.form(Seen(calls[0], records, None, equal=False))
+    one = replace(records[0], content=replace(records[0].content, shape=(4, 3)))
+    with pytest.raises(UnlikeDimsError) as beside:
+        forms.form(Seen(calls[0], records, one, equal=False))
+
+    # Then a shape is named where there is one alone
+    shapes = "the shapes [(2, 3), (3, 2)] of the ranks"
+    assert str(without.value) == f"one rank has no tensor beside {shapes}"
+    assert str(beside.value) == f"{shapes} make no (4, 3) of one rank"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lockstep
 from lockstep.cli.main import main
+from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.wings.replay.chosen_calls import Chosen
+from lockstep.wings.replay.replayed_call import replayed
 
 
 class Net(torch.nn.Module):
@@ -31,6 +34,8 @@ class Net(torch.nn.Module):
         if fault == "spoiled":
             with torch.no_grad():
                 hidden.view(-1)[3] += 1
+        if fault == "bias":
+            return F.linear(hidden, self.last.weight)
         return self.last(hidden * 1.01 if fault == "scaled" else hidden)
 
 
@@ -83,6 +88,7 @@ STORIES = [
         "the candidate's call is at fault: transient, not reproduced: another result",
         [True],
     ),
+    ("bias", 0, " a tensor in the reference, none in the candidate. Each gives", [True]),
     ("rounded", 0, "here as at its other sites: what the candidate recorded", [True, False]),
 ]
 
@@ -220,3 +226,29 @@ def test_running_statistics_are_tested_and_page_and_test_have_one_limit(
             shown = f"`{name.partition(' ')[2]}`, allowed {limit['allowed']:.3g} of its norm"
             assert shown in page
     assert page.count("allowed") == len(limits) + 2
+
+
+class _Refusing:
+    """Runs nothing again, for a reason of torch."""
+
+    def is_like(self, *_: object) -> bool:
+        return True
+
+    def again(self, *_: object, **__: object) -> None:
+        raise CannotReplay("torch refuses: shape '[8, 4]' is invalid for input of size 16")
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_what_torch_refuses_of_tensors_that_no_run_passed_is_told_in_words(
+    sound: Path, crossed: bool
+) -> None:
+    # Given a call that torch refuses, of the reference with the candidate's tensors or as it was recorded
+    call = next(iter(lockstep.open(sound).ranks["rank0"].calls(0)))
+
+    # When it is run again
+    one = replayed(Chosen("candidate", call, crossed=crossed), "", cast(Any, _Refusing()))
+
+    # Then torch's own words stand where the call is one that was made
+    words = "the reference's call does not take the candidate's tensors"
+    assert (one.refused == words) is crossed
+    assert ("invalid for input" in one.refused) is not crossed

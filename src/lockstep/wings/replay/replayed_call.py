@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from lockstep.core.records import Call
 from lockstep.replay.calls.held_results import RECORDED, Held, Result
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import TORCH_REFUSES, CannotReplay
 from lockstep.wings.replay.chosen_calls import Chosen
 from lockstep.wings.replay.replays import Replays
 
@@ -111,8 +111,19 @@ def replayed(chosen: Chosen, emulation: str, replays: Replays, repeat: int = 1) 
     try:
         results = replays.again(chosen.call, repeat=repeat, like=chosen.like)
     except (CannotReplay, MemoryError) as error:
-        return ReplayedCall(chosen, (), str(error) or "it takes too much memory", same)
+        return ReplayedCall(chosen, (), _why_not(chosen, str(error)), same)
+    results = [
+        replace(one, refused=_why_not(chosen, one.refused)) if one.refused else one
+        for one in results
+    ]
     return ReplayedCall(chosen, tuple(results), "", same)
+
+
+def _why_not(chosen: Chosen, reason: str) -> str:
+    """Why a call was not run again; what torch refuses of tensors that no run gave to this call is no fault of it."""
+    if chosen.crossed and reason.startswith(TORCH_REFUSES):
+        return "the reference's call does not take the candidate's tensors"
+    return reason or "it takes too much memory"
 
 
 def not_run_again(calls: Iterable[ReplayedCall]) -> dict[tuple[str, str], int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.core.records import Call
+from lockstep.core.site import Role
 from lockstep.report.paragraphs import counted
 from lockstep.wings.replay.chosen_calls import AtOrigin
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
@@ -49,6 +50,11 @@ def story_of(origin: AtOrigin, calls: Sequence[ReplayedCall]) -> Story:
         return _between_steps(origin.between_steps, candidate or reference)
     if crossed is not None and crossed.recorded_off:
         return _called_otherwise(reference, candidate, crossed)
+    if reference is not None and candidate is not None:
+        refused = "" if crossed is None else crossed.refused
+        more = _inputs(reference.call) != _inputs(candidate.call)
+        if (refused or more) and _is_called_otherwise(reference, candidate):
+            return _sound_but_called_otherwise(reference, candidate, refused)
     tested = next((one for one in (crossed, candidate, reference) if one and one.held), None)
     if any(one.conclusion is Conclusion.MACHINE_OFF for one in calls):
         return Story("what was recorded is sound in both runs; this machine is off", False, tested)
@@ -154,11 +160,7 @@ def _called_otherwise(
     both = [one for one in (reference, candidate) if one is not None]
     explained = len(both) == 2 and all(one.conclusion is Conclusion.SOUND for one in both)
     left = reference.call if reference is not None else crossed.call
-    if candidate is None or candidate.call.site.op != left.site.op:
-        calls = "calls nothing there" if candidate is None else f"calls {candidate.call.site.op}"
-        otherwise = f"the candidate {calls} where the reference calls {left.site.op}"
-    else:
-        otherwise = f"it is called otherwise: {'; '.join(differences(left, candidate.call))}"
+    otherwise = _otherwise(left, None if candidate is None else candidate.call)
     if explained:
         words = (
             f"{otherwise}. Each gives what was recorded of it, and is sound by itself: the reference's call gives the"
@@ -171,12 +173,51 @@ def _called_otherwise(
     return Story(words, explained, crossed)
 
 
+def _is_called_otherwise(reference: ReplayedCall, candidate: ReplayedCall) -> bool:
+    """Whether two calls of one operator are sound, and differ in what they are given."""
+    both = reference, candidate
+    return (
+        reference.call.site.op == candidate.call.site.op
+        and all(one.conclusion is Conclusion.SOUND for one in both)
+        and bool(differences(reference.call, candidate.call))
+    )
+
+
+def _sound_but_called_otherwise(
+    reference: ReplayedCall, candidate: ReplayedCall, refused: str
+) -> Story:
+    why = refused or "the two runs pass other numbers of tensors"
+    because = f"the reference's call cannot be made with the candidate's tensors: {why}"
+    words = (
+        f"{_otherwise(reference.call, candidate.call)}. Each gives what was recorded of it, and is sound by itself;"
+        f" {because}"
+    )
+    return Story(words, True, candidate, because)
+
+
+def _inputs(call: Call) -> int:
+    return len(call.with_role(Role.INPUT))
+
+
+def _otherwise(left: Call, right: Call | None) -> str:
+    if right is None or right.site.op != left.site.op:
+        calls = "calls nothing there" if right is None else f"calls {right.site.op}"
+        return f"the candidate {calls} where the reference calls {left.site.op}"
+    return f"it is called otherwise: {'; '.join(differences(left, right))}"
+
+
 def differences(left: Call, right: Call) -> list[str]:
-    """The plain arguments that two calls of one operator do not share, in words."""
+    """The arguments that two calls of one operator do not share, in words; of tensors, whether one is given."""
     missing = "none"
+    one, other = (
+        {**{record.name: "a tensor" for record in call.with_role(Role.INPUT)}, **call.arguments}
+        if _inputs(left) != _inputs(right)
+        else call.arguments  # as many tensors, given by place or by name
+        for call in (left, right)
+    )
     return [
-        f"{key.removeprefix('kwargs.')} {left.arguments.get(key, missing)} in the reference,"
-        f" {right.arguments.get(key, missing)} in the candidate"
-        for key in dict.fromkeys([*left.arguments, *right.arguments])
-        if left.arguments.get(key, missing) != right.arguments.get(key, missing)
+        f"{key.removeprefix('kwargs.')} {one.get(key, missing)} in the reference,"
+        f" {other.get(key, missing)} in the candidate"
+        for key in dict.fromkeys([*one, *other])
+        if one.get(key, missing) != other.get(key, missing)
     ]
