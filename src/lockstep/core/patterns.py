@@ -46,7 +46,12 @@ def _printed(site: Site) -> tuple[str, ...]:
 
 
 def nearest_names(pattern: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Names most like a pattern that matched nothing, best first."""
+    """Names most like a pattern that matched nothing, best first.
+
+    >>> names = ("body.0", "torch.Tensor.mul")
+    >>> nearest_names("bdy.0", names), nearest_names("model", names)
+    (['body.0'], [])
+    """
     plain = pattern.strip("*").lower()
     known = sorted(set(names))
     inside = [name for name in known if plain and plain in name.lower()]
@@ -54,5 +59,5 @@ def nearest_names(pattern: str, names: Iterable[str], count: int = 3) -> list[st
     for name in known:
         spellings.setdefault(name.lower(), name)
         spellings.setdefault(name.lower().rsplit(".", 1)[-1], name)
-    close = difflib.get_close_matches(plain, spellings, n=count, cutoff=0.4)
+    close = difflib.get_close_matches(plain, spellings, n=count)
     return list(dict.fromkeys([*(spellings[form] for form in close), *inside]))[:count]
