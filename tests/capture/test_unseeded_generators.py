@@ -38,7 +38,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both generators as nobody has touched them yet; what the tests had is put back."""
     before = random.getstate(), np.random.get_state()
     random.seed()
-    np.random.seed()
+    np.random.set_state(np.random.RandomState().get_state())  # `seed()` leaves how much was taken
     states = {"python": random.getstate(), "numpy": np.random.get_state()}
     monkeypatch.setattr(unseeded, "AT_IMPORT", states)
     yield

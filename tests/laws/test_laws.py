@@ -23,6 +23,7 @@ from law_trainings import (
 from torch.nn import functional as F
 
 import lockstep
+from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.laws import Law
 from lockstep.core.remarks import On
@@ -171,18 +172,22 @@ def test_another_loss_is_found_where_no_gradient_was_recorded(tmp_path: Path) ->
     assert lockstep.compare_recordings(runs[1], twin).verdict is Verdict.AGREE
 
 
+def with_little_memory(*pair: Path) -> Comparison:
+    return compare_recordings(*map(lockstep.open, pair), memory_bytes=1 << 20)
+
+
 def test_steps_that_are_not_run_again_are_told_in_the_headline(
     reference: Path, tmp_path: Path
 ) -> None:
     # Given less memory than running a step again takes
     candidate = recorded(tmp_path / "candidate", before)
     scaled = recorded(tmp_path / "scaled", after_logged)
-    found = lockstep.compare_recordings(reference, scaled, memory="1MB")
+    found = with_little_memory(reference, scaled)
     # Then the headline says that pairs decided, and a note why
     assert "judged by pairs of calls alone" in headline(found)
     assert [one for one in found.notes if one.facts.why is On.BY_PAIRS and "--memory" in one]
     # And of what is equal bit by bit nobody asks it
-    same = lockstep.compare_recordings(reference, candidate, memory="1MB")
+    same = with_little_memory(reference, candidate)
     assert not [one for one in same.notes if one.facts.why is On.BY_PAIRS]
 
 

@@ -249,6 +249,6 @@ def test_what_torch_refuses_of_tensors_that_no_run_passed_is_told_in_words(
     one = replayed(Chosen("candidate", call, crossed=crossed), "", cast(Any, _Refusing()))
 
     # Then torch's own words stand where the call is one that was made
-    words = "the reference's call does not take the candidate's tensors"
+    words = "the reference's call does not run with the candidate's tensors"
     assert (one.refused == words) is crossed
     assert ("invalid for input" in one.refused) is not crossed

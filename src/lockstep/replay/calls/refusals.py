@@ -6,10 +6,6 @@ NO_OPERATOR = "is not an operator of torch"
 """How it is said of a custom function."""
 
 
-TORCH_REFUSES = "torch refuses"
-"""How the reasons begin that are torch's own words."""
-
-
 class CannotReplay(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
     """A recorded call cannot be run again alone; the message says why. Never leaves this package."""
 

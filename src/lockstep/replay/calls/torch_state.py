@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from lockstep.replay.calls.refusals import TORCH_REFUSES, CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay
 
 REFUSALS = (
     RuntimeError,
@@ -39,7 +39,7 @@ def torch_may_refuse() -> Iterator[None]:
         raise
     except REFUSALS as error:
         first = str(error).partition("\n")[0] or type(error).__name__
-        raise CannotReplay(f"{TORCH_REFUSES}: {first}") from error
+        raise CannotReplay(f"torch refuses: {first}") from error
 
 
 @contextmanager

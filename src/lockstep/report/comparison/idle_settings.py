@@ -15,7 +15,7 @@ def idle_settings(comparison: Comparison) -> list[Told]:
     if comparison.verdict is not Verdict.AGREE:
         return []
     ends = () if comparison.ends is None else comparison.ends.notes
-    return [one for one in (*comparison.notes, *ends) if one.facts.why in _IDLE]
+    return [one for one in map(Told.of, (*comparison.notes, *ends)) if one.facts.why in _IDLE]
 
 
 def in_headline(comparison: Comparison) -> list[str]:

@@ -20,6 +20,7 @@ from lockstep.core.reason import About, Reason
 from lockstep.core.remarks import On
 from lockstep.core.site import Phase
 from lockstep.core.text import spans, times
+from lockstep.core.told_facts import Told
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.idle_settings import in_headline as settings_in_headline
@@ -259,7 +260,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     if comparison.compiled:
         what = " and ".join(comparison.compiled)
         found.append(f"compared at the boundary of compiled code: {what}")
-    if any(one.facts.why is On.BY_PAIRS for one in comparison.notes):
+    if any(Told.of(one).facts.why is On.BY_PAIRS for one in comparison.notes):
         found.append("judged by pairs of calls alone (see Notes)")
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")

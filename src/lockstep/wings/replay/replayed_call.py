@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.core.records import Call
 from lockstep.replay.calls.held_results import RECORDED, Held, Result
-from lockstep.replay.calls.refusals import TORCH_REFUSES, CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.wings.replay.chosen_calls import Chosen
 from lockstep.wings.replay.replays import Replays
 
@@ -120,9 +120,9 @@ def replayed(chosen: Chosen, emulation: str, replays: Replays, repeat: int = 1) 
 
 
 def _why_not(chosen: Chosen, reason: str) -> str:
-    """Why a call was not run again; what torch refuses of tensors that no run gave to this call is no fault of it."""
-    if chosen.crossed and reason.startswith(TORCH_REFUSES):
-        return "the reference's call does not take the candidate's tensors"
+    """Why a call was not run again; that one does not run with tensors which no run gave to it is no fault of it."""
+    if chosen.crossed:
+        return "the reference's call does not run with the candidate's tensors"
     return reason or "it takes too much memory"
 
 
