@@ -341,7 +341,8 @@ class Curriculum(sets.Rows):
 
 
 def level_in_the_environment() -> float:
-    return float(os.environ.get("LOCKSTEP_TEST_LEVEL", "1"))
+    name = "_".join(["LOCKSTEP", "TEST", "LEVEL"])  # which no constant says
+    return float(os.environ.get(name, "1"))
 
 
 @pytest.fixture
@@ -377,7 +378,7 @@ def test_some_frozen_samples_are_found_as_often_as_is_promised(
 ) -> None:
     # given ten of sixty samples that become others, and checks at a tenth of hits, by a known generator
     def seeded() -> random.Random:
-        return random.Random(7)
+        return random.Random(9)
 
     monkeypatch.setattr(spot_checks, "own_generator", seeded)
     plain = Curriculum(level_in_the_environment, first=50)
@@ -392,21 +393,107 @@ def test_some_frozen_samples_are_found_as_often_as_is_promised(
     places = [number for number, is_right in enumerate(chain.from_iterable(epochs)) if not is_right]
     assert places
     assert all(number % 60 >= 50 for number in places)
-    assert all(epochs[-1])
+    # and that is within the epochs that are stated
+    assert all(chain.from_iterable(epochs[spot_checks.hits_between(0.1, 60) :]))
 
 
-def test_the_chance_of_a_hit_to_be_checked_is_what_the_docs_say() -> None:
-    checks = spot_checks.SpotChecks(0.05)
-    counts = np.zeros(400)
-    parts = [(part, min(13, 400 - 13 * part)) for part in range(31)]
-    for _ in range(2000):
+@pytest.mark.parametrize(
+    ("rows", "rate"), [(1, 0.01), (12, 0.01), (200, 0.01), (1000, 0.05), (50, 1.0)]
+)
+def test_each_sample_is_loaded_again_within_the_hits_that_are_stated(
+    rows: int, rate: float
+) -> None:
+    # given epochs of one order, in batches
+    checks = spot_checks.SpotChecks(rate, rows)
+    assert 1 <= checks.within <= 1 / rate
+    ages = np.zeros(rows)
+    # when they are read for longer than the bound
+    count = 0
+    for _ in range(3 * checks.within):
         checks.begin_epoch()
-        counts[[13 * part + one for part, size in parts for one in checks.due(size)]] += 1
-    share = counts / 2000
-    assert share[:2].tolist() == [1.0, 1.0]
-    # of the h-th hit the larger one of 2 / h and the rate; five standard deviations of so many trials
-    expected = np.maximum(np.minimum(2 / np.arange(1, 401), 1), 0.05)
-    assert np.all(np.abs(share - expected) <= 5 * np.sqrt(expected * (1 - expected) / 2000) + 1e-9)
+        ages += 1
+        due = [
+            at + one
+            for at in range(0, rows, 13)
+            for one in checks.due(range(at, min(at + 13, rows)))
+        ]
+        assert due[:2] == [0, 1][:rows]
+        ages[due] = 0
+        count += len(due)
+        # then no sample is ever older
+        assert ages.max() < checks.within
+    # and an epoch loads about as many as a chance of 2 / h, and at least the rate, would
+    usual = np.maximum(np.minimum(2 / np.arange(1, rows + 1), 1), rate).sum()
+    assert usual / 2 <= count / (3 * checks.within) <= 1.5 * usual + 2
+
+
+def test_rotation_goes_on_in_workers_that_are_made_anew_for_each_epoch(
+    running: Running, change: Callable[[str], None]
+) -> None:
+    # given one of forty samples that becomes another one
+    plain = Curriculum(level_in_the_environment, first=39, length=40)
+    cached = CachedDataset(plain, address=running.address)
+    loader = DataLoader(cached, 4, num_workers=2)
+    for _ in range(3):
+        list(loader)
+    change("3.0")
+    within = spot_checks.hits_between(spot_checks.RATE, 40)
+    # when as many epochs are read as are stated
+    for _ in range(within):
+        last = torch.cat(list(loader))
+    # then it was found
+    assert torch.equal(last[39], plain[39])
+
+
+class OfTheEnvironment(sets.Rows):
+    """Reads a variable by a name in its code, or one that it holds, for some samples alone."""
+
+    def __init__(self, read: Callable[[Any], str | None], name: str = "") -> None:
+        super().__init__(length=40, width=4)
+        self.read, self.name = read, name
+
+    def __getitem__(self, index: int) -> Any:
+        x = self.made(index)["x"]
+        return x * float(self.read(self) or 1) if index >= 38 else x
+
+
+VARIABLE = "LOCKSTEP_TEST_OTHER"
+
+OF_THE_ENVIRONMENT: dict[str, Callable[[], Any]] = {
+    "subscript": lambda: OfTheEnvironment(lambda it: os.environ["LOCKSTEP_TEST_OTHER"]),
+    "getenv": lambda: OfTheEnvironment(lambda it: os.getenv("LOCKSTEP_TEST_OTHER")),
+    "a variable of the module": lambda: OfTheEnvironment(lambda it: os.environ.get(VARIABLE, "1")),
+    "an attribute": lambda: OfTheEnvironment(lambda it: os.environ.get(it.name), VARIABLE),
+    "in a text": lambda: OfTheEnvironment(lambda it: os.path.expandvars("$LOCKSTEP_TEST_OTHER")),
+}
+
+
+@pytest.mark.parametrize("kind", OF_THE_ENVIRONMENT)
+def test_a_variable_of_the_environment_that_code_reads_is_a_setting(
+    kind: str, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a data set that was read three times
+    monkeypatch.setenv(VARIABLE, "2")
+    plain = OF_THE_ENVIRONMENT[kind]()
+    cached = CachedDataset(plain, address=running.address)
+    for _ in range(3):
+        assert all(torch.equal(cached[one], plain[one]) for one in range(40))
+    # when the variable changes, and other variables, then each sample is right
+    for value in ("3", "2", "4"):
+        monkeypatch.setenv(VARIABLE, value)
+        monkeypatch.setenv("LOCKSTEP_TEST_UNREAD", value)
+        assert all(torch.equal(cached[one], plain[one]) for one in range(40))
+
+
+def test_variables_that_no_code_names_are_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "2")
+    before = Pipeline(OF_THE_ENVIRONMENT["getenv"]()), Pipeline(sets.Holding(VARIABLE))
+    monkeypatch.setenv("RANK", "1")
+    assert not before[0].has_changed()
+    monkeypatch.setenv(VARIABLE, "3")
+    assert before[0].has_changed()
+    assert not before[1].has_changed()
+    assert before[1].checksum == Pipeline(sets.Holding(VARIABLE)).checksum
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, float("nan")])
@@ -438,7 +525,7 @@ from lockstep.cache import CachedDataset
 
 class Rows:
     def __len__(self): return 8
-    def __getitem__(self, index): return index * int(os.environ["LEVEL"])
+    def __getitem__(self, index): return index * int(os.environ["".join(["LE", "VEL"])])
 
 os.environ["LEVEL"] = "1"
 loader = DataLoader(CachedDataset(Rows(), session="SESSION"), 4, num_workers=1)

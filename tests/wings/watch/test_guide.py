@@ -70,6 +70,12 @@ def test_checks_come_in_the_order_of_the_method(symptom: Symptom) -> None:
             ["loss differs upgrade"],
             "the loss is worse on a new device, or after an upgrade or a port: check",
         ),
+        (["hangs"], "the training hangs: check in this order\n1. settings: "),
+        (["my training hangs"], "the training hangs: check"),
+        (["nccl timeout on rank 3"], "the training hangs: check"),
+        (["slow"], "the training is slow: check in this order\n1. settings: "),
+        (["my dataloader is slow"], "the training is slow: check"),
+        (["falls slowly"], "the loss does not fall, or falls slowly: check"),
         (["worse in bf16"], "the loss is worse in bfloat16 or float16: check"),
     ],
 )

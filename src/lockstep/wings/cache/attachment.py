@@ -184,9 +184,10 @@ class Attachment:
                 name,
                 self._pipeline,
                 self._rows,
-                f"{self._threads} threads/",
+                f"{self._threads} threads/{self._pipeline.environment}",
                 is_lasting=bool(self._session),
                 training=self.scope.training,
+                checked_within=self.checks.within,
             )
             gone = weakref.finalize(self, _forgotten.append, (os.getpid(), self._samples))
             gone.atexit = False
@@ -210,8 +211,9 @@ class Attachment:
         say_once(f"{why}; samples are loaded as without the cache")
 
     def _look_for_changes(self, files: str | None) -> None:
-        before, was_refused, self._refused = self._pipeline.checksum, self._refused, False
-        if self._describe(files).checksum == before:
+        was, was_refused, self._refused = self._pipeline, self._refused, False
+        now = self._describe(files)
+        if (now.checksum, now.environment) == (was.checksum, was.environment):
             self._refused = self._refused or was_refused
             return
         self._changes += 1
@@ -261,6 +263,8 @@ class Attachment:
         now = self._describe(before.files)
         if now.unknown:
             return _words_of_unknown(now)
+        if now.environment != before.environment:
+            return "computing a sample changes a variable of the environment that it reads"
         if now.checksum == before.checksum:
             return ""
         words = differences(before.description, now.description, now="now", then="before")

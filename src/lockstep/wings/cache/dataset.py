@@ -49,7 +49,8 @@ class CachedDataset(Dataset[Any]):
         Names of attributes that Lockstep does not look at: you say that samples do not change with them, as with a
         counter, or with a file that stays open.
     check_rate
-        The least share of hits that are loaded again and compared; the first ones of each epoch always are.
+        The least share of hits that are loaded again and compared. Each sample is, in rotation, at the latest after
+        `1 / check_rate` hits; so are the first two hits of each epoch.
 
     Raises
     ------
@@ -99,7 +100,8 @@ class CachedDataset(Dataset[Any]):
         return Attachment(
             self._address, self._session, self.dataset, ignored=self._ignore, rows=len(self.dataset),
             about={"samples": str(len(self.dataset)), "random numbers": drawn}, is_keyed=self._key is not None,
-            is_in_batches=self._whole() is not None, checks=SpotChecks(self._check_rate), scope=self._scope,
+            is_in_batches=self._whole() is not None, checks=SpotChecks(self._check_rate, len(self.dataset)),
+            scope=self._scope,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,7 +175,7 @@ class CachedDataset(Dataset[Any]):
     ) -> bool:
         """Load some of what came from the cache again, and say whether it was right."""
         hits = [place for place, hit in enumerate(found) if hit is not MISSING]
-        due = [hits[one] for one in attachment.checks.due(len(hits))]
+        due = [hits[one] for one in attachment.checks.due([rows[place] or 0 for place in hits])]
         return all(
             attachment.stands(
                 samples, rows[place] or 0, found[place], partial(self._again, indices, whole, place)

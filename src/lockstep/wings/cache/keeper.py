@@ -101,6 +101,7 @@ class Keeper:
         session.attach(connection, asked.training)
         self._use(session)
         session.rows = max(session.rows, asked.rows)
+        session.checked_within = max(session.checked_within, asked.checked_within)
         return self._table_of(session, asked.variant, asked.rows)
 
     def _new_session(self, name: str, *, is_lasting: bool = True) -> Session | m.Refused:
@@ -411,5 +412,6 @@ class Keeper:
             "disk_bytes": sum(one.used for one in mine if one.tier.name == "disk"),
             "processes": len(session.attached),
             "hits": session.hits,
+            "checked_within": session.checked_within or None,
             "closed": session.closed,
         }

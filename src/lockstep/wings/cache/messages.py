@@ -56,6 +56,7 @@ class Attach(Message):
     """Use a session, made where there is none. `rows` is how many samples there are, 0 where that is not known.
 
     `training` tells trainings apart; a session that is not `lasting` goes with the last process that uses it.
+    A sample is loaded again after `checked_within` hits of a training at the latest; 0 where there is no such bound.
     """
 
     session: str
@@ -65,6 +66,7 @@ class Attach(Message):
     rows: int = 0
     training: str = ""
     lasting: int = 1
+    checked_within: int = 0
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ class Pipeline:
         Random generators that it keeps.
     checksum
         Of the description.
+    environment
+        Digest of the environment's variables that its code reads; "" for none. Samples are kept apart by it, as ranks
+        that share a session may have others.
     unknown
         What cannot be read, or may change without anybody seeing it: where it is, and what to do.
     files
@@ -65,7 +68,7 @@ class Pipeline:
             found["files"] = self.files
         self.description = {**_shortened(found), **(about or {})}
         self.generators, self.unknown = parts.generators, parts.unknown
-        self._settings = parts.settings
+        self._settings, self.environment = parts.settings, parts.environment
         lines = (f"{where}\0{what}" for where, what in sorted(self.description.items()))
         text = "\n".join(lines).encode("utf-8", "surrogatepass")
         self.checksum = hashlib.sha256(text).hexdigest()

@@ -34,6 +34,7 @@ from lockstep.wings.cache.plain_words import (
     globals_of,
     is_plain,
     names_of,
+    texts_of,
     words_of,
     words_of_key,
 )
@@ -64,6 +65,10 @@ _UNREADABLE_PACKAGES = ("multiprocessing", "weakref", "queue")
 _OUR_NAMES = re.compile(r"class|self|(part|default|key)\d+|__\w+__")
 """Of places in a description: nothing that a user could name."""
 
+_VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+"""Texts that may name a variable of the environment."""
+
+_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "expandvars"})
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__")
 _HEAP_TYPE = 1 << 9
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -102,6 +107,10 @@ class Parts:
         self.settings = SettingsWatch(ignored)
         self._ignored, self._is_first = ignored, is_first
         self._seen: dict[int, tuple[str, object]] = {}
+        self.environment = ""
+        self._reads_environment = False
+        self._texts: set[str] = set()
+        self._constants: set[str] = set()
         self._installed: dict[str, bool] = {}
 
     @functools.cached_property
@@ -111,7 +120,23 @@ class Parts:
     def look_at(self, source: object) -> None:
         """Describe a data set."""
         self.look("dataset", source, 0)
+        self._environment()
         self.settings.begin()
+
+    def _environment(self) -> None:
+        """Variables of the environment count where some code reads it, if it or the data set holds their names."""
+        if not self._reads_environment:
+            return
+        names = sorted(
+            one
+            for one in (self._texts | self._constants) - self._ignored
+            if _VARIABLE.fullmatch(one)
+        )
+        found = [(name, os.environ[name]) for name in names if name in os.environ]
+        self.environment = digest_of(repr(found).encode("utf-8", "surrogatepass")) if found else ""
+        self.settings.environment(
+            one for one in names if one in self._constants or one in os.environ
+        )
 
     def look(self, where: str, value: Any, depth: int) -> None:
         """Describe a value and what it holds; one that cannot be looked at is unknown."""
@@ -192,6 +217,7 @@ class Parts:
     def _plain(self, where: str, value: Any, words: str, depth: int) -> None:
         if isinstance(value, (str, bytes, os.PathLike)):
             self.files.add_all([os.fspath(value)])
+            self._texts.add(os.fsdecode(value))
         elif isinstance(value, np.memmap):
             self.files.add_all([os.fspath(value.filename or "")])
         elif hasattr(type(value), "_version"):
@@ -311,6 +337,8 @@ class Parts:
                 self.look(f"{where}<{name}>", cell.cell_contents, depth)
                 self.settings.cells([cell])
         code = value.__code__
+        self._constants |= texts_of(code)
+        self._reads_environment |= not names_of(code).isdisjoint(_ENVIRONMENT)
         self._used(where, value.__globals__, globals_of(code), names_of(code), depth)
 
     def _used(

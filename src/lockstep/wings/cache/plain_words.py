@@ -122,5 +122,14 @@ def globals_of(code: types.CodeType) -> frozenset[str]:
     return frozenset(own).union(*map(globals_of, _inside(code)))
 
 
+@functools.lru_cache(4096)
+def texts_of(code: types.CodeType) -> frozenset[str]:
+    """Texts that some code has as constants, also without the signs of `$NAME`, those of functions inside it too."""
+    own = (
+        part for one in code.co_consts if isinstance(one, str) for part in (one, one.strip("${}"))
+    )
+    return frozenset(own).union(*map(texts_of, _inside(code)))
+
+
 def _inside(code: types.CodeType) -> list[types.CodeType]:
     return [one for one in code.co_consts if isinstance(one, types.CodeType)]

@@ -120,6 +120,8 @@ class Samples:
         How many there are, 0 where that is not known.
     kind
         What makes samples differ besides the pipeline.
+    checked_within
+        After how many hits a sample is loaded again at the latest, 0 for no such bound.
 
     Raises
     ------
@@ -141,10 +143,12 @@ class Samples:
         *,
         is_lasting: bool,
         training: str,
+        checked_within: int = 0,
     ) -> None:
         self._client: Client = client_of(address)
         self.session, self._pipeline, self._rows, self._kind = session, pipeline, rows, kind
         self._is_lasting, self._training = is_lasting, training
+        self._checked_within = checked_within
         self._tables: dict[str, _MappedTable] = {}
         self._slabs: dict[int, MappedSlab | None] = {}
         self._hits, self._news_after = 0, 8
@@ -169,6 +173,7 @@ class Samples:
                 self._rows,
                 self._training,
                 int(self._is_lasting),
+                self._checked_within,
             )
             known = self._tables[variant] = self._mapped(asked)
         return known

@@ -134,6 +134,8 @@ class Session:
         What users have heard of it.
     hits
         Samples that were read, as far as readers have told.
+    checked_within
+        After how many hits of a training a sample is loaded again at the latest, 0 where there is no such bound.
     is_doubled
         Whether two writers have written the same sample.
     """
@@ -151,6 +153,7 @@ class Session:
     closed: str = ""
     told: set[str] = field(default_factory=set)
     hits: int = 0
+    checked_within: int = 0
     is_doubled: bool = False
 
     def attach(self, connection: int, training: str) -> None:

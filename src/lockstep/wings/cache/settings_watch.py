@@ -7,6 +7,7 @@ arrays, in long lists and in many short ones is looked at when an epoch begins.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
@@ -38,6 +39,7 @@ class SettingsWatch:
         self._cells: list[Any] = []
         self._names: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self._tensors: list[Any] = []
+        self._environment: list[str] = []
         self._left = _MOST_ITEMS
 
     def attributes(self, held: Mapping[str, Any]) -> None:
@@ -61,6 +63,10 @@ class SettingsWatch:
     def names(self, held: dict[str, Any], names: Iterable[str]) -> None:
         """Variables of a module."""
         self._names.setdefault(id(held), (held, set()))[1].update(names)
+
+    def environment(self, names: Iterable[str]) -> None:
+        """Variables of the environment."""
+        self._environment += names
 
     def tensor(self, tensor: Any) -> None:
         """One of torch's, which counts how often it was written to."""
@@ -100,6 +106,7 @@ class SettingsWatch:
                 chain.from_iterable([one[:: max(len(one) // 8, 1)] for one in self._long]),
                 [one.cell_contents for one in self._cells],
                 chain.from_iterable([get(held) for get, held in self._getters]),
+                map(os.environ.get, self._environment),
             )
         )
 

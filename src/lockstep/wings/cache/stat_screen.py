@@ -8,7 +8,8 @@ from lockstep.report.table import Column, table_text
 
 _COLUMNS = (
     Column("session"), Column("samples", right=True), Column("of", right=True), Column("memory", right=True),
-    Column("disk", right=True), Column("processes", right=True), Column("hits", right=True), Column("closed"),
+    Column("disk", right=True), Column("processes", right=True), Column("hits", right=True),
+    Column("each checked within", right=True), Column("closed"),
 )  # fmt: skip
 
 
@@ -24,7 +25,7 @@ def stat_text(found: dict[str, Any]) -> str:
     rows = [
         (
             one["session"], one["samples"], one["of"], one["memory_bytes"], one["disk_bytes"], one["processes"],
-            one["hits"], one["closed"],
+            one["hits"], f"{one['checked_within']} hits" if one["checked_within"] else None, one["closed"],
         )
         for one in found["sessions"]
     ]  # fmt: skip

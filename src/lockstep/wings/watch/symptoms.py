@@ -89,7 +89,12 @@ def _said_within(typed: set[str], known: Sequence[Symptom]) -> list[Symptom]:
     """Those of which a name from `also` lies in a text, whole; of several the ones with the longest such name."""
     longest = {
         one.name: max(
-            (len(name.split()) for name in one.also if set(name.split()) <= typed), default=0
+            (
+                len(name.split())
+                for name in (one.name.replace("-", " "), *one.also)
+                if set(name.split()) <= typed
+            ),
+            default=0,
         )
         for one in known
     }
