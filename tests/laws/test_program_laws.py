@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from program_trainings import FORMS, Short, halved, off, recorded
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
@@ -116,3 +120,30 @@ def test_without_the_batch_nothing_is_run_and_it_is_said(tmp_path: Path) -> None
     found = compared(*pair)
     assert found.laws is not None
     assert any("record without --redact" in one for one in found.laws.not_judged)
+
+
+def at_a_kink(path: Path, activation: Callable[[Tensor], Tensor]) -> Path:
+    """Record a training in which one element in seven is zero but for rounding before its activation."""
+    torch.manual_seed(0)
+    enter, leave = nn.Linear(16, 64), nn.Linear(64, 8)
+    optimizer = torch.optim.AdamW([*enter.parameters(), *leave.parameters()], 1e-3)
+    at_zero = torch.arange(64) % 7 == 0
+    with lockstep.record(path, steps="0:2"):
+        for _ in range(2):
+            optimizer.zero_grad()
+            h = enter(torch.randn(32, 16))
+            h = h - h.detach() * at_zero + 1e-9 * at_zero
+            leave(activation(h)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def test_elements_at_a_kink_are_no_other_precision(tmp_path: Path) -> None:
+    # given a ReLU, and the same by a mask, of elements that another sound run sends the other way
+    runs = at_a_kink(tmp_path / "relu", F.relu), at_a_kink(tmp_path / "mask", lambda h: h * (h > 0))
+
+    # then the laws are applied to both ways round, and hold
+    for pair in (runs, runs[::-1]):
+        found = lockstep.compare_recordings(*pair)
+        assert found.verdict is Verdict.AGREE
+        assert is_judged(found)

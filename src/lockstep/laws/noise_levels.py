@@ -32,7 +32,8 @@ def other_precision(sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns]) -> 
 def _levels(side: Side, runs: OwnRuns) -> dict[str, float]:
     """Of each gradient that is more than rounding: how far rounding moves it, relative, a roundoff of float32 at least.
 
-    That of the recorded dtype is taken at least too: a run may round twice where the other does once.
+    That of the recorded dtype is taken at least too: a run may round twice where the other does once. The run that
+    moves it least counts: in another one an element may lie on the other side of a kink by chance.
     """
     found = {}
     exact = runs.exact.run.gradients
@@ -42,7 +43,7 @@ def _levels(side: Side, runs: OwnRuns) -> dict[str, float]:
         if record is None or norm <= CANCELS * scale:
             continue
         moved = [one.run.gradients.get(name) for one in runs.draws]
-        noise = max((distance(one, truth) / norm for one in moved if one is not None), default=0.0)
+        noise = min((distance(one, truth) / norm for one in moved if one is not None), default=0.0)
         found[side.renamed(name)] = max(noise, unit_roundoff(record.dtype), _SINGLE)
     return found
 

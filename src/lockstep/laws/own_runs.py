@@ -67,14 +67,22 @@ class OwnRuns:
         In double precision.
     draws
         With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside: by oneDNN's
-        where there are such, and without; where elements lie at a kink, with these on its other side.
+        where there are such, and without.
+    at_kinks
+        Where elements lie at a kink but for rounding: with these on its other side.
     left
         What the step leaves to the next one.
     """
 
     exact: OwnRun
     draws: list[OwnRun]
+    at_kinks: list[OwnRun]
     left: Carried
+
+    @property
+    def moved(self) -> list[OwnRun]:
+        """All runs that a sound kernel may be as far off as."""
+        return [*self.draws, *self.at_kinks]
 
 
 def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
@@ -87,7 +95,6 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
         lambda _, record: widened(rounded_numbers.of(record)), rounding=rounding, decided=True
     )
     rounded = _with_updates(side, rounded_numbers, run, _turned(side, base, run), _as_recorded)
-    draws = [rounded, *_at_kinks(side, base, run)]
     own = _of_this_machine(side, before.of_this_machine)
     with torch.backends.mkldnn.flags(enabled=False):  # its kernels sum in another order
         plain = _of_this_machine(side, before.of_this_machine)
@@ -96,7 +103,8 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
         _left(side, rounded, before.rounded, widened),
         {} if own is None else _left(side, own, before.of_this_machine, torch.Tensor.detach),
     )
-    return OwnRuns(exact, [*draws, *(one for one in (own, plain) if one is not None)], left)
+    draws = [rounded, *(one for one in (own, plain) if one is not None)]
+    return OwnRuns(exact, draws, list(_at_kinks(side, base, run)), left)
 
 
 def _at_kinks(side: Side, base: Run, draw: Run) -> Iterator[OwnRun]:

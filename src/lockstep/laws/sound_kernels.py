@@ -35,7 +35,7 @@ def kernel_breaches(side: Side, runs: OwnRuns) -> Iterator[Breach]:
 
 
 def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
-    base, draws = runs.exact.run, [one.run for one in runs.draws]
+    base, draws = runs.exact.run, [one.run for one in runs.moved]
     for operator in side.program.operators:
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
@@ -49,7 +49,7 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
 
 
 def _of_gradients(side: Side, runs: OwnRuns) -> Iterator[Breach]:
-    base, draws = runs.exact.run, [one.run for one in runs.draws]
+    base, draws = runs.exact.run, [one.run for one in runs.moved]
     scale = max((size(one) for one in base.gradients.values()), default=0.0)
     wrong = {}
     for name, record in side.program.gradients.items():
@@ -115,7 +115,7 @@ def _of_updates(side: Side, runs: OwnRuns, wrong: Collection[str]) -> Iterator[B
 def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:
     """What an update left, beside what its own program's gradient makes it leave."""
     made = runs.exact.updates.get(update.call.id)
-    draws = [one.updates[update.call.id] for one in runs.draws if update.call.id in one.updates]
+    draws = [one.updates[update.call.id] for one in runs.moved if update.call.id in one.updates]
     if made is None:
         return
     moved = size(made.after["param"] - made.before)
