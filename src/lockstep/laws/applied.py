@@ -45,6 +45,13 @@ class JudgedStep:
     programs: tuple[StepProgram, StepProgram] | None = None
     shown_by: Mapping[Breach, TensorRecord] = field(default_factory=dict)
 
+    @property
+    def trains(self) -> bool:
+        """Whether operators and a backward pass were recorded of both: without, there is no program to be run again."""
+        wanted = {CallKind.LOSS, CallKind.OPERATOR}
+        both = (self.reference_calls, self.candidate_calls)
+        return all(wanted <= {call.kind for call in calls} for calls in both)
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:

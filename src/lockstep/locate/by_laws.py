@@ -70,7 +70,10 @@ def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     if not gaps:
         return _without_settled(found, judged)
     could_be_run = not any(one.why_not for one in ranks)
-    notes = [Remark(On.BY_PAIRS, reason=next(iter(gaps)))] if could_be_run else []
+    why_not = [
+        text for one in judged if could_be_run and one.trains for text in one.answer.not_judged
+    ]
+    notes = [Remark(On.BY_PAIRS, reason=one) for one in why_not[:1]]
     return replace(found, notes=(*found.notes, *notes))
 
 
