@@ -18,6 +18,8 @@ from lockstep.core.operators import Family, Trait, family_of, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import relative
+from lockstep.laws.exchanged import exchanged
+from lockstep.laws.exchanges import exchange_of
 from lockstep.laws.program import (
     RESULTS,
     Backward,
@@ -140,7 +142,9 @@ class DoubleRun:
         self.program = program
         self._masks: dict[int, torch.Tensor] = {}
         self._ready = {
-            one.call.id: _ready(one.call) for one in program.operators if not _is_drawn(one.call)
+            one.call.id: _ready(one.call)
+            for one in program.operators
+            if not (_is_drawn(one.call) or exchange_of(one.call))
         }
 
     def run(
@@ -294,6 +298,9 @@ class _Execution:
             yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
+        if exchange_of(call):
+            yield from exchanged(call, passed)
+            return
         if drops(call):
             (result,) = call.with_role(Role.OUTPUT)
             (entering,) = passed.values()

@@ -31,6 +31,7 @@ from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
 from lockstep.laws.program import Node, StepProgram
+from lockstep.laws.ranks_applied import RanksApplied
 from lockstep.locate.flow.origins import origin_at, place_of_call
 
 _SETTLED = frozenset(
@@ -48,7 +49,7 @@ Settled = Mapping[tuple[str, int], tuple[frozenset[int], frozenset[int]]]
 """By rank and step: numbers of the contents of either run that belong to its program."""
 
 
-def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
+def by_laws(found: Comparison, laws: Iterable[LawsApplied | RanksApplied]) -> Comparison:
     """The comparison with what the laws say: they decide where they were applied to all of every step."""
     ranks = tuple(laws)
     judged = sorted(
