@@ -17,7 +17,7 @@ from lockstep.laws.double_updates import states_of
 from lockstep.laws.noise_levels import other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, own_runs
-from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable
+from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.program_memory import check_program_memory
 from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
@@ -166,7 +166,7 @@ def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
         apart = relative(widened(load(one)), widened(load(two)))
         allowed = _SAME_NUMBERS * max(_unit(one), _unit(two))
         if apart > allowed:
-            name = f"{two.name} of {two.site.op}"
+            name = named_where_taken(two)
             found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
     return found
 
