@@ -336,6 +336,17 @@ def _moved(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
         for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run))
         for name in sorted(own - other)
     ]
-    both = sorted(names[0] & names[1])
     words = "changed in both runs though no recorded call has written to it"
-    return found, [f"{name} {words}" for name in both[:1]]
+    return found, [f"{name} {words}" for name in _moved_otherwise(left, right)][:1]
+
+
+def _moved_otherwise(left: Side, right: Side) -> Iterator[str]:
+    """What changed in both runs, and not to the same values each time."""
+    sides = [
+        [(side.renamed(one.name), one) for one in side.program.moved] for side in (left, right)
+    ]
+    names = [{name for name, _ in side} for side in sides]
+    for name in sorted(names[0] & names[1]):
+        ours, theirs = ([one for known, one in side if known == name] for side in sides)
+        if len(ours) != len(theirs) or any(map(_is_other, ours, theirs)):
+            yield name
