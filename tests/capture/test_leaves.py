@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -106,6 +107,10 @@ def test_arguments_that_hold_no_tensor_are_kept_as_plain_values() -> None:
         ("x" * 500, "x" * 120),
         ((1, [2, None]), [1, [2, None]]),
         (slice(1, None), "slice(1, None, None)"),
+        (slice(torch.tensor(1), np.int64(3)), "slice(1, 3, None)"),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.float32("nan"), "nan"),
         (torch.device("cpu"), "cpu"),
         (torch.bfloat16, "torch.bfloat16"),
         ({"a": (1,), 2: math.inf}, {"a": [1], "2": "inf"}),

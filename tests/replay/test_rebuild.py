@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,14 @@ def _in_place(x: Tensor, w: Tensor) -> Tensor:
 
 def _indexing(x: Tensor, w: Tensor) -> Tensor:
     parts = [x[1], x[:, 2], x[..., None][0], x[INDEX], x[[0, 2]], x[1:3, INDEX], x[INDEX, 1]]
+    parts += [x[1, : INDEX[0]], x[0, : np.int64(3)]]
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _as_the_data_say(x: Tensor, w: Tensor) -> Tensor:
+    """Calls of which the data decide how much they return."""
+    counts = torch.bincount(INDEX, minlength=5)
+    parts = [x.repeat_interleave(INDEX, dim=0), x[x > 0], w.masked_select(w < 0), counts + w.sum()]
     return torch.cat([part.reshape(-1) for part in parts])
 
 
@@ -111,6 +120,7 @@ PROGRAMS: dict[str, Program] = {
     "twice": lambda x, w: x * x + torch.matmul(x, x) + w,
     "in place": _in_place,
     "indexing": _indexing,
+    "as the data say": _as_the_data_say,
     "gathering": _gathering,
     "moving": _moving,
     "norms": _norms,

@@ -16,6 +16,7 @@ from lockstep.core.manifest import (
 )
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.program import Enters, NotApplicable, StepProgram
@@ -109,12 +110,7 @@ class LawsApplied:
             followed.add(step, calls)
         renamed = {name: self.names.tensor(name) for _, name in self._followed[1].broken}
         shown = dict(broken_alone(*self._followed, renamed, step))
-        both = [
-            {self.names.tensor(name) if n else name for at, name in one.broken if at == step}
-            for n, one in enumerate(self._followed)
-        ]
-        words = "changed in both runs though no recorded call has written to it"
-        open_parts = [f"{name} {words}" for name in sorted(both[0] & both[1])[:1]]
+        open_parts = self._changed_in_both(step, reference, candidate)
         asked = self._asked(step, reference, candidate)
         seen = JudgedStep(
             self.rank, step, StepAnswer(tuple(shown), tuple(open_parts)), reference, candidate,
@@ -125,6 +121,30 @@ class LawsApplied:
             self._add(seen, StepAnswer(not_judged=(asked,)))
             return
         self._waiting.append((seen, asked))
+
+    def _changed_in_both(
+        self, step: int, reference: list[Call], candidate: list[Call]
+    ) -> list[str]:
+        """In words, the first of what both runs changed before a step, past every recorded call, and not alike."""
+        both = [
+            {self._called(name, n): one for (at, name), one in each.broken.items() if at == step}
+            for n, each in enumerate(self._followed)
+        ]
+        changed = {
+            name: (both[0][name], both[1][name]) for name in sorted(both[0].keys() & both[1])
+        }
+        if not changed:
+            return []
+        taken = [
+            {self._called(name, n): one for name, one in named_inputs(calls).items()}
+            for n, calls in enumerate((reference, candidate))
+        ]
+        words = "changed in both runs though no recorded call has written to it"
+        return [f"{name} {words}" for name in changed_otherwise(changed, (taken[0], taken[1]))][:1]
+
+    def _called(self, name: str, of_candidate: int) -> str:
+        """The reference's name of a parameter."""
+        return self.names.tensor(name) if of_candidate else name
 
     def judged(self) -> list[JudgedStep]:
         """All steps, judged."""

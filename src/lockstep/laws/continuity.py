@@ -9,7 +9,7 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.operators import BY_HAND, writes_in_place
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
-from lockstep.laws.rank_names import rank_and_name
+from lockstep.laws.rank_prefixes import rank_and_name
 
 
 @dataclass(slots=True)

@@ -35,7 +35,13 @@ from lockstep.laws.program import (
     finished,
     step_program,
 )
-from lockstep.laws.rank_names import CALLS_OF_A_RANK, UNRECORDED, rank_and_name, ranks_of, with_rank
+from lockstep.laws.rank_prefixes import (
+    CALLS_OF_A_RANK,
+    UNRECORDED,
+    rank_and_name,
+    ranks_of,
+    with_rank,
+)
 
 
 def program_of(calls: Sequence[Call]) -> StepProgram:
@@ -44,7 +50,7 @@ def program_of(calls: Sequence[Call]) -> StepProgram:
     Parameters
     ----------
     calls
-        Those of one rank as they were recorded; of several ranks, as `calls_of_ranks` of `rank_names` gives them.
+        Those of one rank as they were recorded; of several ranks, as `calls_of_ranks` of `rank_prefixes` gives them.
 
     Raises
     ------

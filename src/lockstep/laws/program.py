@@ -497,6 +497,11 @@ def _name_sources(program: StepProgram) -> None:
             raise NotApplicable("a loss is computed from gradients of parameters")
 
 
+def named_where_taken(record: TensorRecord) -> str:
+    """What an input without a name of its own is called: by the call that takes it first."""
+    return f"{record.name} of {record.site.op}"
+
+
 def _takes_gradient(operator: Operator) -> bool:
     links = [taken.link for taken in operator.taken.values()]
     return any(isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links)

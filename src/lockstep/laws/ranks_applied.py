@@ -11,7 +11,7 @@ from lockstep.core.manifest import RankManifest
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.applied import JudgedStep, LawsApplied
 from lockstep.laws.program import NotApplicable, StepProgram, step_program
-from lockstep.laws.rank_names import (
+from lockstep.laws.rank_prefixes import (
     SharedContents,
     answer_of_rank,
     calls_of_ranks,

@@ -19,7 +19,7 @@ from lockstep.laws.exchanges import REDUCTION, leaves_open
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
 from lockstep.laws.program import Node, Update
-from lockstep.laws.rank_names import with_rank
+from lockstep.laws.rank_prefixes import with_rank
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.refusals import CannotReplay

@@ -17,7 +17,7 @@ from lockstep.laws.double_updates import states_of
 from lockstep.laws.noise_levels import other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, own_runs
-from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable
+from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.program_memory import check_program_memory
 from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
@@ -166,7 +166,7 @@ def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
         apart = relative(widened(load(one)), widened(load(two)))
         allowed = _SAME_NUMBERS * max(_unit(one), _unit(two))
         if apart > allowed:
-            name = f"{two.name} of {two.site.op}"
+            name = named_where_taken(two)
             found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
     return found
 
@@ -336,6 +336,17 @@ def _moved(left: Side, right: Side) -> tuple[list[Breach], list[str]]:
         for own, other, run in ((names[0], names[1], left.run), (names[1], names[0], right.run))
         for name in sorted(own - other)
     ]
-    both = sorted(names[0] & names[1])
     words = "changed in both runs though no recorded call has written to it"
-    return found, [f"{name} {words}" for name in both[:1]]
+    return found, [f"{name} {words}" for name in _moved_otherwise(left, right)][:1]
+
+
+def _moved_otherwise(left: Side, right: Side) -> Iterator[str]:
+    """What changed in both runs, and not to the same values each time."""
+    sides = [
+        [(side.renamed(one.name), one) for one in side.program.moved] for side in (left, right)
+    ]
+    names = [{name for name, _ in side} for side in sides]
+    for name in sorted(names[0] & names[1]):
+        ours, theirs = ([one for known, one in side if known == name] for side in sides)
+        if len(ours) != len(theirs) or any(map(_is_other, ours, theirs)):
+            yield name

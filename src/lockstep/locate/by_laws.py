@@ -30,7 +30,7 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
-from lockstep.laws.program import Node, StepProgram
+from lockstep.laws.program import Node, StepProgram, named_where_taken
 from lockstep.laws.ranks_applied import RanksApplied
 from lockstep.locate.flow.origins import origin_at, place_of_call
 
@@ -213,6 +213,8 @@ def _records(breach: Breach, step: JudgedStep) -> tuple[TensorRecord | None, Ten
     ]
     if found[0] is None and found[1] is None:
         found = [_record_named(breach, program, step) for program in step.programs]
+    if found == [None, None]:  # nothing recorded shows its place: the losses follow from it
+        found = [program.losses[0].loss.record for program in step.programs]
     return found[0], found[1]
 
 
@@ -246,6 +248,9 @@ def _record_named(breach: Breach, program: StepProgram, step: JudgedStep) -> Ten
         return None if node is None else program.results.get(node)
     if breach.quantity is Quantity.LOSS:
         return program.losses[0].loss.record if program.losses else None
+    if breach.quantity is Quantity.ARRIVED:
+        entering = program.sources.values()
+        return next((one for one in entering if breach.name == named_where_taken(one)), None)
     if breach.quantity is Quantity.PARAMETER:
         return next((one for one in program.moved if one.name == breach.name), None)
     numbers = (*breach.reference_calls, *breach.candidate_calls)

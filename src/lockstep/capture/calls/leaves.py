@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -231,13 +232,19 @@ def plain(value: Any) -> Any:
         return _plain_tensor(value)
     if value is Ellipsis:
         return "..."
-    if isinstance(value, (torch.dtype, torch.device, torch.memory_format, slice)):
+    if isinstance(value, slice):  # a bound may be a tensor, which torch reads as its number
+        return str(slice(*map(plain, (value.start, value.stop, value.step))))
+    if isinstance(value, (torch.dtype, torch.device, torch.memory_format)):
         return str(value)
     if isinstance(value, dict):
         return {
             str(key): plain_setting(str(key), item)
             for key, item in list(value.items())[:_MAX_ITEMS]
         }
+    if isinstance(value, Integral):  # a number of NumPy's
+        return int(value)
+    if isinstance(value, Real):
+        return plain(float(value))
     return type(value).__name__
 
 

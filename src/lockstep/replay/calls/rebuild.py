@@ -238,7 +238,8 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
     """Numbers in a recording must not make this process allocate what the training never had.
 
     Where they might, the call is run on tensors without memory first; its outputs must have the
-    recorded shapes.
+    recorded shapes. Where the data decide these, or torch makes no such tensors, memory is bounded by the limit of the
+    process that runs calls again, and shapes are compared when it has.
     """
     product = math.prod(
         max(1, abs(number)) for number in _whole_numbers((built.args, built.kwargs))
@@ -256,8 +257,8 @@ def _refuse_what_explodes(built: Rebuilt, call: Call) -> None:
     try:
         with torch.no_grad():
             results = tensors_in(built.function(*args, **kwargs))
-    except Exception as error:
-        raise CannotReplay(f"its shapes cannot be foretold ({type(error).__name__})") from error
+    except Exception:
+        return
     recorded = {record.index: record.shape for record in call.with_role(Role.OUTPUT)}
     for index, tensor in enumerate(results):
         if recorded.get(index, tuple(tensor.shape)) != tuple(tensor.shape):
