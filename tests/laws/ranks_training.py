@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,11 +16,10 @@ import lockstep
 STEPS = 2
 
 
-def net() -> nn.Sequential:
+def net(mode: str) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 4)
-    )
+    norm = nn.LayerNorm(13) if "shards" in mode else nn.BatchNorm1d(13)
+    return nn.Sequential(nn.Linear(6, 13), norm, nn.Tanh(), nn.Dropout(0.2), nn.Linear(13, 4))
 
 
 def loss_of(out: Tensor, y: Tensor, mode: str) -> Tensor:
@@ -35,6 +35,9 @@ def loss_of(out: Tensor, y: Tensor, mode: str) -> Tensor:
 def wrapped(model: nn.Module, mode: str) -> nn.Module:
     if "by hand" in mode:
         return model
+    if "shards" in mode:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if "bfloat16" in mode else None)
+        return fully_shard(model, mp_policy=policy)
     wrapper = DistributedDataParallel(model)
     if "hook" in mode:
 
@@ -62,7 +65,7 @@ def mean_in_pieces(gradient: Tensor, place: int) -> Tensor:
     """The mean over the ranks by other exchanges, one after the other."""
     ranks = dist.get_world_size()
     row = gradient.flatten()
-    if place % 4 == 0:
+    if place % 4 == 0 or len(row) % ranks:
         rows = [torch.empty_like(row) for _ in range(ranks)]
         dist.all_gather(rows, row)
         mean = torch.stack(rows).mean(0)
@@ -118,10 +121,18 @@ MODES = (
     "by hand",
     "by hand, forgets one",
     "by hand, in pieces",
+    "shards",
+    "shards, spelled",
+    "shards, clipped",
+    "shards, clipped, spelled",
+    "shards, one rank",
+    "shards, in bfloat16",
+    "shards, in bfloat16, spelled",
+    "shards, in bfloat16, scaled",
 )
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     for one in MODES:
-        train(net(), Path(sys.argv[1]) / one, one)
+        train(net(one), Path(sys.argv[1]) / one, one)
     dist.destroy_process_group()

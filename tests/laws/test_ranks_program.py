@@ -35,6 +35,9 @@ def compared(runs: Path, reference: str, candidate: str) -> Comparison:
         ("by hand", "by hand, in pieces"),
         ("by hand", "wrapper, spelled"),
         ("wrapper, clipped", "wrapper, clipped, spelled"),
+        ("shards", "shards, spelled"),
+        ("shards, clipped", "shards, clipped, spelled"),
+        ("shards, in bfloat16", "shards, in bfloat16, spelled"),
     ],
 )
 def test_sound_ways_of_exchanging_gradients_agree(
@@ -49,18 +52,20 @@ def test_sound_ways_of_exchanging_gradients_agree(
 
 
 @pytest.mark.parametrize(
-    ("candidate", "ranks", "place"),
+    ("reference", "candidate", "ranks", "place"),
     [
-        ("wrapper, scaled", {"rank0", "rank1"}, "torch.Tensor.mul"),
-        ("wrapper, one rank", {"rank1"}, "torch.Tensor.mul"),
-        ("wrapper, shrunk", {"rank1"}, ""),
-        ("by hand, forgets one", {"rank0", "rank1"}, ""),
+        ("wrapper", "wrapper, scaled", {"rank0", "rank1"}, "torch.Tensor.mul"),
+        ("wrapper", "wrapper, one rank", {"rank1"}, "torch.Tensor.mul"),
+        ("wrapper", "wrapper, shrunk", {"rank1"}, ""),
+        ("wrapper", "by hand, forgets one", {"rank0", "rank1"}, ""),
+        ("shards", "shards, one rank", {"rank1"}, "torch.Tensor.mul"),
+        ("shards, in bfloat16", "shards, in bfloat16, scaled", {"rank0"}, "torch.Tensor.mul"),
     ],
 )
 def test_a_fault_of_one_rank_or_of_the_exchange_diverges(
-    runs: Path, candidate: str, ranks: set[str], place: str
+    runs: Path, reference: str, candidate: str, ranks: set[str], place: str
 ) -> None:
-    found = compared(runs, "wrapper", candidate)
+    found = compared(runs, reference, candidate)
     assert found.verdict is Verdict.DIVERGED
     assert found.laws is not None
     assert any(one.breach.law is Law.PROGRAM for one in found.laws.breaches)

@@ -299,7 +299,7 @@ class _Execution:
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
         if exchange_of(call):
-            yield from exchanged(call, passed)
+            yield from self._as_kept(exchanged(call, passed))
             return
         if drops(call):
             (result,) = call.with_role(Role.OUTPUT)
@@ -308,6 +308,17 @@ class _Execution:
             return
         made = self._made(operator, passed)
         yield from decisions_as_recorded(call, passed, made) if self.decided else made
+
+    def _as_kept(
+        self, results: Iterable[tuple[TensorRecord, torch.Tensor | None]]
+    ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
+        """What ranks exchange, in the dtype that it is kept in, where programs run in recorded dtypes."""
+        for record, found in results:
+            own = self.precision is Precision.OWN and found is not None
+            yield (
+                record,
+                found.to(torch_dtype(record.dtype)) if own and found is not None else found,
+            )
 
     def _made(
         self, operator: Operator, passed: Mapping[int, torch.Tensor]

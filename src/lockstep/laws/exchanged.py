@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.exchanges import (
+    AXIS,
+    BY,
+    COMPLETION,
     FACTOR,
+    GATHERING,
     MEMBER,
     REDUCTION,
     exchange_of,
@@ -50,6 +54,11 @@ def _result(call: Call, given: Sequence[Sequence[torch.Tensor]], index: int) -> 
     first = [one[0] for one in given]
     if name == REDUCTION:
         return torch.stack(first).sum(0) * float(call.arguments[FACTOR])
+    if name == GATHERING:
+        whole = torch.cat(first, int(call.arguments[AXIS]))
+        return whole.detach() + (whole - whole.detach()) / len(first)
+    if name == COMPLETION:
+        return _completed(str(call.arguments[BY]), torch.stack(first))
     members = members_of(call)
     place = members.index(number_of(call.rank))
     if name == "all_reduce":
@@ -67,17 +76,28 @@ def _result(call: Call, given: Sequence[Sequence[torch.Tensor]], index: int) -> 
     return whole.chunk(len(members))[place]
 
 
+def _completed(by: str, parts: torch.Tensor) -> torch.Tensor:
+    """Partial results of all ranks put together; a number is the order of a norm."""
+    if by.replace(".", "", 1).isdigit():
+        norm: torch.Tensor = torch.linalg.vector_norm(parts, float(by), dim=0)
+        return norm
+    return _by_name(by, parts)
+
+
 def _reduced(call: Call, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    stacked = torch.stack(list(tensors))
-    operation = call.arguments.get("kwargs.op", "sum")
-    if operation == "sum":
-        return stacked.sum(0)
-    if operation == "avg":
-        return stacked.mean(0)
-    if operation == "max":
-        return stacked.amax(0)
-    if operation == "min":
-        return stacked.amin(0)
-    if operation == "product":
-        return stacked.prod(0)
-    raise CannotReplay(f"ranks reduce by {operation}, which is not run again")
+    return _by_name(str(call.arguments.get("kwargs.op", "sum")), torch.stack(list(tensors)))
+
+
+def _by_name(operation: str, stacked: torch.Tensor) -> torch.Tensor:
+    if operation not in _REDUCTIONS:
+        raise CannotReplay(f"ranks reduce by {operation}, which is not run again")
+    return _REDUCTIONS[operation](stacked)
+
+
+_REDUCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda stacked: stacked.sum(0),
+    "avg": lambda stacked: stacked.mean(0),
+    "max": lambda stacked: stacked.amax(0),
+    "min": lambda stacked: stacked.amin(0),
+    "product": lambda stacked: stacked.prod(0),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.program import Operator, Taken
@@ -14,6 +15,19 @@ REDUCTION = "reduction of gradients"
 the sum over the ranks is multiplied by."""
 
 FACTOR = "factor"
+
+GATHERING = "gathering of shards"
+"""Operator of the call that stands for a wrapper's putting a parameter together, along its `axis`; its gradient is the
+mean over the ranks."""
+
+COMPLETION = "completion of parts"
+"""Operator of the call that puts the ranks' partial results together before an operator of distributed tensors takes
+them: `by` a sum, a mean, the largest, the least, or a norm."""
+
+AXIS, NAME, BY = "axis", "name", "by"
+
+OUT_OF_SIGHT = frozenset({REDUCTION, GATHERING, COMPLETION})
+"""What wrappers do that no recorded call shows."""
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d."
 _SINGLE_NAMES = {
@@ -34,8 +48,8 @@ MEMBER = 1 << 20
 
 def exchange_of(call: Call) -> str:
     """What a call passes between ranks: "all_reduce"; "" where it does not, or by a way that is not run again."""
-    if call.site.op == REDUCTION:
-        return REDUCTION
+    if call.site.op in OUT_OF_SIGHT:
+        return call.site.op
     name = call.site.op.removeprefix(_DISTRIBUTED)
     if name == call.site.op or name not in _RUN_AGAIN or not members_of(call):
         return ""
@@ -54,8 +68,9 @@ def number_of(rank: str) -> int:
 
 
 def leaves_open(call: Call) -> bool:
-    """Whether an exchange gives its rank nothing that is told: behind a `reduce`, all but one hold what happens to lie
-    there."""
+    """Whether nothing was recorded of what an exchange gives; behind a `reduce`, it gives that to one rank alone."""
+    if exchange_of(call) == COMPLETION:
+        return True
     if exchange_of(call) != "reduce":
         return False
     return call.arguments.get("kwargs.dst") != number_of(call.rank)
@@ -75,3 +90,17 @@ def takes_gradient(call: Call) -> TensorRecord | None:
     """A result of an exchange through which a gradient goes back; None where none does."""
     results = call.with_role(Role.OUTPUT)
     return next((one for one in results if one.edge is not None and one.edge > 0), None)
+
+
+_PARTIAL = re.compile(r"_?(?:Norm)?Partial\((?P<by>[\w.]*)\)")
+
+
+def partial_by(record: TensorRecord) -> str:
+    """How the ranks' parts of a distributed tensor make the whole: "sum", "avg", "2.0" for that norm; "" for no parts.
+
+    >>> _PARTIAL.fullmatch("_NormPartial(2.0)")["by"], _PARTIAL.fullmatch("Partial(sum)")["by"]
+    ('2.0', 'sum')
+    """
+    note = record.content.told
+    found = _PARTIAL.fullmatch(note.fields[1]) if note.kind is NoteKind.PART else None
+    return "" if found is None else found["by"]

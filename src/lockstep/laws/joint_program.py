@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,27 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import sketch_of
 from lockstep.laws.exchanges import (
+    AXIS,
+    BY,
+    COMPLETION,
     FACTOR,
+    GATHERING,
     MEMBER,
+    NAME,
+    OUT_OF_SIGHT,
     REDUCTION,
     exchange_of,
     given_to,
     members_of,
     number_of,
+    partial_by,
     takes_gradient,
 )
 from lockstep.laws.program import (
     Backward,
     Enters,
     Event,
+    Gathered,
     NotApplicable,
     Operator,
     ProgramBuilder,
@@ -62,9 +70,9 @@ def program_of(calls: Sequence[Call]) -> StepProgram:
 
 
 def _joint_program(ranks: Mapping[str, Sequence[Call]]) -> StepProgram:
-    gradients = _Gradients(ranks)
+    gradients, shards = _Gradients(ranks), _Shards(ranks)
     builders = [
-        ProgramBuilder(calls, _Reductions(gradients, rank, place * CALLS_OF_A_RANK))
+        ProgramBuilder(calls, _OutOfSight(gradients, shards, rank, place * CALLS_OF_A_RANK))
         for place, (rank, calls) in enumerate(ranks.items())
     ]
     for builder in builders:
@@ -150,17 +158,20 @@ def _row_of(record: TensorRecord) -> Row | None:
 
 
 @dataclass
-class _Reductions:
-    """What wrappers such as DDP exchange of one rank's gradients, out of sight."""
+class _OutOfSight:
+    """What wrappers such as DDP and FSDP do with one rank's gradients and parameters, which no recorded call shows.
+
+    See `lockstep.laws.program.Passing`.
+    """
 
     gradients: _Gradients
+    shards: _Shards
     rank: str
     first: int
-    _known: dict[int, str] = field(default_factory=dict)
     _made: int = 0
 
     def reduced(self, record: TensorRecord, name: str = "") -> Operator | None:
-        """The call that made a gradient of those of all ranks; see `lockstep.laws.program.Passing`."""
+        """The call that made a gradient of those of all ranks."""
         counts = self.gradients.before(self.rank, record.sequence)
         plain = rank_and_name(name)[1] if name else self._named(record, counts)
         if plain not in counts:
@@ -169,19 +180,40 @@ class _Reductions:
         parts = self.gradients.of_all(plain, counts[plain])
         if any(one.shape != record.shape for one in parts.values()):
             return None
-        self._made += 1
-        call = Call(
-            self.first + UNRECORDED + self._made, record.rank, record.step, CallKind.OPERATOR,
-            replace(record.site, op=REDUCTION), "", -1, record.sequence, (),
-            {FACTOR: factor, "name": plain}, False, (replace(record, role=Role.OUTPUT, index=0),),
-        )  # fmt: skip
-        taken = {
-            place * MEMBER: Taken(
-                Source(Enters.GRADIENT, with_rank(plain, rank)), part, detached=True
+        call = self._call(record, REDUCTION, {FACTOR: factor, NAME: plain})
+        sources = (Source(Enters.GRADIENT, with_rank(plain, rank)) for rank in parts)
+        return Operator(call, _taken(sources, parts.values(), detached=True))
+
+    def completing(self, record: TensorRecord, call: Call) -> Call | None:
+        """The call that puts the ranks' parts of an input together, where what comes of it is whole."""
+        by = partial_by(record)
+        if not by or any(partial_by(one) for one in call.with_role(Role.OUTPUT)):
+            return None
+        return self._call(record, COMPLETION, {BY: by, NAME: call.site.op})
+
+    def gathered(self, record: TensorRecord) -> Gathered | None:
+        """The call that put a parameter together of the shards that ranks hold."""
+        plain = rank_and_name(record.name)[1]
+        parts = self.shards.of(plain)
+        own = parts.get(self.rank)
+        if own is None or own.shape == record.shape:
+            return None
+        axis = _axis_of(record, list(parts.values()))
+        if axis is None or len(parts) < len(self.gradients.ranks):
+            raise NotApplicable(
+                f"{plain} is not made of the shards that all ranks hold, one after the other"
             )
-            for place, (rank, part) in enumerate(parts.items())
-        }
-        return Operator(call, taken)
+        call = self._call(record, GATHERING, {AXIS: axis, NAME: plain})
+        sources = (Source(Enters.NAMED, with_rank(plain, rank)) for rank in parts)
+        return Gathered(Operator(call, _taken(sources, parts.values(), detached=False)), own)
+
+    def _call(self, record: TensorRecord, op: str, arguments: dict[str, object]) -> Call:
+        self._made += 1
+        return Call(
+            self.first + UNRECORDED + self._made, self.rank, record.step, CallKind.OPERATOR,
+            replace(record.site, op=op), "", -1, record.sequence, (), arguments, False,
+            (replace(record, role=Role.OUTPUT, index=0),),
+        )  # fmt: skip
 
     def _named(self, record: TensorRecord, counts: Mapping[str, int]) -> str:
         """The parameter whose gradient a tensor is, by its numbers; "" where it is none's."""
@@ -192,6 +224,44 @@ class _Reductions:
                 near[name] = self.gradients.factor(record, name, count)[1]
         best = min(near, key=lambda one: near[one], default="")
         return best if best and near[best] <= _ALIKE else ""
+
+
+def _taken(
+    sources: Iterable[Source], records: Iterable[TensorRecord], *, detached: bool
+) -> dict[int, Taken]:
+    """What each member gives."""
+    both = zip(sources, records, strict=True)
+    return {place * MEMBER: Taken(*one, detached=detached) for place, one in enumerate(both)}
+
+
+# --- parameters that a wrapper gathers --------------------------------------------------------------------------------
+
+
+class _Shards:
+    """The parameters that the ranks' optimizers hold, as they are before their first update."""
+
+    def __init__(self, ranks: Mapping[str, Sequence[Call]]) -> None:
+        self._held: dict[str, dict[str, TensorRecord]] = {}
+        for rank, calls in ranks.items():
+            for call in calls:
+                for one in call.with_role(Role.PARAM) if call.kind is CallKind.OPTIMIZER else ():
+                    of_ranks = self._held.setdefault(rank_and_name(one.name)[1], {})
+                    of_ranks.setdefault(rank, one)
+
+    def of(self, name: str) -> Mapping[str, TensorRecord]:
+        """What each rank holds of a parameter."""
+        return self._held.get(name, {})
+
+
+def _axis_of(record: TensorRecord, shards: Sequence[TensorRecord]) -> int | None:
+    """Along which axis shards make a parameter, one after the other; None where they do not."""
+    for axis, extent in enumerate(record.shape):
+        rests = {(*one.shape[:axis], *one.shape[axis + 1 :]) for one in shards}
+        if rests == {(*record.shape[:axis], *record.shape[axis + 1 :])} and extent == sum(
+            one.shape[axis] for one in shards
+        ):
+            return axis
+    return None
 
 
 # --- the order of all ranks' events -----------------------------------------------------------------------------------
@@ -232,8 +302,11 @@ class _Meeting:
         heads = {rank: one[0] for rank, one in self._waiting.items() if one}
         if not all(isinstance(one, Backward) for one in heads.values()):
             return False
-        for rank in heads:
-            self._events.append(self._waiting[rank].popleft())
+        begun = [self._waiting[rank].popleft() for rank in heads]
+        anew = frozenset(name for one in begun for name in getattr(one, "anew", ()))
+        for place, one in enumerate(begun):
+            assert isinstance(one, Backward)
+            self._events.append(replace(one, anew=anew if not place else frozenset()))
         return True
 
     def _exchange(self) -> bool:
@@ -254,7 +327,7 @@ class _Meeting:
     def _members(self, head: Operator) -> list[str]:
         """The ranks that take part in an exchange; none where some do not stand before it yet."""
         key = _meeting_of(head)
-        if head.call.site.op == REDUCTION:
+        if head.call.site.op in OUT_OF_SIGHT:
             members = list(self._waiting)
         else:
             known = [self._numbers.get(one) for one in members_of(head.call)]
@@ -269,13 +342,13 @@ class _Meeting:
 def _meeting_of(operator: Operator) -> tuple[object, ...]:
     """What tells one exchange from another."""
     call = operator.call
-    return exchange_of(call), members_of(call), call.arguments.get("name")
+    return exchange_of(call), members_of(call), call.arguments.get(NAME)
 
 
 def _with_inputs_of_all(event: Event, heads: Sequence[Event]) -> Operator:
     """One member's part of an exchange, with what all members give."""
     assert isinstance(event, Operator)
-    if event.call.site.op == REDUCTION:
+    if event.call.site.op in (REDUCTION, GATHERING):
         return event
     if (record := takes_gradient(event.call)) is not None:
         raise NotApplicable(f"a gradient goes back through {event.call.site.op} of {record.site}")

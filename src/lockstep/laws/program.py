@@ -173,6 +173,14 @@ def step_program(calls: Sequence[Call]) -> StepProgram:
     return finished(builder.program, builder.makers)
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A parameter that is put together of shards: the call that stands for it, and the rank's own shard."""
+
+    operator: Operator
+    shard: TensorRecord
+
+
 class Passing(Protocol):
     """What passes between the ranks of a step beside the calls that were recorded of it."""
 
@@ -185,6 +193,18 @@ class Passing(Protocol):
             Of a tensor that no recorded call made.
         name
             The parameter whose gradient it is; "" where that is to be found by its numbers.
+        """
+
+    def completing(self, record: TensorRecord, call: Call) -> Call | None:
+        """The call that puts the ranks' parts of an input together before a call takes it; None for no part."""
+
+    def gathered(self, record: TensorRecord) -> Gathered | None:
+        """The call that put a parameter together of the shards that ranks hold; None for one that is held whole.
+
+        Raises
+        ------
+        NotApplicable
+            If the shards do not make it.
         """
 
 
@@ -222,6 +242,8 @@ class ProgramBuilder:
         self._back: dict[Node, set[int]] = defaultdict(set)
         self._edges: dict[int, Node] = {}
         self._taken: set[Link] = set()
+        self._updated: set[str] = set()
+        self._gathered: dict[tuple[str, int], Node] = {}
 
     def gather(self) -> None:
         """Link all calls.
@@ -268,6 +290,7 @@ class ProgramBuilder:
             )
             self.program.events.append(Update(call, parameter, gradient))
         for one in call.with_role(Role.PARAM_AFTER):
+            self._updated.add(one.name)
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
 
@@ -297,11 +320,8 @@ class ProgramBuilder:
         operator = self._passing.reduced(record, name)
         if operator is None:
             return None
-        node = Node(operator.call.id, 0)
-        self.program.events.append(operator)
-        self.program.results[node] = record
+        node = self._out_of_sight(operator, record)
         self._made[record.content.id].append(node)
-        self.makers[node] = operator
         return node
 
     def _next_version(self, name: str) -> int:
@@ -321,6 +341,7 @@ class ProgramBuilder:
                 detached = back is None and bool(arrived)
             else:
                 detached = record.edge == NO_GRADIENT
+            link = self._completed(link, record, call)
             taken[record.index] = Taken(link, record, detached)
             self._taken.add(link)
         operator = Operator(call, taken)
@@ -356,7 +377,8 @@ class ProgramBuilder:
     def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
         if _is_named(record):
             link = self._named_link(record)
-            if isinstance(link, Node) and record.edge == LEAF:
+            written = isinstance(link, Node) and link not in self._gathered.values()
+            if written and record.edge == LEAF:
                 self.program.unplaced.append(
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
@@ -384,6 +406,9 @@ class ProgramBuilder:
 
     def _named_link(self, record: TensorRecord) -> Link:
         content = record.content.id
+        gathered = None if self._passing is None else self._passing.gathered(record)
+        if gathered is not None:
+            return self._gathered_link(record, gathered)
         known = self._named.get(record.name)
         if known is not None and known[0] == content:
             if isinstance(known[1], Source):
@@ -400,6 +425,30 @@ class ProgramBuilder:
         link = self._entering(Source(Enters.NAMED, record.name, version), record)
         self._named[record.name] = content, link
         return link
+
+    def _completed(self, link: Link, record: TensorRecord, call: Call) -> Link:
+        """An input as a call takes it: the whole of all ranks' parts, where it was one."""
+        completing = None if self._passing is None else self._passing.completing(record, call)
+        if completing is None:
+            return link
+        return self._out_of_sight(Operator(completing, {0: Taken(link, record)}), record)
+
+    def _gathered_link(self, record: TensorRecord, gathered: Gathered) -> Link:
+        if record.name in self._updated:
+            raise NotApplicable(f"{record.name} is put together again behind its update")
+        key = record.name, record.content.id
+        if key not in self._gathered:
+            self._named_link(gathered.shard)
+            self._gathered[key] = self._out_of_sight(gathered.operator, record)
+        return self._gathered[key]
+
+    def _out_of_sight(self, operator: Operator, record: TensorRecord) -> Node:
+        """The result of a call that stands for what was not recorded."""
+        node = Node(operator.call.id, 0)
+        self.program.events.append(operator)
+        self.program.results[node] = record
+        self.makers[node] = operator
+        return node
 
     def _entering(self, source: Source, record: TensorRecord) -> Source:
         self.program.sources.setdefault(source, record)

@@ -15,7 +15,7 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding
-from lockstep.laws.exchanges import REDUCTION, leaves_open
+from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
 from lockstep.laws.program import Node, Update
@@ -47,9 +47,11 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
             if not truth.dtype.is_floating_point:
                 continue
             found = _beyond(side, record, truth, [one.values[node] for one in draws])
-            if found is not None and operator.call.site.op == REDUCTION:
-                name = with_rank(operator.call.arguments["name"], operator.call.rank)
-                yield _breach(side, Quantity.CLIPPED, name, found)
+            if found is not None and operator.call.site.op in OUT_OF_SIGHT:
+                reduced = operator.call.site.op == REDUCTION
+                quantity = Quantity.CLIPPED if reduced else Quantity.PARAMETER
+                name = with_rank(operator.call.arguments[NAME], operator.call.rank)
+                yield _breach(side, quantity, name, found)
             elif found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)

@@ -264,7 +264,9 @@ _ALIKE = 0.999
 def _kernels(
     both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: tuple[Run | None, Run | None]
 ) -> tuple[list[Breach], list[str], _CarriedOfBoth]:
-    """Law K: what one run alone breaks, and what the step leaves. Where both do, re-running is not faithful.
+    """Law K: what one run alone breaks, and what the step leaves.
+
+    Where both break it, re-running is not faithful, and nothing is known of what the step leaves.
 
     `begun` are runs of either program on its own numbers that there are already.
     """
@@ -290,7 +292,8 @@ def _kernels(
             not_judged.append(
                 f"{first.quantity.value} {first.name}: neither run recorded what its own program gives"
             )
-    return breaches, not_judged, (left.left, right.left)
+    leaves = (Carried(), Carried()) if both else (left.left, right.left)
+    return breaches, not_judged, leaves
 
 
 def _first_ones(found: list[Breach], side: Side) -> list[Breach]:
