@@ -44,7 +44,7 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
-from lockstep.store.reader import Recording
+from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.sides import side_by_side
 
 
@@ -139,7 +139,7 @@ def compare_recordings(
     pairing = pair_recordings(reference, candidate, mapping)
     gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
-    programs = read_tensors and rerun and _have_programs(reference, candidate)
+    programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
     laws = _Laws(pairing, by_model, programs=programs, memory_bytes=memory_bytes)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
@@ -277,10 +277,15 @@ class _Laws:
         self, pairing: Pairing, by_model: bool, *, programs: bool, memory_bytes: int
     ) -> None:
         self.ranks: dict[str, LawsApplied] = {}
-        if not by_model or pairing.is_of_another_tool:
+        self._as_recorded: dict[str, tuple[RankRecording, RankRecording]] = {}
+        runs = [_as_recorded(one) for one in (pairing.reference, pairing.candidate)]
+        if not by_model or any(one.is_of_another_tool for one in runs):
+            return
+        joined = runs != [pairing.reference, pairing.candidate]
+        if joined and any(len(one.ranks) > 1 for one in runs):
             return
         why_not = "" if programs else "what enters was not recorded whole (record --save program)"
-        every = (*pairing.reference.ranks.values(), *pairing.candidate.ranks.values())
+        every = [rank for one in runs for rank in one.ranks.values()]
         several = len(pairing.ranks.both) > 1
         if several or any(one.manifest.world_size > 1 for one in every):
             why_not = "several ranks train, and what passes between them is not run again"
@@ -290,14 +295,25 @@ class _Laws:
             manifests = left.manifest, right.manifest
             sums = any(SUM in one for one in names.tensors.values())
             why = "parameters of one run are sums of the other's" if sums else why_not
-            self.ranks[name] = LawsApplied(name, names, manifests, answers, why)
+            if joined:
+                left, right = (next(iter(one.ranks.values())) for one in runs)
+                self._as_recorded[name] = left, right
+                manifests = left.manifest, right.manifest
+            self.ranks[name] = LawsApplied(name, names, manifests, answers, why, joined)
 
     def add(self, number: int, aligned: dict[str, AlignedStep]) -> None:
         """Judge one step more."""
         for name, step in aligned.items():
             if name in self.ranks:
                 calls = [list(side.calls.values()) for side in (step.reference, step.candidate)]
+                if name in self._as_recorded:
+                    calls = [one.calls(number) for one in self._as_recorded[name]]
                 self.ranks[name].add(number, *calls)
+
+
+def _as_recorded(recording: Recording) -> Recording:
+    """The recording whose ranks, or parts of batches, were put together to this one; else this one."""
+    return recording.put_together_of or recording
 
 
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class LawsApplied:
         Runs programs again.
     why_not
         Why no program is run again, and law C alone is applied; "" where they are.
+    joined
+        Whether pairs are of calls that were put together of those that are judged here.
     """
 
     rank: str
@@ -87,6 +89,7 @@ class LawsApplied:
     manifests: tuple[RankManifest, RankManifest]
     answers: Answers
     why_not: str = ""
+    joined: bool = False
     steps: list[JudgedStep] = field(default_factory=list)
     _followed: tuple[Continuity, Continuity] = field(
         default_factory=lambda: (Continuity(), Continuity())
