@@ -11,8 +11,8 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
-from lockstep.laws.double_run import draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.double_updates import states_of
+from lockstep.laws.draws import draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
