@@ -18,8 +18,9 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
-from lockstep.laws.program import Enters, NotApplicable, StepProgram, step_program
+from lockstep.laws.program import StepProgram, step_program
 from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
+from lockstep.laws.step_events import Enters, NotApplicable
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import Answers
 

@@ -28,7 +28,8 @@ from lockstep.laws.draws import (
     not_written,
     state_of_draw,
 )
-from lockstep.laws.program import (
+from lockstep.laws.program import StepProgram
+from lockstep.laws.step_events import (
     RESULTS,
     Backward,
     Enters,
@@ -37,10 +38,10 @@ from lockstep.laws.program import (
     NotApplicable,
     Operator,
     Source,
-    StepProgram,
     Taken,
 )
-from lockstep.replay.calls.one_call import OneCall, one_call
+from lockstep.laws.writes_through import Ready, WritesThrough
+from lockstep.replay.calls.one_call import one_call
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
@@ -147,7 +148,7 @@ class DoubleRun:
         self.program = program
         self._masks: dict[int, torch.Tensor] = {}
         self._ready = {
-            one.call.id: _ready(one.call) for one in program.operators if not is_drawn(one.call)
+            one.call.id: _ready(one) for one in program.operators if not is_drawn(one.call)
         }
 
     def run(
@@ -222,7 +223,7 @@ class _Execution:
     """One run of a program, as `DoubleRun.run` takes it."""
 
     program: StepProgram
-    ready: Mapping[int, OneCall]
+    ready: Mapping[int, Ready]
     masks: dict[int, torch.Tensor]
     given: Given
     precision: Precision
@@ -452,8 +453,11 @@ _OTHER_DRAWS = 2.0**-5
 """Relative distance beyond any rounding of 16-bit results: dropping other elements with p = 0.001 makes 0.04."""
 
 
-def _ready(call: Call) -> OneCall:
+def _ready(operator: Operator) -> Ready:
+    call = operator.call
     try:
+        if operator.through:
+            return WritesThrough(operator)
         return one_call(call, draws=draws_inside(call))
     except CannotReplay as error:
         raise NotApplicable(f"{call.site.op} at {call.source}: {error}") from error

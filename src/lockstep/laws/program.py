@@ -10,94 +10,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from lockstep.core.operators import BY_HAND
 from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.laws.step_events import (
+    RESULTS,
+    Backward,
+    Enters,
+    Event,
+    Link,
+    Node,
+    NotApplicable,
+    Operator,
+    Source,
+    Taken,
+    Update,
+)
+from lockstep.laws.written_views import WrittenViews
 
-RESULTS = (Role.OUTPUT, Role.BUFFER)
 SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-
-
-class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
-    """A law cannot be applied to a step; the message says why. Never leaves this package."""
-
-
-class Enters(Enum):
-    """What a source is."""
-
-    NAMED = "parameter or buffer"
-    ARRIVED = "batch or constant"
-    GRADIENT = "gradient"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor that no call of the step made.
-
-    `name` is that of a parameter or buffer, of the parameter whose gradient it is, or the number of an arrived content.
-    `version` counts how often a parameter was found changed though no call had changed it.
-    """
-
-    kind: Enters
-    name: str
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A result of a call: `index` as its record has it."""
-
-    call: int
-    index: int
-
-
-Link = Node | Source
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """One input of a call; `detached` where no gradient goes back through it."""
-
-    link: Link
-    record: TensorRecord
-    detached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A call that is run again, with its inputs by index."""
-
-    call: Call
-    taken: dict[int, Taken]
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """A backward pass from a loss; gradients of `anew` that were there before are thrown away."""
-
-    call: Call
-    loss: Taken
-    anew: frozenset[str]
-    reached: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """An optimizer's update of one parameter, and the tensors that enter it."""
-
-    call: Call
-    parameter: Taken
-    gradient: Taken | None
-
-    @property
-    def name(self) -> str:
-        """The parameter's."""
-        return self.parameter.record.name
-
-
-Event = Operator | Backward | Update
 
 
 @dataclass(slots=True)
@@ -186,6 +118,7 @@ class _Builder:
         self._back: dict[Node, set[int]] = defaultdict(set)
         self._edges: dict[int, Node] = {}
         self._taken: set[Link] = set()
+        self._views = WrittenViews()
 
     def built(self) -> StepProgram:
         if not any(call.kind is CallKind.LOSS for call in self._calls):
@@ -271,6 +204,7 @@ class _Builder:
             self._taken.add(link)
         operator = Operator(call, taken)
         self._program.events.append(operator)
+        self._views.add(operator)
         gone = {one.index: one.content.id for one in arrived}
         for one in call.with_role(*RESULTS):
             node = Node(call.id, one.index)
@@ -307,9 +241,15 @@ class _Builder:
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
             return link
-        if record.edge in self._edges:
-            return self._edges[record.edge]
         content = record.content.id
+        if record.edge in self._edges:
+            node = self._edges[record.edge]
+            known = self._program.results[node].content.id == content
+            return (
+                node
+                if known
+                else self._put(self._views.changed_of(node, record, self._number())) or node
+            )
         if content in self._gradient_of and content not in self._arrived:
             found = self._latest(record)
             if found is not None:
@@ -317,6 +257,10 @@ class _Builder:
         made = self._made.get(content)
         if made:
             return self._chosen(made, record, back)
+        if content not in self._arrived:
+            written = self._put(self._views.changed(record, self._number()))
+            if written is not None:
+                return written
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
         if back is not None:
@@ -324,6 +268,23 @@ class _Builder:
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
         return self._entering(Source(Enters.ARRIVED, str(content)), record)
+
+    def _number(self) -> int:
+        """A number for a call that no recording holds."""
+        return -1 - len(self._program.results)
+
+    def _put(self, operator: Operator | None) -> Node | None:
+        """Have the program hold a call more; the result of it."""
+        if operator is None:
+            return None
+        (record,) = operator.call.with_role(Role.OUTPUT)
+        node = Node(operator.call.id, record.index)
+        self._program.events.append(operator)
+        self._maker[node] = operator
+        self._program.results[node] = record
+        self._made[record.content.id].append(node)
+        self._taken |= {one.link for one in operator.taken.values()}
+        return node
 
     def _named_link(self, record: TensorRecord) -> Link:
         content = record.content.id
@@ -337,6 +298,11 @@ class _Builder:
         if known is not None and made:  # written through another name of it, such as its `.data`
             self._named[record.name] = content, made[-1]
             return made[-1]
+        written = known and self._put(self._views.changed_of(known[1], record, self._number()))
+        if written:
+            self._named[record.name] = content, written
+            self._program.buffers[record.name] = written
+            return written
         if known is not None:
             version = self._next_version(record.name)
             self._program.moved.append(record)

@@ -18,7 +18,7 @@ from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.draws import not_written
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
-from lockstep.laws.program import RESULTS, Node, Update
+from lockstep.laws.step_events import RESULTS, Node, Update
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.refusals import CannotReplay
