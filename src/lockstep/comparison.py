@@ -45,7 +45,7 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
-from lockstep.store.reader import Recording
+from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.shards.sides import side_by_side
 
 
@@ -140,7 +140,7 @@ def compare_recordings(
     pairing = pair_recordings(reference, candidate, mapping)
     gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
-    programs = read_tensors and rerun and _have_programs(reference, candidate)
+    programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
     laws = _Laws(pairing, by_model, programs=programs, memory_bytes=memory_bytes)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
@@ -279,15 +279,19 @@ class _Laws:
     ) -> None:
         self.ranks: dict[str, LawsApplied] = {}
         self.together: RanksApplied | None = None
-        if not by_model or pairing.is_of_another_tool:
+        self._as_recorded: dict[str, tuple[RankRecording, RankRecording]] = {}
+        runs = [_as_recorded(one) for one in (pairing.reference, pairing.candidate)]
+        if not by_model or any(one.is_of_another_tool for one in runs):
+            return
+        joined = runs != [pairing.reference, pairing.candidate]
+        if joined and any(len(one.ranks) > 1 for one in runs):
             return
         why_not = "" if programs else "what enters was not recorded whole (record --save program)"
         both = pairing.ranks.both
         names = {name: pairing.names[name] for name in both}
         if any(SUM in one for each in names.values() for one in each.tensors.values()):
             why_not = "parameters of one run are sums of the other's"
-        every = (*pairing.reference.ranks.values(), *pairing.candidate.ranks.values())
-        sizes = {one.manifest.world_size for one in every}
+        sizes = {rank.manifest.world_size for one in runs for rank in one.ranks.values()}
         answers = RerunsApart(memory_bytes)
         if sizes == {len(both)} and 1 < len(both) <= MOST_RANKS:
             manifests = [[each[n].manifest for each in both.values()] for n in (0, 1)]
@@ -298,8 +302,11 @@ class _Laws:
                 f"several ranks train, of which not all were recorded, or more than {MOST_RANKS}"
             )
         for name, (left, right) in both.items():
+            if joined:
+                left, right = (next(iter(one.ranks.values())) for one in runs)
+                self._as_recorded[name] = left, right
             self.ranks[name] = LawsApplied(
-                name, names[name], ([left.manifest], [right.manifest]), answers, why_not
+                name, names[name], ([left.manifest], [right.manifest]), answers, why_not, joined
             )
 
     @property
@@ -318,7 +325,15 @@ class _Laws:
             self.together.add(number, reference, {name: one[1] for name, one in calls.items()})
         for name, both in calls.items():
             if name in self.ranks:
+                if name in self._as_recorded:
+                    left, right = (one.calls(number) for one in self._as_recorded[name])
+                    both = left, right
                 self.ranks[name].add(number, *both)
+
+
+def _as_recorded(recording: Recording) -> Recording:
+    """The recording whose ranks, or parts of batches, were put together to this one; else this one."""
+    return recording.put_together_of or recording
 
 
 def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class WhyNot(str, Enum):
     UNSEEN_INSIDE = "inside compiled code"
     COMPILED_UNBOUNDED = "compiled code that nothing bounds"
     NOT_RECORDED = "not recorded"
+    NOT_PUT_TOGETHER = "parts not put together"
     HELD = "differs beside the training"
     HELD_ALONE = "held by one run alone"
     PARTS_LATER = "may part later"
@@ -203,6 +204,7 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
         " --compile-eager shows"
     ),
     WhyNot.NOT_RECORDED: lambda one: f"{one.names[0]}: {one.reason}",
+    WhyNot.NOT_PUT_TOGETHER: lambda one: f"{one.names[0]}: {one.reason}",
     WhyNot.HELD: lambda one: (
         f"{one.rank}: {listed(one.names)} after step {one.step} {verb(one, 'differs', 'differ')} by rel {one.reason},"
         " which may be rounding"

@@ -19,8 +19,9 @@ from lockstep.core.site import CallKind, Role
 from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.joint_program import program_of
-from lockstep.laws.program import Enters, NotApplicable, StepProgram
+from lockstep.laws.program import StepProgram
 from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
+from lockstep.laws.step_events import Enters, NotApplicable
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import Answers
 
@@ -88,6 +89,8 @@ class LawsApplied:
         Runs programs again.
     why_not
         Why no program is run again, and law C alone is applied; "" where they are.
+    joined
+        Whether pairs are of calls that were put together of those that are judged here.
     """
 
     rank: str
@@ -95,6 +98,7 @@ class LawsApplied:
     manifests: tuple[Sequence[RankManifest], Sequence[RankManifest]]
     answers: Answers
     why_not: str = ""
+    joined: bool = False
     steps: list[JudgedStep] = field(default_factory=list)
     _followed: tuple[Continuity, Continuity] = field(
         default_factory=lambda: (Continuity(), Continuity())

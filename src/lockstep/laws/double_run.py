@@ -6,6 +6,7 @@ computed anew, and gradients are autograd's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,13 +15,23 @@ from functools import lru_cache
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Family, Trait, family_of, operator_of
+from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import relative
+from lockstep.laws.draws import (
+    draws_inside,
+    drops,
+    is_draw,
+    is_drawn,
+    kept_elements,
+    not_written,
+    state_of_draw,
+)
 from lockstep.laws.exchanged import exchanged
 from lockstep.laws.exchanges import exchange_of
-from lockstep.laws.program import (
+from lockstep.laws.program import StepProgram
+from lockstep.laws.step_events import (
     RESULTS,
     Backward,
     Enters,
@@ -29,13 +40,12 @@ from lockstep.laws.program import (
     NotApplicable,
     Operator,
     Source,
-    StepProgram,
     Taken,
 )
-from lockstep.laws.question import is_whole
-from lockstep.replay.calls.one_call import OneCall, one_call
+from lockstep.laws.writes_through import Ready, WritesThrough
+from lockstep.replay.calls.one_call import one_call
 from lockstep.replay.calls.rebuild import torch_dtype
-from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
+from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
@@ -43,8 +53,6 @@ from lockstep.replay.verdicts.decisions import probability_of
 
 Given = Callable[[Source, TensorRecord], torch.Tensor]
 """The tensor that enters for a source, which was recorded so: in double precision, or of whole numbers."""
-
-_DRAWN = (Family.RANDOM, Family.UNINITIALISED)
 
 
 @dataclass(slots=True)
@@ -142,9 +150,9 @@ class DoubleRun:
         self.program = program
         self._masks: dict[int, torch.Tensor] = {}
         self._ready = {
-            one.call.id: _ready(one.call)
+            one.call.id: _ready(one)
             for one in program.operators
-            if not (_is_drawn(one.call) or exchange_of(one.call))
+            if not (is_drawn(one.call) or exchange_of(one.call))
         }
 
     def run(
@@ -219,7 +227,7 @@ class _Execution:
     """One run of a program, as `DoubleRun.run` takes it."""
 
     program: StepProgram
-    ready: Mapping[int, OneCall]
+    ready: Mapping[int, Ready]
     masks: dict[int, torch.Tensor]
     given: Given
     precision: Precision
@@ -294,7 +302,10 @@ class _Execution:
 
     def _results(self, operator: Operator) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
         call = operator.call
-        if family_of(call.site.op) in _DRAWN:
+        if not_written(call):
+            yield from ((one, self._unwritten(one)) for one in call.with_role(Role.OUTPUT))
+            return
+        if is_draw(call):
             yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
@@ -327,7 +338,7 @@ class _Execution:
         ready, call = self.ready[operator.call.id], operator.call
         if not draws_inside(call):
             return list(ready.results(passed, self.precision))
-        with leaving_no_trace(_state_of(call)):
+        with leaving_no_trace(state_of_draw(call)):
             made = list(ready.results(passed, self.precision))
         if self.precision is Precision.DOUBLE and call.id not in self.masks:
             self._check_draws(operator, passed, made)
@@ -346,7 +357,7 @@ class _Execution:
             index: one.detach().to(torch_dtype(operator.taken[index].record.dtype))
             for index, one in passed.items()
         }
-        with leaving_no_trace(_state_of(call)), torch.no_grad():
+        with leaving_no_trace(state_of_draw(call)), torch.no_grad():
             again = list(self.ready[call.id].results(own, Precision.OWN))
         for (record, one), (_, two) in zip(made, again, strict=True):
             if one is None or two is None or not one.dtype.is_floating_point:
@@ -391,6 +402,14 @@ class _Execution:
     def _loaded(self, record: TensorRecord) -> torch.Tensor:
         tensor = load(record)
         return widened(tensor) if self.precision is Precision.DOUBLE else tensor
+
+    def _unwritten(self, record: TensorRecord) -> torch.Tensor:
+        """Memory that nobody has written: NaN, so that no loss is told that depends on it."""
+        dtype = torch_dtype(record.dtype)
+        empty = torch.zeros(record.shape, dtype=dtype)
+        if dtype.is_floating_point or dtype.is_complex:
+            empty.fill_(math.nan)
+        return widened(empty) if self.precision is Precision.DOUBLE else empty
 
     def _mask(self, call: Call, result: TensorRecord) -> torch.Tensor:
         """Which elements dropout let through: told by its generator's state, else by what it gave."""
@@ -448,61 +467,15 @@ def _values_at(
     return values.squeeze(axis) if reduced else values
 
 
-def kept_elements(call: Call) -> torch.Tensor:
-    """Which elements a call of dropout let through: told by its generator's state, else by what it gave."""
-    (result,) = call.with_role(Role.OUTPUT)
-    given = load(result) != 0
-    entering = next(iter(call.with_role(Role.INPUT)))
-    state = random_state_of(call)
-    if state is not None:
-        with leaving_no_trace(state):
-            ones = torch.ones(result.shape, dtype=torch_dtype(result.dtype))
-            drawn = torch.nn.functional.dropout(ones, probability_of(call)) != 0
-        if is_whole(entering):
-            explained = bool((drawn == given)[load(entering) != 0].all())
-        else:  # an element that was let through and is zero went in as zero, which law K sees to
-            explained = not bool((given & ~drawn).any())
-        if explained:
-            return drawn
-    for gradient in call.with_role(Role.GRAD_INPUT)[:1]:
-        given = given | (load(gradient).reshape(given.shape) != 0)
-    return given
-
-
-def drops(call: Call) -> bool:
-    """Whether a call drops elements at random."""
-    if family_of(call.site.op) is not Family.DROPOUT or probability_of(call) <= 0:
-        return False
-    return len(call.with_role(Role.INPUT)) == 1 and len(call.with_role(Role.OUTPUT)) == 1
-
-
-def draws_inside(call: Call) -> bool:
-    """Whether a call draws beside what it computes, as attention with dropout does."""
-    return call.random_state is not None and not _is_drawn(call)
-
-
 _OTHER_DRAWS = 2.0**-5
 """Relative distance beyond any rounding of 16-bit results: dropping other elements with p = 0.001 makes 0.04."""
 
 
-def _state_of(call: Call) -> torch.Tensor:
-    state = random_state_of(call)
-    if state is None:
-        raise CannotReplay("it draws from a generator that is not at hand")
-    return state
-
-
-def is_draw(call: Call) -> bool:
-    """Whether a call's results are numbers that were drawn."""
-    return family_of(call.site.op) is Family.RANDOM
-
-
-def _is_drawn(call: Call) -> bool:
-    return family_of(call.site.op) in _DRAWN or drops(call)
-
-
-def _ready(call: Call) -> OneCall:
+def _ready(operator: Operator) -> Ready:
+    call = operator.call
     try:
+        if operator.through:
+            return WritesThrough(operator)
         return one_call(call, draws=draws_inside(call))
     except CannotReplay as error:
         raise NotApplicable(f"{call.site.op} at {call.source}: {error}") from error

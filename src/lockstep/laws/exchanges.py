@@ -8,7 +8,7 @@ from dataclasses import replace
 from lockstep.core.content_notes import NoteKind
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.laws.program import Operator, Taken
+from lockstep.laws.step_events import Operator, Taken
 
 REDUCTION = "reduction of gradients"
 """Operator of the call that stands for a wrapper's exchange of gradients, which no script calls; its `factor` is what

@@ -29,26 +29,23 @@ from lockstep.laws.exchanges import (
     partial_by,
     takes_gradient,
 )
-from lockstep.laws.program import (
-    Backward,
-    Enters,
-    Event,
-    Gathered,
-    NotApplicable,
-    Operator,
-    ProgramBuilder,
-    Source,
-    StepProgram,
-    Taken,
-    finished,
-    step_program,
-)
+from lockstep.laws.program import ProgramBuilder, StepProgram, finished, step_program
 from lockstep.laws.rank_prefixes import (
     CALLS_OF_A_RANK,
     UNRECORDED,
     rank_and_name,
     ranks_of,
     with_rank,
+)
+from lockstep.laws.step_events import (
+    Backward,
+    Enters,
+    Event,
+    Gathered,
+    NotApplicable,
+    Operator,
+    Source,
+    Taken,
 )
 
 
@@ -161,7 +158,7 @@ def _row_of(record: TensorRecord) -> Row | None:
 class _OutOfSight:
     """What wrappers such as DDP and FSDP do with one rank's gradients and parameters, which no recorded call shows.
 
-    See `lockstep.laws.program.Passing`.
+    See `lockstep.laws.step_events.Passing`.
     """
 
     gradients: _Gradients
@@ -207,10 +204,14 @@ class _OutOfSight:
         sources = (Source(Enters.NAMED, with_rank(plain, rank)) for rank in parts)
         return Gathered(Operator(call, _taken(sources, parts.values(), detached=False)), own)
 
-    def _call(self, record: TensorRecord, op: str, arguments: dict[str, object]) -> Call:
+    def number(self) -> int:
+        """A number for a call that no recording holds."""
         self._made += 1
+        return self.first + UNRECORDED + self._made
+
+    def _call(self, record: TensorRecord, op: str, arguments: dict[str, object]) -> Call:
         return Call(
-            self.first + UNRECORDED + self._made, self.rank, record.step, CallKind.OPERATOR,
+            self.number(), self.rank, record.step, CallKind.OPERATOR,
             replace(record.site, op=op), "", -1, record.sequence, (), arguments, False,
             (replace(record, role=Role.OUTPUT, index=0),),
         )  # fmt: skip

@@ -13,6 +13,17 @@ precision differ up to ten times (attention in one operator or in four, a norm w
 16 bits on the way make 2^11 to 2^16 times as much."""
 
 
+NUMBERS_READ = 64.0
+"""How many times as far as rounding moves the gradients of a step two programs may be apart in which Python stands for
+a tensor: the number that it read is of its own run, and of one rounding."""
+
+
+def noise_level(sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns]) -> float:
+    """How far rounding moves a gradient, relative, in the median, of the program that it moves most."""
+    levels = [sorted(_levels(*one).values()) for one in zip(sides, runs, strict=True)]
+    return max((one[len(one) // 2] for one in levels if one), default=0.0)
+
+
 def other_precision(sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns]) -> list[str]:
     """In words, that one program computes in another precision; empty where both round alike."""
     levels = [_levels(*one) for one in zip(sides, runs, strict=True)]

@@ -10,95 +10,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Protocol
 
 from lockstep.core.operators import BY_HAND
 from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.laws.step_events import (
+    RESULTS,
+    Backward,
+    Enters,
+    Event,
+    Gathered,
+    Link,
+    Node,
+    NotApplicable,
+    Operator,
+    Passing,
+    Source,
+    Taken,
+    Update,
+)
+from lockstep.laws.written_views import WrittenViews
 
-RESULTS = (Role.OUTPUT, Role.BUFFER)
 SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-
-
-class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
-    """A law cannot be applied to a step; the message says why. Never leaves this package."""
-
-
-class Enters(Enum):
-    """What a source is."""
-
-    NAMED = "parameter or buffer"
-    ARRIVED = "batch or constant"
-    GRADIENT = "gradient"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor that no call of the step made.
-
-    `name` is that of a parameter or buffer, of the parameter whose gradient it is, or the number of an arrived content.
-    `version` counts how often a parameter was found changed though no call had changed it.
-    """
-
-    kind: Enters
-    name: str
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A result of a call: `index` as its record has it."""
-
-    call: int
-    index: int
-
-
-Link = Node | Source
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """One input of a call; `detached` where no gradient goes back through it."""
-
-    link: Link
-    record: TensorRecord
-    detached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A call that is run again, with its inputs by index."""
-
-    call: Call
-    taken: dict[int, Taken]
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """A backward pass from a loss; gradients of `anew` that were there before are thrown away."""
-
-    call: Call
-    loss: Taken
-    anew: frozenset[str]
-    reached: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """An optimizer's update of one parameter, and the tensors that enter it."""
-
-    call: Call
-    parameter: Taken
-    gradient: Taken | None
-
-    @property
-    def name(self) -> str:
-        """The parameter's."""
-        return self.parameter.record.name
-
-
-Event = Operator | Backward | Update
 
 
 @dataclass(slots=True)
@@ -173,41 +106,6 @@ def step_program(calls: Sequence[Call]) -> StepProgram:
     return finished(builder.program, builder.makers)
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """A parameter that is put together of shards: the call that stands for it, and the rank's own shard."""
-
-    operator: Operator
-    shard: TensorRecord
-
-
-class Passing(Protocol):
-    """What passes between the ranks of a step beside the calls that were recorded of it."""
-
-    def reduced(self, record: TensorRecord, name: str = "") -> Operator | None:
-        """The call that made a gradient out of those of all ranks.
-
-        Parameters
-        ----------
-        record
-            Of a tensor that no recorded call made.
-        name
-            The parameter whose gradient it is; "" where that is to be found by its numbers.
-        """
-
-    def completing(self, record: TensorRecord, call: Call) -> Call | None:
-        """The call that puts the ranks' parts of an input together before a call takes it; None for no part."""
-
-    def gathered(self, record: TensorRecord) -> Gathered | None:
-        """The call that put a parameter together of the shards that ranks hold; None for one that is held whole.
-
-        Raises
-        ------
-        NotApplicable
-            If the shards do not make it.
-        """
-
-
 class ProgramBuilder:
     """Links the calls of one rank; `finished` makes a program of it.
 
@@ -244,6 +142,7 @@ class ProgramBuilder:
         self._taken: set[Link] = set()
         self._updated: set[str] = set()
         self._gathered: dict[tuple[str, int], Node] = {}
+        self._views = WrittenViews()
 
     def gather(self) -> None:
         """Link all calls.
@@ -346,6 +245,7 @@ class ProgramBuilder:
             self._taken.add(link)
         operator = Operator(call, taken)
         self.program.events.append(operator)
+        self._views.add(operator)
         gone = {one.index: one.content.id for one in arrived}
         for one in call.with_role(*RESULTS):
             node = Node(call.id, one.index)
@@ -377,15 +277,21 @@ class ProgramBuilder:
     def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
         if _is_named(record):
             link = self._named_link(record)
-            written = isinstance(link, Node) and link not in self._gathered.values()
-            if written and record.edge == LEAF:
+            by_call = isinstance(link, Node) and link not in self._gathered.values()
+            if by_call and record.edge == LEAF:
                 self.program.unplaced.append(
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
             return link
-        if record.edge in self._edges:
-            return self._edges[record.edge]
         content = record.content.id
+        if record.edge in self._edges:
+            node = self._edges[record.edge]
+            known = self.program.results[node].content.id == content
+            return (
+                node
+                if known
+                else self._put(self._views.changed_of(node, record, self._number())) or node
+            )
         if content in self._gradient_of and content not in self._arrived:
             found = self._latest(record)
             if found is not None:
@@ -396,6 +302,10 @@ class ProgramBuilder:
         reduced = self._reduced(record) if content not in self._arrived else None
         if reduced is not None:
             return reduced
+        if content not in self._arrived:
+            written = self._put(self._views.changed(record, self._number()))
+            if written is not None:
+                return written
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
         if back is not None:
@@ -403,6 +313,23 @@ class ProgramBuilder:
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
         return self._entering(Source(Enters.ARRIVED, str(content)), record)
+
+    def _number(self) -> int:
+        """A number for a call that no recording holds."""
+        return -1 - len(self.program.results) if self._passing is None else self._passing.number()
+
+    def _put(self, operator: Operator | None) -> Node | None:
+        """Have the program hold a call more; the result of it."""
+        if operator is None:
+            return None
+        (record,) = operator.call.with_role(Role.OUTPUT)
+        node = Node(operator.call.id, record.index)
+        self.program.events.append(operator)
+        self.makers[node] = operator
+        self.program.results[node] = record
+        self._made[record.content.id].append(node)
+        self._taken |= {one.link for one in operator.taken.values()}
+        return node
 
     def _named_link(self, record: TensorRecord) -> Link:
         content = record.content.id
@@ -419,6 +346,14 @@ class ProgramBuilder:
         if known is not None and made:  # written through another name of it, such as its `.data`
             self._named[record.name] = content, made[-1]
             return made[-1]
+        changed = None
+        if known is not None:
+            changed = self._views.changed_of(known[1], record, self._number())
+        written = self._put(changed)
+        if written is not None:
+            self._named[record.name] = content, written
+            self.program.buffers[record.name] = written
+            return written
         if known is not None:
             version = self._next_version(record.name)
             self.program.moved.append(record)

@@ -8,7 +8,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import size_text
-from lockstep.laws.program import NotApplicable
+from lockstep.laws.step_events import NotApplicable
 from lockstep.replay.calls.budget import BASE_BYTES
 
 _DOUBLE_BYTES = 8

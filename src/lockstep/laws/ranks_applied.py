@@ -10,7 +10,7 @@ from lockstep.core.laws import Breach
 from lockstep.core.manifest import RankManifest
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.applied import JudgedStep, LawsApplied
-from lockstep.laws.program import NotApplicable, StepProgram, step_program
+from lockstep.laws.program import StepProgram, step_program
 from lockstep.laws.rank_prefixes import (
     SharedContents,
     answer_of_rank,
@@ -18,6 +18,7 @@ from lockstep.laws.rank_prefixes import (
     rank_and_name,
     with_rank,
 )
+from lockstep.laws.step_events import NotApplicable
 from lockstep.replay.process.questions import Answers
 
 MOST_RANKS = 16
@@ -51,12 +52,15 @@ class RanksApplied:
         What the recorders of each run's ranks noted of their steps.
     answers
         Runs programs again.
+    why_not, joined
+        As `LawsApplied` takes them.
     """
 
     names: Mapping[str, NameMap]
     manifests: tuple[Sequence[RankManifest], Sequence[RankManifest]]
     answers: Answers
     why_not: str = ""
+    joined: bool = False
     _steps: dict[int, tuple[Calls, Calls]] = field(default_factory=dict)
     _contents: tuple[SharedContents, SharedContents] = field(
         default_factory=lambda: (SharedContents(), SharedContents())

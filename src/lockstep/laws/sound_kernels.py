@@ -14,12 +14,13 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
-from lockstep.laws.double_run import Rounding
+from lockstep.laws.double_run import Rounding, Run
+from lockstep.laws.draws import not_written
 from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
-from lockstep.laws.program import Node, Update
 from lockstep.laws.rank_prefixes import with_rank
+from lockstep.laws.step_events import RESULTS, Node, Update
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.refusals import CannotReplay
@@ -38,13 +39,14 @@ def kernel_breaches(side: Side, runs: OwnRuns) -> Iterator[Breach]:
 
 def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
     base, draws = runs.exact.run, [one.run for one in runs.moved]
+    written_in_part = _written_in_part(side, base)
     for operator in side.program.operators:
         if leaves_open(operator.call):
             continue
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
             truth = base.values[node]
-            if not truth.dtype.is_floating_point:
+            if not truth.dtype.is_floating_point or node in written_in_part:
                 continue
             found = _beyond(side, record, truth, [one.values[node] for one in draws])
             if found is not None and operator.call.site.op in OUT_OF_SIGHT:
@@ -55,6 +57,17 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
             elif found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)
+
+
+def _written_in_part(side: Side, base: Run) -> set[Node]:
+    """Results with elements that no call has written yet: what was recorded of these means nothing."""
+    follows: set[Node] = set()
+    for operator in side.program.operators:
+        taken = {one.link for one in operator.taken.values()}
+        if not_written(operator.call) or taken & follows:
+            records = operator.call.with_role(*RESULTS)
+            follows |= {Node(operator.call.id, one.index) for one in records}
+    return {node for node in follows if bool(base.values[node].isnan().any())}
 
 
 def _of_gradients(side: Side, runs: OwnRuns) -> Iterator[Breach]:

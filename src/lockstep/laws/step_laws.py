@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -12,15 +11,16 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
-from lockstep.laws.double_run import Run, draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.double_updates import states_of
-from lockstep.laws.noise_levels import other_precision
+from lockstep.laws.draws import draws_inside, drops, is_draw, kept_elements
+from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
-from lockstep.laws.own_runs import Carried, own_runs
-from lockstep.laws.program import RESULTS, Enters, Node, NotApplicable, named_where_taken
+from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
+from lockstep.laws.program import named_where_taken
 from lockstep.laws.program_memory import check_program_memory
 from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
+from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable
 from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
@@ -69,15 +69,17 @@ def _answer(
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
-    least = math.inf if reads_numbers else _SINGLE_FORMULA
-    if breaches and median(one.distance for one in breaches) < least:
-        not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
-        breaches = []
     begun = (
         two.left if two.numbers.are_references_own else None,
         two.right if two.numbers.are_candidates_own else None,
     )
-    kernels, more, leaves = _kernels((left, right), carried, begun)
+    runs = own_runs(left, carried[0], begun[0]), own_runs(right, carried[1], begun[1])
+    least = NUMBERS_READ * noise_level((left, right), runs) if reads_numbers else 0.0
+    if breaches and median(one.distance for one in breaches) < max(least, _SINGLE_FORMULA):
+        not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
+        breaches = []
+    kernels, more, faithful = _kernels((left, right), runs)
+    leaves = (runs[0].left, runs[1].left) if faithful else (Carried(), Carried())
     moved, in_both = _moved(left, right)
     found = [*drawn, *breaches, *kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
@@ -262,24 +264,15 @@ _ALIKE = 0.999
 
 
 def _kernels(
-    both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: tuple[Run | None, Run | None]
-) -> tuple[list[Breach], list[str], _CarriedOfBoth]:
-    """Law K: what one run alone breaks, and what the step leaves.
-
-    Where both break it, re-running is not faithful, and nothing is known of what the step leaves.
-
-    `begun` are runs of either program on its own numbers that there are already.
-    """
-    left, right = (own_runs(*one) for one in zip(both_sides, carried, begun, strict=True))
-    sides = [
-        list(kernel_breaches(side, runs))
-        for side, runs in zip(both_sides, (left, right), strict=True)
-    ]
+    both_sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns]
+) -> tuple[list[Breach], list[str], bool]:
+    """Law K: what one run alone breaks. Where both do, re-running is not faithful, which the last value tells."""
+    sides = [list(kernel_breaches(*one)) for one in zip(both_sides, runs, strict=True)]
     seen = [
         {_kind(one, side) for one in found} for found, side in zip(sides, both_sides, strict=True)
     ]
     both = seen[0] & seen[1]
-    breaches, not_judged = [], other_precision(both_sides, (left, right))
+    breaches, not_judged = [], other_precision(both_sides, runs)
     for found, side in zip(sides, both_sides, strict=True):
         alone = _first_ones([one for one in found if _kind(one, side) not in both], side)
         gradients = [one for one in alone if one.quantity is Quantity.GRADIENT]
@@ -292,8 +285,7 @@ def _kernels(
             not_judged.append(
                 f"{first.quantity.value} {first.name}: neither run recorded what its own program gives"
             )
-    leaves = (Carried(), Carried()) if both else (left.left, right.left)
-    return breaches, not_judged, leaves
+    return breaches, not_judged, not both
 
 
 def _first_ones(found: list[Breach], side: Side) -> list[Breach]:

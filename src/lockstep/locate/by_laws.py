@@ -6,7 +6,7 @@ each run recorded what its program gives. Then a pair of calls that differs is t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lockstep.core.finding import (
@@ -30,8 +30,9 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
-from lockstep.laws.program import Node, StepProgram, named_where_taken
+from lockstep.laws.program import StepProgram, named_where_taken
 from lockstep.laws.ranks_applied import RanksApplied
+from lockstep.laws.step_events import Node
 from lockstep.locate.flow.origins import origin_at, place_of_call
 
 _SETTLED = frozenset(
@@ -45,7 +46,20 @@ _SETTLED = frozenset(
 )
 """Gaps of a comparison by pairs of calls that a step which was run again as a whole does not have."""
 
-Settled = Mapping[tuple[str, int], tuple[frozenset[int], frozenset[int]]]
+_OF_JOINING = frozenset({WhyNot.NOT_PUT_TOGETHER, WhyNot.NO_PARTNER, WhyNot.CALLS_ALONE})
+"""Gaps of calls that were put together of others, of which each was run again."""
+
+
+class _Every(Container[int]):
+    """The contents of a step of which all is settled."""
+
+    def __contains__(self, number: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+Settled = Mapping[tuple[str, int], tuple[Container[int], Container[int]]]
 """By rank and step: numbers of the contents of either run that belong to its program."""
 
 
@@ -66,10 +80,11 @@ def by_laws(found: Comparison, laws: Iterable[LawsApplied | RanksApplied]) -> Co
     gaps = dict.fromkeys(text for one in judged for text in one.answer.not_judged)
     said = LawsVerdict(tuple(breaches), tuple(gaps), len(judged), found.verdict.value)
     found = replace(found, laws=said)
+    joined = any(one.joined for one in ranks)
     if breaches:
-        return _with_breaches(found, judged)
+        return found if joined and found.origins else _with_breaches(found, judged)
     if not gaps:
-        return _without_settled(found, judged)
+        return _without_settled(found, judged, joined=joined)
     could_be_run = not any(one.why_not for one in ranks)
     why_not = [
         text for one in judged if could_be_run and one.trains for text in one.answer.not_judged
@@ -344,10 +359,15 @@ _WORDS = {
 # --- what is settled --------------------------------------------------------------------------------------------------
 
 
-def _without_settled(found: Comparison, judged: list[JudgedStep]) -> Comparison:
-    """The comparison without the differences of pairs that belong to programs which give the same."""
-    settled = {
-        (one.rank, one.step): (_contents(one.programs[0]), _contents(one.programs[1]))
+def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: bool) -> Comparison:
+    """The comparison without the differences of pairs that belong to programs which give the same.
+
+    Calls that were put together of others are in no program, and what they are made of is: their steps are settled.
+    """
+    settled: Settled = {
+        (one.rank, one.step): (
+            (_EVERY, _EVERY) if joined else (_contents(one.programs[0]), _contents(one.programs[1]))
+        )
         for one in judged
         if one.programs is not None
     }
@@ -356,6 +376,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep]) -> Comparison:
     modules = _modules(judged)
     kept = tuple(one for one in found.origins if not _origin_is_settled(one, settled, modules))
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
+    settled_gaps |= _OF_JOINING if joined else set()
     gaps = tuple(one for one in found.not_compared if one.facts.why not in settled_gaps)
     if len(kept) == len(found.origins) and len(gaps) == len(found.not_compared):
         return found
@@ -373,7 +394,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep]) -> Comparison:
         not_compared=gaps,
         findings=findings,
         inherited=found.inherited if kept else 0,
-        notes=(*found.notes, *_said(found, kept, len(overruled))),
+        notes=(*found.notes, *(() if joined else _said(found, kept, len(overruled)))),
         judged_by=BY_LAWS,
     )
 
@@ -452,7 +473,7 @@ def _is_settled(pair: Pair, settled: Settled) -> bool:
     )
 
 
-_NOTHING: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+_NOTHING: tuple[Container[int], Container[int]] = (frozenset(), frozenset())
 
 
 _CALLED = frozenset({Phase.FORWARD, Phase.BACKWARD})

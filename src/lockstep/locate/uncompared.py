@@ -54,9 +54,8 @@ def not_compared_in(
     for recording in (pairing.reference, pairing.candidate):
         gaps = (gap for gap in recording.manifest.not_seen if gap.what in (APART, PART))
         names = (str(recording.path),)
-        yield from (
-            NotCompared(WhyNot.NOT_RECORDED, names=names, reason=gap.reason) for gap in gaps
-        )
+        why = {APART: WhyNot.NOT_PUT_TOGETHER, PART: WhyNot.NOT_RECORDED}
+        yield from (NotCompared(why[gap.what], names=names, reason=gap.reason) for gap in gaps)
 
 
 def _unjudged(findings: Iterable[Finding]) -> Iterator[NotCompared]:
