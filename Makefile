@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+MEMBERS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard packages/*/pyproject.toml)))
+EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -18,14 +20,16 @@ demo-deploy: $(READY)
 
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 # What failed runs once more in a process of its own, with nothing beside it: it has to fail there too. It is listed either way.
+# PACKAGE=migrate runs the tests of one member, PACKAGE=core those of the core alone.
+TESTS = $(if $(PACKAGE),$(if $(filter core,$(PACKAGE)),tests,packages/$(PACKAGE)/tests))
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS) || \
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS) $(OPTIONS) || \
 	{ test $$? -eq 1 && echo "Once more, alone, what failed beside other tests:" && \
-	$(BIN)/python -m pytest -v -x -n 0 --last-failed --last-failed-no-failures none $(OPTIONS); }
+	$(BIN)/python -m pytest -v -x -n 0 --last-failed --last-failed-no-failures none $(TESTS) $(OPTIONS); }
 
 # All that the tests leave out of `make test`: every case of what is sampled there, and what takes long.
 test-all: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(OPTIONS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(TESTS) $(OPTIONS)
 
 # One room's or wing's tests: W=audit.
 test-wing: $(READY)
@@ -36,7 +40,7 @@ test-torch:
 	$(PYTHON) -m venv .venv-torch-$(VERSION)
 	sed 's/^torch==.*/torch==$(VERSION)/' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
 	.venv-torch-$(VERSION)/bin/python -m pip install torch==$(VERSION)
-	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]'
+	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]' $(EDITABLE)
 	.venv-torch-$(VERSION)/bin/python -m lockstep.kernels.every_loop
 	.venv-torch-$(VERSION)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
@@ -182,12 +186,12 @@ release-check: $(READY)
 # torch comes first and by its exact version: left to the resolver, it may bring a build for GPUs,
 # which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready;
 # and so are modules, which each process of the tests would compile where Python is told to write no bytecode.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(MEMBERS:%=%/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install torch==2.13.0
-	$(PIP) install -c constraints.txt -e '.[dev,examples]'
+	$(PIP) install -c constraints.txt -e '.[dev,examples]' $(EDITABLE)
 	$(BIN)/python -m lockstep.kernels.every_loop
-	$(BIN)/python -m compileall -q src
+	$(BIN)/python -m compileall -q src $(MEMBERS:%=%/src)
 	@# Tests of pages need a browser; without one they are skipped, and say so.
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1; } || \
@@ -197,4 +201,4 @@ $(READY): pyproject.toml constraints.txt
 clean:
 	rm -rf $(VENV) .venv-cache-peers .venv-frameworks .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
-	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src packages tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

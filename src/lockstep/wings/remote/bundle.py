@@ -8,11 +8,13 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
+from lockstep.core.members import MEMBERS, own_folders
 from lockstep.core.version import DISTRIBUTION
 from lockstep.store.directory import is_recording
 
@@ -123,21 +125,27 @@ def tree_around(here: Path) -> Bundle:
 
 
 def lockstep_itself() -> Bundle:
-    """Return this installation of Lockstep: the package, and what names its plug-ins."""
-    package = Path(__file__).parents[2]
-    names = sorted(
-        str(file.relative_to(package.parent))
-        for file in package.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    )
-    bundle = sent_files(package.parent, names)
-    found = metadata.distribution(DISTRIBUTION)
-    folder = f"{DISTRIBUTION.replace('-', '_')}-{found.version}.dist-info"
-    about = [
-        made_file(f"{folder}/{name}", found.read_text(name) or "")
-        for name in ("METADATA", "entry_points.txt")
-    ]
-    return Bundle(bundle.root, (*bundle.files, *about))
+    """Return this installation of Lockstep, the core and its members: the packages, and what names their plug-ins."""
+    files: list[SentFile] = []
+    for package in map(Path, own_folders()):
+        names = sorted(
+            str(file.relative_to(package.parent))
+            for file in package.rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts
+        )
+        files += sent_files(package.parent, names).files
+    for distribution in (DISTRIBUTION, *(member.distribution for member in MEMBERS)):
+        files += _about(distribution)
+    return Bundle(Path(own_folders()[0]).parent, tuple(files))
+
+
+def _about(distribution: str) -> Iterator[SentFile]:
+    """What names a distribution and its plug-ins, nothing if it is not installed."""
+    with suppress(metadata.PackageNotFoundError):
+        found = metadata.distribution(distribution)
+        folder = f"{distribution.replace('-', '_')}-{found.version}.dist-info"
+        for name in ("METADATA", "entry_points.txt"):
+            yield made_file(f"{folder}/{name}", found.read_text(name) or "")
 
 
 def needed_packages() -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Make a training faster, and find its best settings, without other numbers."""
