@@ -11,6 +11,9 @@ from pathlib import Path
 
 from lockstep.core.version import DISTRIBUTION
 
+SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
+"""Tells the processes of a recorded command where the Python that runs it has Lockstep, core and members."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -42,8 +45,12 @@ MEMBERS = (
     Member("cache", ("cache",)),
     Member("deploy", ("explain",)),
     Member("migrate", ("migrate",)),
-    Member("tune", ("search",)),
+    Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
 )
+
+
+OWN_PACKAGES = frozenset({"lockstep", *(member.package for member in MEMBERS)})
+"""The packages of Lockstep's own modules."""
 
 
 def member_of(verb: str) -> Member | None:
@@ -62,9 +69,23 @@ def own_folders() -> tuple[str, ...]:
     return tuple(folder + os.sep for folder in _folders())
 
 
+def source_folders() -> list[str]:
+    """Return the folders on the path in which the core and the members lie, each once."""
+    return list(dict.fromkeys(str(Path(folder).parent) for folder in own_folders()))
+
+
 def _folders() -> Iterator[str]:
     yield str(Path(__file__).parents[1])
     for member in MEMBERS:
-        found = find_spec(member.package)  # of a package at the top: nothing is loaded
-        if found is not None:
-            yield from found.submodule_search_locations or ()
+        yield from dict.fromkeys(_folders_of(member))
+
+
+def _folders_of(member: Member) -> Iterator[str]:
+    """Where this Python has a member, and where the one has it that runs the command."""
+    found = find_spec(member.package)  # of a package at the top: nothing is loaded
+    if found is not None:
+        yield from found.submodule_search_locations or ()
+    for source in filter(None, os.environ.get(SOURCE_VARIABLE, "").split(os.pathsep)):
+        folder = Path(source) / member.package
+        if folder.is_dir():
+            yield str(folder)

@@ -1,1 +1,1 @@
-"""Make a training faster, and find its best settings, without other numbers."""
+"""Where a training spends its time, which switch changes its numbers, and which settings are fast or best."""
