@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.installed
 MEMBERS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard packages/*/pyproject.toml)))
 EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/python examples/demo.py
 
 # From a trained LeNet and ResNet to C: export, run, quantise, generate, with the numbers held at each step.
@@ -163,7 +164,7 @@ bench-page: $(READY)
 
 # The pictures of the README, and one of every page of `report` and `ui` in demo-output/pictures, from what the demo leaves.
 screenshots: export PATH := $(CURDIR)/$(BIN):$(PATH)
-screenshots: demo
+screenshots: $(READY) demo
 	$(BIN)/python docs/screenshots.py demo-output
 
 docs: $(READY)
@@ -183,14 +184,19 @@ prose:
 release-check: $(READY)
 	$(BIN)/python tests/release_check.py $(OPTIONS)
 
-# torch comes first and by its exact version: left to the resolver, it may bring a build for GPUs,
-# which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready;
-# and so are modules, which each process of the tests would compile where Python is told to write no bytecode.
-$(READY): pyproject.toml constraints.txt $(MEMBERS:%=%/pyproject.toml)
+# The core alone, with what the examples train. torch comes first and by its exact version: left to the resolver, it may bring a build
+# for GPUs, which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready.
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install torch==2.13.0
-	$(PIP) install -c constraints.txt -e '.[dev,examples]' $(EDITABLE)
+	$(PIP) install -c constraints.txt -e '.[examples]'
 	$(BIN)/python -m lockstep.kernels.every_loop
+	touch $@
+
+# Members in one call, in which their pins of each other's versions are met by this clone. Modules are compiled here, once: each process
+# of the tests would where Python is told to write no bytecode.
+$(READY): $(CORE) $(MEMBERS:%=%/pyproject.toml)
+	$(PIP) install -c constraints.txt -e '.[dev,examples]' $(EDITABLE)
 	$(BIN)/python -m compileall -q src $(MEMBERS:%=%/src)
 	@# Tests of pages need a browser; without one they are skipped, and say so.
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
