@@ -132,6 +132,16 @@ def test_a_verb_whose_member_is_absent_says_what_to_install(
     assert "did you mean migrate" in capsys.readouterr().err
 
 
+def test_an_option_whose_member_is_absent_says_what_to_install(
+    without: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    without("lockstep-remote")
+    assert main(["record", "--on", "gpu1", "-o", "ref", "--", "python", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        f"lockstep: --on needs lockstep-remote {VERSION}: pip install 'lockstep-numerics[remote]'\n"
+    )
+
+
 def test_where_all_members_are_installed_the_help_names_none_as_absent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -17,7 +17,7 @@ from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
-from lockstep.core.members import Member, installing, member_of
+from lockstep.core.members import Member, installing, lacking, member_of
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import say_before_compiling
@@ -55,8 +55,7 @@ class _Verbs(click.Group):
             found = super().resolve_command(ctx, args)
         except click.UsageError as error:
             if member := member_of(args[0]):
-                what = f"{args[0]} needs {member.distribution} {VERSION}"
-                raise UsageError(what, command=installing([member])) from error
+                raise lacking(args[0], member.name) from error
             near = _likely_verbs(args[0])
             hint = f"did you mean {' or '.join(near)}?" if near else "see lockstep --help"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from error

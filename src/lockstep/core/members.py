@@ -9,7 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from lockstep.core.version import DISTRIBUTION
+from lockstep.core.errors import UsageError
+from lockstep.core.version import DISTRIBUTION, VERSION
 
 SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
 """Tells the processes of a recorded command where the Python that runs it has Lockstep, core and members."""
@@ -45,6 +46,7 @@ MEMBERS = (
     Member("cache", ("cache",)),
     Member("deploy", ("explain",)),
     Member("migrate", ("migrate",)),
+    Member("remote", ("remote",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
 )
 
@@ -56,6 +58,12 @@ OWN_PACKAGES = frozenset({"lockstep", *(member.package for member in MEMBERS)})
 def member_of(verb: str) -> Member | None:
     """Return the member that adds a verb, None for a verb of the core or of a plug-in."""
     return next((member for member in MEMBERS if verb in member.verbs), None)
+
+
+def lacking(what: str, name: str) -> UsageError:
+    """Return the error that something needs the member of a name, which is not here, with the command to install it."""
+    (member,) = (member for member in MEMBERS if member.name == name)
+    return UsageError(f"{what} needs {member.distribution} {VERSION}", command=installing([member]))
 
 
 def installing(members: Sequence[Member]) -> str:

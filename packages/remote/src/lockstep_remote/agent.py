@@ -1,6 +1,6 @@
 """Runs on the other machine, by its Python and standard library alone: takes files, starts a command, sends what comes.
 
-`lockstep.wings.remote.link` sends this text and runs it there, so nothing has to be installed, and it imports nothing
+`lockstep_remote.link` sends this text and runs it there, so nothing has to be installed, and it imports nothing
 of Lockstep. A verb's question is one line of JSON on standard input; answers are lines of JSON on standard output, each
 followed by as many bytes as its `size` says.
 

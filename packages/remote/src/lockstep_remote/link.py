@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from lockstep.cli.sentences import say
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.text import message
-from lockstep.wings.remote.machines import Machine, parsed_address
+from lockstep_remote.machines import Machine, parsed_address
 
 try:
     import asyncssh

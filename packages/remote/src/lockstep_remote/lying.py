@@ -14,11 +14,11 @@ from lockstep.cli.sentences import say
 from lockstep.core.errors import NotARecordingError
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.store.directory import is_recording
-from lockstep.wings.remote.bringing import Bringing
-from lockstep.wings.remote.jobs import Job, Output
-from lockstep.wings.remote.link import Answer, Link, RemoteError
-from lockstep.wings.remote.machines import Machine, machine_named
-from lockstep.wings.remote.running import Lying, run_on
+from lockstep_remote.bringing import Bringing
+from lockstep_remote.jobs import Job, Output
+from lockstep_remote.link import Answer, Link, RemoteError
+from lockstep_remote.machines import Machine, machine_named
+from lockstep_remote.running import Lying, run_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ def lockstep_commands() -> list[Verb]:
 @hookimpl
 def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
     """Run a verb on a machine that `lockstep remote add` named."""
-    from lockstep.wings.remote.lying import run_where_it_lies
-    from lockstep.wings.remote.machines import machine_named
-    from lockstep.wings.remote.running import run_elsewhere
+    from lockstep_remote.lying import run_where_it_lies
+    from lockstep_remote.machines import machine_named
+    from lockstep_remote.running import run_elsewhere
 
     if not asked.machine:
         return run_where_it_lies(asked)
@@ -34,6 +34,6 @@ def lockstep_run_elsewhere(asked: Elsewhere) -> int | None:
 
 
 def _remote() -> click.Command:
-    from lockstep.wings.remote.command import remote
+    from lockstep_remote.command import remote
 
     return remote

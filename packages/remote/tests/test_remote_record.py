@@ -16,7 +16,7 @@ from ssh_host import Client, SshHost
 
 from lockstep.cli.main import main
 from lockstep.store.reader import open_recording
-from lockstep.wings.remote import link
+from lockstep_remote import link
 
 RECORD = ("record", "--on", "gpu1", "-o", "there")
 TRAINING = ("--", "python", "train.py")

@@ -20,12 +20,12 @@ from lockstep.core.manifest import Options
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.store.claim import Claim
 from lockstep.store.directory import RunDirectory
-from lockstep.wings.remote import bundle
-from lockstep.wings.remote.bringing import Bringing
-from lockstep.wings.remote.bundle import Bundle
-from lockstep.wings.remote.jobs import Job, Output, new_job
-from lockstep.wings.remote.link import Answer, CutOffError, Link, RemoteError
-from lockstep.wings.remote.machines import Machine
+from lockstep_remote import bundle
+from lockstep_remote.bringing import Bringing
+from lockstep_remote.bundle import Bundle
+from lockstep_remote.jobs import Job, Output, new_job
+from lockstep_remote.link import Answer, CutOffError, Link, RemoteError
+from lockstep_remote.machines import Machine
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 _DETACHING = (signal.SIGTERM, signal.SIGHUP)

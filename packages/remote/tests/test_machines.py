@@ -13,7 +13,9 @@ import pytest
 from ssh_host import Client, SshHost
 
 from lockstep.cli.main import main
-from lockstep.wings.remote.bundle import MOST_BYTES, tree_around
+from lockstep.core.members import OWN_PACKAGES
+from lockstep.core.version import VERSION
+from lockstep_remote.bundle import MOST_BYTES, lockstep_itself, tree_around
 
 
 def told(capfd: pytest.CaptureFixture[str]) -> str:
@@ -207,11 +209,22 @@ def test_without_its_package_the_extra_is_named(
     client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("link", "running", "bringing"):
-        monkeypatch.delitem(sys.modules, f"lockstep.wings.remote.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"lockstep_remote.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     main(["remote", "add", "gpu1", "gpu1"])
     assert main(["record", "--on", "gpu1", "-o", "ref", "--", "python", "train.py"]) == 2
     assert "pip install 'lockstep-numerics[remote]'" in told(capfd)
+
+
+def test_lockstep_itself_is_the_core_and_its_members_with_what_names_their_plug_ins() -> None:
+    # when Lockstep is gathered for another machine
+    sent = {one.name for one in lockstep_itself().files}
+    # then both packages are there, each with its entry points, and nothing of their tests
+    for package, file in (("lockstep", "comparison.py"), ("lockstep_remote", "agent.py")):
+        assert f"{package}/{file}" in sent
+    for distribution in ("lockstep_numerics", "lockstep_remote"):
+        assert f"{distribution}-{VERSION}.dist-info/entry_points.txt" in sent
+    assert {name.split("/")[0] for name in sent if "dist-info" not in name} <= OWN_PACKAGES
 
 
 def test_what_is_sent_is_the_repository_with_changes_and_new_files_and_no_recording(

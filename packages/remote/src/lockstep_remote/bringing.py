@@ -18,8 +18,8 @@ from lockstep.hookspecs import Use
 from lockstep.store.partial import marked_as_part
 from lockstep.store.permissions import make_private_directory, open_private, write_private
 from lockstep.store.schema import MANIFEST
-from lockstep.wings.remote.jobs import Job, Output
-from lockstep.wings.remote.link import RemoteError
+from lockstep_remote.jobs import Job, Output
+from lockstep_remote.link import RemoteError
 
 _PART_NAME = re.compile(r"\.(?P<name>.+)\.(?P<size>\d+)-(?P<changed>\d+)\.part")
 Stamp = tuple[int, int]

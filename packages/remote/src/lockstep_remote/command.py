@@ -13,9 +13,9 @@ from lockstep.cli.paths import PATH
 from lockstep.core.exit_codes import ExitCode
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.report.table import Column, table_text
-from lockstep.wings.remote import machines
-from lockstep.wings.remote.jobs import job_of, jobs
-from lockstep.wings.remote.machines import Machine
+from lockstep_remote import machines
+from lockstep_remote.jobs import job_of, jobs
+from lockstep_remote.machines import Machine
 
 
 @click.group()
@@ -133,8 +133,8 @@ def remove(name: str) -> int:
 @options.as_json
 def test(name: str, as_json: bool) -> int:
     """Connect to a machine, and say what it has: Python, torch, packages, room on its disk."""
-    from lockstep.wings.remote.link import Link
-    from lockstep.wings.remote.running import check_packages, look_at
+    from lockstep_remote.link import Link
+    from lockstep_remote.running import check_packages, look_at
 
     machine = machines.machine_named(name)
 
@@ -169,7 +169,7 @@ def _gigabytes(size_bytes: object) -> str:
 @click.argument("job")
 def attach(job: str) -> int:
     """Go on with a JOB, or the only one of a machine: print what it prints, bring back what it writes."""
-    from lockstep.wings.remote.running import attach as go_on
+    from lockstep_remote.running import attach as go_on
 
     found = job_of(job)
     return go_on(found, machines.machine_named(found.machine))
@@ -180,7 +180,7 @@ def attach(job: str) -> int:
 @click.option("--kill", is_flag=True, help="At once; without it the command may end in order.")
 def stop(job: str, kill: bool) -> int:
     """End a JOB, or the only one of a machine; attach then brings back what it wrote."""
-    from lockstep.wings.remote.running import stop as send
+    from lockstep_remote.running import stop as send
 
     found = job_of(job)
     number = signal.SIGKILL if kill else signal.SIGTERM
