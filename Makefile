@@ -3,13 +3,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.installed
+MEMBERS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard packages/*/pyproject.toml)))
+EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/python examples/demo.py
 
 # From a trained LeNet and ResNet to C: export, run, quantise, generate, with the numbers held at each step.
@@ -18,14 +21,16 @@ demo-deploy: $(READY)
 
 # A file stays in one process: its tests share recordings. In order of names the slow ones come early. OPTIONS="-n 0" runs all in one.
 # What failed runs once more in a process of its own, with nothing beside it: it has to fail there too. It is listed either way.
+# PACKAGE=migrate runs the tests of one member, PACKAGE=core those of the core alone.
+TESTS = $(if $(PACKAGE),$(if $(filter core,$(PACKAGE)),tests,packages/$(PACKAGE)/tests))
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS) || \
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS) $(OPTIONS) || \
 	{ test $$? -eq 1 && echo "Once more, alone, what failed beside other tests:" && \
-	$(BIN)/python -m pytest -v -x -n 0 --last-failed --last-failed-no-failures none $(OPTIONS); }
+	$(BIN)/python -m pytest -v -x -n 0 --last-failed --last-failed-no-failures none $(TESTS) $(OPTIONS); }
 
 # All that the tests leave out of `make test`: every case of what is sampled there, and what takes long.
 test-all: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(OPTIONS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(TESTS) $(OPTIONS)
 
 # One room's or wing's tests: W=audit.
 test-wing: $(READY)
@@ -36,7 +41,7 @@ test-torch:
 	$(PYTHON) -m venv .venv-torch-$(VERSION)
 	sed 's/^torch==.*/torch==$(VERSION)/' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
 	.venv-torch-$(VERSION)/bin/python -m pip install torch==$(VERSION)
-	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]'
+	.venv-torch-$(VERSION)/bin/python -m pip install -c .venv-torch-$(VERSION)/constraints.txt -e '.[dev,examples]' $(EDITABLE)
 	.venv-torch-$(VERSION)/bin/python -m lockstep.kernels.every_loop
 	.venv-torch-$(VERSION)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(OPTIONS)
 
@@ -159,7 +164,7 @@ bench-page: $(READY)
 
 # The pictures of the README, and one of every page of `report` and `ui` in demo-output/pictures, from what the demo leaves.
 screenshots: export PATH := $(CURDIR)/$(BIN):$(PATH)
-screenshots: demo
+screenshots: $(READY) demo
 	$(BIN)/python docs/screenshots.py demo-output
 
 docs: $(READY)
@@ -179,15 +184,20 @@ prose:
 release-check: $(READY)
 	$(BIN)/python tests/release_check.py $(OPTIONS)
 
-# torch comes first and by its exact version: left to the resolver, it may bring a build for GPUs,
-# which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready;
-# and so are modules, which each process of the tests would compile where Python is told to write no bytecode.
-$(READY): pyproject.toml constraints.txt
+# The core alone, with what the examples train. torch comes first and by its exact version: left to the resolver, it may bring a build
+# for GPUs, which is some gigabytes larger. Loops are compiled here, once: else each process would that comes before one is ready.
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install torch==2.13.0
-	$(PIP) install -c constraints.txt -e '.[dev,examples]'
+	$(PIP) install -c constraints.txt -e '.[examples]'
 	$(BIN)/python -m lockstep.kernels.every_loop
-	$(BIN)/python -m compileall -q src
+	touch $@
+
+# Members in one call, in which their pins of each other's versions are met by this clone. Modules are compiled here, once: each process
+# of the tests would where Python is told to write no bytecode.
+$(READY): $(CORE) $(MEMBERS:%=%/pyproject.toml)
+	$(PIP) install -c constraints.txt -e '.[dev,examples]' $(EDITABLE)
+	$(BIN)/python -m compileall -q src $(MEMBERS:%=%/src)
 	@# Tests of pages need a browser; without one they are skipped, and say so.
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		apt-get install -y -q --no-install-recommends chromium >/dev/null 2>&1; } || \
@@ -197,4 +207,4 @@ $(READY): pyproject.toml constraints.txt
 clean:
 	rm -rf $(VENV) .venv-cache-peers .venv-frameworks .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
-	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src packages tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

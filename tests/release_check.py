@@ -1,13 +1,15 @@
-"""`make release-check`: build wheel and sdist, and try both in a fresh environment on each Python from 3.10 to 3.13.
+"""`make release-check`: build wheel and sdist of the core and the wheels of its members, and try them in a fresh
+environment on each Python from 3.10 to 3.13.
 
-Each environment records two small trainings, compares them and writes a report. Exit code 1 if one of them fails, or
-if none of the Pythons is on this machine. A Python that is missing is listed.
+Each environment records two small trainings, compares them, writes a report and asks each verb for its help. Exit code
+1 if one of them fails, or if none of the Pythons is on this machine. A Python that is missing is listed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MEMBERS = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TRAINING = """
 import sys
@@ -41,12 +44,15 @@ def main() -> int:
     verdicts = []
     with tempfile.TemporaryDirectory(prefix="lockstep-release-") as folder:
         wheel, sdist = built(Path(folder) / "dist")
+        members = [wheel_of(member, Path(folder) / "members") for member in MEMBERS]
         for version in asked.python:
             program = program_of(version)
             if program is None:
                 print(f"Python {version}: not on this machine, not tried")
                 continue
-            verdicts.append(tried(program, version, (wheel, sdist), asked.torch, Path(folder)))
+            verdicts.append(
+                tried(program, version, (wheel, sdist), members, asked.torch, Path(folder))
+            )
     return 0 if verdicts and all(verdicts) else 1
 
 
@@ -55,6 +61,13 @@ def built(folder: Path) -> tuple[Path, Path]:
     for kind in ("wheel", "sdist"):
         run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder, cwd=ROOT)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def wheel_of(member: Path, folder: Path) -> Path:
+    """Return the wheel of a member, in a folder below `folder`."""
+    into = folder / member.name
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", into, cwd=member)
+    return next(into.glob("*.whl"))
 
 
 def program_of(version: str) -> Path | None:
@@ -70,8 +83,16 @@ def program_of(version: str) -> Path | None:
     return None
 
 
-def tried(program: Path, version: str, files: tuple[Path, ...], torch: str, folder: Path) -> bool:
-    """Return whether each file installs and works; print a line for each, and the output of a command that fails."""
+def tried(
+    program: Path,
+    version: str,
+    files: tuple[Path, ...],
+    members: list[Path],
+    torch: str,
+    folder: Path,
+) -> bool:
+    """Return whether each file installs with the members and works; print a line for each, and the output of a command
+    that fails."""
     environment = folder / f"python-{version}"
     python = environment / "bin" / "python"
     pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "-q")
@@ -79,10 +100,11 @@ def tried(program: Path, version: str, files: tuple[Path, ...], torch: str, fold
         run(program, "-m", "venv", environment)
         run(*pip, f"torch=={torch}")
         for file in files:
-            run(*pip, "-c", ROOT / "constraints.txt", "--upgrade", file)
+            run(*pip, "-c", ROOT / "constraints.txt", "--upgrade", file, *members)
             shown = check_commands(environment, folder / "runs")
             print(f"Python {version}: {file.name} works ({shown})", flush=True)
-            run(python, "-m", "pip", "uninstall", "-q", "-y", "lockstep-numerics")
+            installed = ["lockstep-numerics", *(f"lockstep-{member.name}" for member in MEMBERS)]
+            run(python, "-m", "pip", "uninstall", "-q", "-y", *installed)
     except subprocess.CalledProcessError as failed:
         print(f"Python {version}: FAILED at {failed.cmd}\n{failed.stdout}", flush=True)
         return False
@@ -100,6 +122,11 @@ def check_commands(environment: Path, folder: Path) -> str:
     for name, factor in (("reference", 1.0), ("again", 1.0), ("candidate", 1.01)):
         run(lockstep, "record", "-o", name, "--", python, "train.py", str(factor), cwd=folder)
     run(lockstep, "compare", "reference", "again", cwd=folder)
+    shown = run(lockstep, "--help", cwd=folder)
+    if "Not installed" in shown or "is not loaded" in shown or "cannot be loaded" in shown:
+        raise subprocess.CalledProcessError(1, "lockstep --help", shown)
+    for verb in re.findall(r"^  ([a-z][a-z-]*)  +\S", shown, re.MULTILINE):
+        run(lockstep, verb, "--help", cwd=folder)
     verdict = run(lockstep, "compare", "reference", "candidate", cwd=folder, exit_code=1)
     report = ("report", "reference", "candidate", "-o", "report.html")
     run(lockstep, *report, cwd=folder, exit_code=1)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def test_face_and_help_load_nothing_heavy(arguments: list[str]) -> None:
 
 
 _SOURCE = Path(lockstep.__file__).parent
+
+
+def _files_below(*roots: Path) -> Iterator[tuple[Path, Path]]:
+    """Each file with the package at whose root it lies."""
+    yield from ((root, file) for root in roots for file in root.rglob("*.py"))
+
+
 _IMPORTED = re.compile(r"^\s*from lockstep\.([\w.]+) import", re.MULTILINE)
 _WITH_FACES = ("align", "judge", "locate", "replay")
 
@@ -54,8 +62,9 @@ _WITH_FACES = ("align", "judge", "locate", "replay")
 def test_other_rooms_import_the_modules_that_a_folder_lists_and_no_others() -> None:
     # given what each file imports of the rooms whose folders list their modules in `__all__`
     used: dict[str, set[str]] = defaultdict(set)
-    for file in _SOURCE.rglob("*.py"):
-        room = file.relative_to(_SOURCE).parts[0]
+    members = ROOT.glob("packages/*/src/lockstep_*")
+    for root, file in _files_below(_SOURCE, *members):
+        room = file.relative_to(root).parts[0] if root == _SOURCE else root.name
         for name in _IMPORTED.findall(file.read_text("utf-8")):
             folder, _, module = name.rpartition(".")
             if folder.startswith(_WITH_FACES) and folder.partition(".")[0] != room:

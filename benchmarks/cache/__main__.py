@@ -136,11 +136,11 @@ def first_epochs(folder: Path, address: str) -> list[str]:
 
 def in_a_session(plain: Any, address: str, session: str) -> Any:
     """The data set with an empty session of this name."""
-    from lockstep.cache import CachedDataset
     from lockstep.core.errors import UsageError
-    from lockstep.wings.cache import messages as m
-    from lockstep.wings.cache.client import asked
-    from lockstep.wings.cache.places import address_of
+    from lockstep_cache import CachedDataset
+    from lockstep_cache import messages as m
+    from lockstep_cache.client import asked
+    from lockstep_cache.places import address_of
 
     with suppress(UsageError):
         asked(address_of(address), m.Destroy(session), m.Made)
@@ -151,7 +151,7 @@ def training(folder: Path, address: str) -> list[str]:
     """A training whose preprocessing dominates: seconds of its epochs, with the cache and without, and its losses."""
     from contenders import Files, Transformed
 
-    from lockstep.cache import CachedDataset
+    from lockstep_cache import CachedDataset
 
     plain = Transformed(Files(folder / "files-320", (3, 224, 224), 320), 4.0)
     plain.below.length = 128

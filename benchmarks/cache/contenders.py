@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lockstep.cache import CachedDataset
+from lockstep_cache import CachedDataset
 
 
 class Files(Dataset[Any]):

@@ -15,10 +15,10 @@ from dataclasses import astuple, dataclass, fields
 from itertools import repeat
 from pathlib import Path
 
-from lockstep.wings.migrate.delivery.rows import listed_rows
-from lockstep.wings.migrate.files.collection import collect
-from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.project import plan_collection
+from lockstep_migrate.delivery.rows import listed_rows
+from lockstep_migrate.files.collection import collect
+from lockstep_migrate.options import MigrationOptions
+from lockstep_migrate.project import plan_collection
 
 TARGETS = ("neutral", "mps", "xpu", "npu")
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-LISTS = Path(__file__).resolve().parents[2] / "src/lockstep/wings/migrate/names"
+LISTS = Path(__file__).resolve().parents[2] / "packages/migrate/src/lockstep_migrate/names"
 PACKAGES = ("torch", "torch_npu", "habana_frameworks")
 _ANY_DEVICE = ("cuda", "npu", "xpu")
 """Where `torch.get_device_module` may lead in a script for any device."""

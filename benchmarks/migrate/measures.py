@@ -18,10 +18,10 @@ import counter
 import emitted
 from pyflakes import checker
 
-from lockstep.wings.migrate.files.collection import collect
-from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
-from lockstep.wings.migrate.project import plan_collection
+from lockstep_migrate.files.collection import collect
+from lockstep_migrate.options import MigrationOptions
+from lockstep_migrate.plan import FilePlan, Outcome, Plan, Row, rows_of
+from lockstep_migrate.project import plan_collection
 
 UNACCOUNTED = "unaccounted"
 

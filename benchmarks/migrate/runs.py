@@ -28,11 +28,11 @@ import report
 import stand_in
 import yaml
 
-from lockstep.wings.migrate.delivery.output import write_tree
-from lockstep.wings.migrate.files.collection import collect
-from lockstep.wings.migrate.options import MigrationOptions
-from lockstep.wings.migrate.plan import Outcome, Plan, rows_of
-from lockstep.wings.migrate.project import plan_collection
+from lockstep_migrate.delivery.output import write_tree
+from lockstep_migrate.files.collection import collect
+from lockstep_migrate.options import MigrationOptions
+from lockstep_migrate.plan import Outcome, Plan, rows_of
+from lockstep_migrate.project import plan_collection
 
 RUNS = Path(__file__).with_name("runs.yaml")
 DEVICES = ("mps", "xpu", "npu")

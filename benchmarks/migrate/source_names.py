@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-LISTS = Path(__file__).resolve().parents[2] / "src/lockstep/wings/migrate/names"
+LISTS = Path(__file__).resolve().parents[2] / "packages/migrate/src/lockstep_migrate/names"
 
 # What `generate_methods_for_privateuse1_backend` (torch_npu/_init/registry/backend.py) and
 # torch_npu/utils/_module.py put on torch's own classes.

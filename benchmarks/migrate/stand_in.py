@@ -24,7 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from lockstep.wings.migrate.names import names_of
+from lockstep_migrate.names import names_of
 
 PLACED = "placed on the device:"
 _DOUBLE = (torch.float64, torch.complex128)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-LISTS = Path(__file__).resolve().parents[2] / "src/lockstep/wings/migrate/names"
+LISTS = Path(__file__).resolve().parents[2] / "packages/migrate/src/lockstep_migrate/names"
 
 # Where a script's device code can lie: the module itself with the public modules below it.
 TREES = {

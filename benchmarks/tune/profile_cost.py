@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lockstep.wings.tune.paired_times import speedup
+from lockstep_tune.paired_times import speedup
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -11,7 +11,7 @@ from lockstep.core.devices import Device
 from lockstep.core.finding import Comparison
 from lockstep.hookspecs import ReportWriter, SupportList, Verb, hookimpl
 from lockstep.report.page import Card, Page, Sentences, write_page
-from lockstep.wings.migrate.hookspecs import MigrationTarget
+from lockstep_migrate.hookspecs import MigrationTarget
 
 
 @hookimpl

@@ -1,9 +1,6 @@
-"""Samples that several trainings share: `from lockstep.cache import CachedDataset, cached`.
+"""Say where the cache of samples is: in a package of its own."""
 
-What they do is in `lockstep.wings.cache`; `lockstep cache start` starts the daemon that keeps the samples.
-"""
-
-from lockstep.wings.cache.dataset import CachedDataset
-from lockstep.wings.cache.stream import cached
-
-__all__ = ["CachedDataset", "cached"]
+raise ImportError(
+    "lockstep.cache is the package lockstep_cache: write `from lockstep_cache import CachedDataset, cached`, and"
+    " install it by pip install 'lockstep-numerics[cache]'"
+)

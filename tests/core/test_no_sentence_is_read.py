@@ -13,9 +13,10 @@ import lockstep
 from lockstep.core.content_notes import Note, NoteKind, note_of
 
 SOURCE = Path(lockstep.__file__).parent
+MEMBERS = Path(__file__).parents[2].glob("packages/*/src")
 WRITERS = ("core/content_notes.py", "core/manifest.py")
 """They give what a recording keeps as text, and read it again."""
-OF_OTHERS = ("wings/migrate/", "wings/report/verdict_area.py")
+OF_OTHERS = ("lockstep_migrate/", "wings/report/verdict_area.py")
 """The first has words of other people's scripts and tables; the second gives sentences a capital letter."""
 
 SENTENCES = frozenset({
@@ -76,8 +77,9 @@ def reads(code: str) -> Iterator[int]:
 def test_no_code_looks_into_a_sentence_of_lockstep() -> None:
     found = [
         f"{name}:{line}"
-        for path in sorted(SOURCE.rglob("*.py"))
-        if (name := path.relative_to(SOURCE).as_posix()) not in WRITERS
+        for root in (SOURCE, *MEMBERS)
+        for path in sorted(root.rglob("*.py"))
+        if (name := path.relative_to(root).as_posix()) not in WRITERS
         and not name.startswith(OF_OTHERS)
         and _MAY_READ.search(text := path.read_text("utf-8"))
         for line in reads(text)

@@ -22,12 +22,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.cache import CachedDataset
 from lockstep.core.errors import LockstepError
-from lockstep.wings.cache import attachment, client
-from lockstep.wings.cache import messages as m
-from lockstep.wings.cache.client import asked
-from lockstep.wings.cache.places import address_of
+from lockstep_cache import CachedDataset, attachment, client
+from lockstep_cache import messages as m
+from lockstep_cache.client import asked
+from lockstep_cache.places import address_of
 
 
 class Rows(Dataset[Any]):

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from workbook import MAIN, Workbook
 
 from lockstep.core.finding import Comparison, SetupDifference, UnalignedCalls
 from lockstep.core.site import Phase
@@ -15,6 +14,7 @@ from lockstep.report.comparison.pairs import TITLES as ALL_TITLES
 from lockstep.report.comparison.verdict_sheet import ORIGIN_TITLES
 from lockstep.report.comparison.xlsx import FIRST_TITLES, write_xlsx
 from lockstep.report.comparison.xlsx import XLSX_TITLES as TITLES
+from lockstep.testing.written_workbook import MAIN, Workbook
 
 
 def test_every_pair_is_a_row_under_the_titles(diverged: Comparison, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from lockstep.cli import options
 from lockstep.cli.training_command import training_command
 from lockstep.core.errors import UsageError
+from lockstep.core.members import lacking
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.plugins import manager
 from lockstep.store.storage import url_of
@@ -88,7 +89,7 @@ def run_where_it_lies(name: str, *, writes: tuple[str, ...]) -> int:
 def _run(asked: Elsewhere, name: str) -> int:
     code: int | None = manager().hook.lockstep_run_elsewhere(asked=asked)
     if code is None:
-        raise UsageError(f"{name}: no plug-in here runs anything on another machine")
+        raise lacking(name, "remote")
     return code
 
 

@@ -17,10 +17,11 @@ from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
+from lockstep.core.members import Member, installing, lacking, member_of
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import say_before_compiling
-from lockstep.plugins import broken_plugins, verbs
+from lockstep.plugins import absent_members, broken_plugins, doubled_verbs, verbs
 
 
 class _ClosedPipeError(Exception):
@@ -53,6 +54,8 @@ class _Verbs(click.Group):
         try:
             found = super().resolve_command(ctx, args)
         except click.UsageError as error:
+            if member := member_of(args[0]):
+                raise lacking(args[0], member.name) from error
             near = _likely_verbs(args[0])
             hint = f"did you mean {' or '.join(near)}?" if near else "see lockstep --help"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from error
@@ -66,13 +69,23 @@ class _Verbs(click.Group):
         for group, rows in groups.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
+        if absent := absent_members():
+            formatter.write_paragraph()
+            formatter.write_text(_not_installed(absent))
+
+
+def _not_installed(absent: Sequence[Member]) -> str:
+    """Return a sentence that names the verbs of members that are not installed, and the command that installs them."""
+    words = ", ".join(verb for member in absent for verb in member.verbs)
+    return f"Not installed: {words}. {installing(absent)}"
 
 
 def _likely_verbs(typed: str) -> list[str]:
     """Return the verbs that somebody may mean: those that list the word as a guess, else those spelled like it."""
     known = verbs()
     meant = [name for name, verb in known.items() if typed.lower() in verb.guesses]
-    return meant or difflib.get_close_matches(typed.lower(), known)
+    absent = [verb for member in absent_members() for verb in member.verbs]
+    return meant or difflib.get_close_matches(typed.lower(), [*known, *absent])
 
 
 @click.group(
@@ -101,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unprintable()
     if in_the_way := shadow():
         print(f"lockstep: {in_the_way}", file=sys.stderr)
-    for sentence in broken_plugins():
+    for sentence in (*broken_plugins(), *doubled_verbs()):
         print(f"lockstep: {message(sentence)}", file=sys.stderr)
     say_before_compiling(_say)
     try:

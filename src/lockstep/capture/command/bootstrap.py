@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import multiprocessing.util
 import os
 import signal
@@ -23,6 +22,7 @@ from lockstep.capture.command.environment import (
     Reached,
     leave_note,
     leave_trace,
+    module_from_sources,
     request_from,
 )
 from lockstep.capture.command.lineage import count_forks
@@ -59,7 +59,7 @@ def arm_from_environment() -> None:
         _emulation.start()
     _armed = Recorder(directory, options, wait_for_optimizer=True)
     for name in options.loads:
-        importlib.import_module(name).begin(_armed)
+        module_from_sources(name).begin(_armed)
     _armed.arm()
     leave_trace(directory, Reached.TORCH)
     if not _registered:

@@ -7,8 +7,10 @@ process notes how far it came, so that an empty recording can be explained.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,13 +18,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
 
 from lockstep.core.manifest import Options, manifest_from_json
+from lockstep.core.members import SOURCE_VARIABLE, source_folders
 from lockstep.core.unmatched import UnmatchedNote
 from lockstep.store.permissions import open_private
 
 VARIABLE = "LOCKSTEP_RECORD"
-SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
 TRACE_VARIABLE = "LOCKSTEP_TRACE"
 SEED_VARIABLE = "LOCKSTEP_SEED"
 FRAMEWORKS_VARIABLE = "LOCKSTEP_FRAMEWORKS"
@@ -63,7 +66,7 @@ def environment_for(
     environment[VARIABLE] = json.dumps(
         {"directory": str(directory), "options": dataclasses.asdict(options)}
     )
-    environment[SOURCE_VARIABLE] = str(Path(__file__).parents[3])
+    environment[SOURCE_VARIABLE] = os.pathsep.join(source_folders())
     environment[TRACE_VARIABLE] = str(trace_of(directory))
     environment[FRAMEWORKS_VARIABLE] = ",".join(
         f"{root}={module}" for root, module in (arming or {}).items()
@@ -78,6 +81,27 @@ def environment_for(
 def trace_of(directory: Path) -> Path:
     """The file in which the processes of a command note how far they came."""
     return directory / _TRACE
+
+
+def module_from_sources(name: str) -> ModuleType:
+    """Import a module of Lockstep as this Python has it, or else from where the one has it that runs the command.
+
+    The start-up hook imports the recorder in the same way; a member may be absent where the core is there.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        sources = os.environ.get(SOURCE_VARIABLE, "").split(os.pathsep)
+        if not sources[0]:
+            raise
+    # Not for longer than this: what else lies there must not become importable to the script.
+    sys.path += sources
+    try:
+        return importlib.import_module(name)
+    finally:
+        # The last ones: they may have been on the path before, as where it is installed to be edited.
+        for source in sources:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(source)]
 
 
 def request_from(text: str) -> tuple[Path, Options]:

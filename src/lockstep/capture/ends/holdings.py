@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lockstep.capture.ends.instances import attributes_of, bases_of, class_attributes, module_of
+from lockstep.core.members import OWN_PACKAGES
 from lockstep.core.states import HeldSetting
 
 MOST_PLACES = 100_000
@@ -347,7 +348,7 @@ def _is_walked(kind: type) -> bool:
     return top not in _NOT_WALKED
 
 
-_OF_LIBRARIES = frozenset({"_pytest", "builtins", "lockstep", "numpy", "torch"})
+_OF_LIBRARIES = frozenset({"_pytest", "builtins", "numpy", "torch"}) | OWN_PACKAGES
 """Of pytest's: from `capsys` or `request` one gets to all tests of the process, and to no part of a training but by the
 variables of its test, which are looked at anyway."""
 

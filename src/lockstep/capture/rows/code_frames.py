@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import CodeType, FrameType
 
 from lockstep.capture.rows.user_code import is_of_the_user, short_path
+from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 
 _MOST_FRAMES = 24
-_OURS = str(Path(__file__).parents[2]) + os.sep
 
 _hidden: dict[tuple[CodeType, tuple[str, ...]], bool] = {}
 
@@ -25,7 +24,7 @@ def frames_here(hidden: tuple[str, ...] = ()) -> tuple[Frame, ...]:
         code = frame.f_code
         skip = _hidden.get((code, hidden))
         if skip is None:
-            skip = code.co_filename.startswith((_OURS, "<frozen ", *hidden))
+            skip = code.co_filename.startswith((*own_folders(), "<frozen ", *hidden))
             _hidden[code, hidden] = skip
         if not skip:
             frames.append(frame_of(code.co_filename, frame.f_lineno or 0, code.co_name))

@@ -12,11 +12,12 @@ import torch
 from lockstep.capture.rows.source_lines import NamedLine
 from lockstep.capture.rows.user_code import is_of_the_user, short_path
 from lockstep.capture.taps.callers import STAND_IN
+from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 
 _HIDDEN = (
     str(Path(torch.__file__).parent) + os.sep,
-    str(Path(__file__).parents[2]) + os.sep,
+    *own_folders(),
     "<frozen ",
 )
 _MAX_FRAMES = 24

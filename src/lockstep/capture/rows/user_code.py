@@ -9,9 +9,10 @@ import sysconfig
 from functools import cache, lru_cache
 from pathlib import Path
 
+from lockstep.core.members import own_folders
+
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Where files of installed packages lie."""
-_LOCKSTEP = str(Path(__file__).parents[2]) + os.sep
 
 
 def loaded_sources() -> list[str]:
@@ -53,7 +54,7 @@ def _installed_in() -> tuple[str, ...]:
     """Folders of Python's own modules, and Lockstep's."""
     return (
         *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")},
-        _LOCKSTEP,
+        *own_folders(),
     )
 
 

@@ -125,16 +125,17 @@ def _bootstrap(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        source = os.environ.get("LOCKSTEP_SOURCE")
-        if not source:
+        sources = os.environ.get("LOCKSTEP_SOURCE", "").split(os.pathsep)
+        if not sources[0]:
             raise
     # Not for longer than this: what else lies there must not become importable to the script.
-    sys.path.append(source)
+    sys.path += sources
     try:
         return importlib.import_module(name)
     finally:
-        # The last one: it may have been on the path before, as where it is installed to be edited.
-        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(source)]
+        # The last ones: they may have been on the path before, as where it is installed to be edited.
+        for source in sources:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(source)]
 
 
 def _trace(name: str) -> None:

@@ -13,12 +13,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch.overrides
 from torch.jit import _builtins
+
+from lockstep.core.members import own_folders
 
 STAND_IN = "<lockstep>"
 """Name of the code of every frame that stands in for a caller."""
@@ -26,7 +27,7 @@ STAND_IN = "<lockstep>"
 _MOST = 4096
 """Stand-ins that are kept; code that is made anew and anew would fill the memory."""
 
-_OURS = str(Path(__file__).parents[2])
+_OURS = own_folders()
 ASKING = torch.overrides.handle_torch_function.__code__
 """Code through which a function of torch's in Python asks a mode."""
 

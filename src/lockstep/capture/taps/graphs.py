@@ -19,13 +19,14 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from lockstep.capture.calls.compiled_calls import CompiledCalls
 from lockstep.capture.taps.interception import Taps
+from lockstep.core.members import own_folders
 
 Key = tuple[str, str]
 """One call of a module: the module's number, which counts its calls, and where it was found."""
 
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
-_HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+_HIDDEN = (str(Path(torch.__file__).parent), *own_folders())
 
 _CHECKPOINT = "tag_activation_checkpoint"
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow.python.util import tf_stack
 
 from lockstep.capture.rows.code_frames import frame_of, frames_here, innermost
+from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 
 HIDDEN = (str(Path(tf.__file__).parent) + os.sep,)
-_OURS = str(Path(__file__).parents[3]) + os.sep
 _GENERATED = "__autograph_generated_file"
 
 
@@ -32,7 +32,7 @@ def graph_stack(summary: Iterable[Any]) -> tuple[Frame, ...]:
         [
             frame_of(one.filename, one.lineno or 0, one.name)
             for one in reversed(list(summary))
-            if not one.filename.startswith((_OURS, "<frozen ", *HIDDEN))
+            if not one.filename.startswith((*own_folders(), "<frozen ", *HIDDEN))
             and _GENERATED not in one.filename
         ]
     )

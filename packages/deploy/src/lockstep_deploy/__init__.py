@@ -1,0 +1,1 @@
+"""Models after their training: what their answers rest on."""

@@ -1,0 +1,244 @@
+"""The names that a project defines itself, so that no rule takes them for the device's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
+from typing import Any
+
+from lockstep_migrate.engine.tree import parts_of
+
+_FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
+_WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda", "double", "record_stream"})
+_WATCHED_PACKAGES = frozenset({"torch", "apex"})
+_PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
+_NOWHERE = PurePosixPath("module.py")
+_OWNERS = ("fields", "methods")
+"""Which names of what is defined are each given with the classes that define them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """Names with the old device's words in them that a project defines itself.
+
+    Parameters
+    ----------
+    methods
+        Methods by name, each with the classes that define it: `{"cuda": {"Batch"}}`.
+    attributes
+        Attributes, flags, fields and dictionary keys: `--cuda` gives `cuda`.
+    exports
+        What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
+    chooses_cards
+        Whether Python code of the project speaks of `CUDA_VISIBLE_DEVICES`: the devices must not be asked for earlier.
+    falls_back
+        Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
+    looks_up
+        Whether the project looks something up by the key `"cuda"`.
+    modules
+        The files and folders of the project that can be imported, by their last names.
+    configured
+        Settings that a file of the project gives the old device, each with that file: `{"device": "train.yaml"}`.
+    fields
+        Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
+    requested
+        What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
+    """
+
+    methods: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    attributes: frozenset[str] = frozenset()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: frozenset[str] = frozenset()
+    fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    configured: Mapping[str, str] = field(default_factory=dict)
+    modules: frozenset[str] = frozenset()
+
+    def has_module(self, dotted: str) -> bool:
+        """Whether a module's dotted name is of the project: both its first and its last name are."""
+        parts = dotted.split(".")
+        return {parts[0], parts[-1]} <= self.modules
+
+
+def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
+    """Names that a module defines itself and that could be mistaken for the device's.
+
+    Flags (`add_argument("--cuda")`), attributes that are assigned, fields and methods of classes, keys of dictionaries,
+    keywords of calls, and what the module imports at its top.
+
+    Parameters
+    ----------
+    tree
+        The module.
+    path
+        Its file, relative to the project: says how other modules call it.
+    """
+    gathered = _Gathered()
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:  # grows as it is read
+        gathered.take(node)
+        waiting.extend(parts_of(node))
+    watched = {
+        name: frozenset(found) for name, found in gathered.methods.items() if name in _WATCHED
+    }
+    exports = gathered.exports(path)
+    attributes = frozenset(gathered.attributes & _WATCHED)
+    return OwnNames(
+        watched,
+        attributes,
+        exports,
+        gathered.chooses_cards,
+        gathered.falls_back,
+        gathered.looks_up,
+        frozenset(gathered.requested),
+        gathered.fields() if attributes else {},
+    )
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one walk over a module finds."""
+
+    methods: dict[str, set[str]] = field(default_factory=dict)
+    attributes: set[str] = field(default_factory=set)
+    imported: dict[str, str] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    chooses_cards: bool = False
+    falls_back: bool = False
+    looks_up: bool = False
+    requested: set[str] = field(default_factory=set)
+    classes: list[ast.ClassDef] = field(default_factory=list)
+
+    def fields(self) -> dict[str, frozenset[str]]:
+        """The watched attributes that classes give themselves."""
+        found: dict[str, set[str]] = {}
+        for owner in self.classes:
+            for node in ast.walk(owner):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    names = [node.attr] if getattr(node.value, "id", "") in ("self", "cls") else []
+                elif node in owner.body:
+                    names = _declared(node)
+                else:
+                    names = []
+                for name in _WATCHED.intersection(names):
+                    found.setdefault(name, set()).add(owner.name)
+        return {name: frozenset(owners) for name, owners in found.items()}
+
+    def take(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                self.bound.add(node.id)
+        elif isinstance(node, ast.Constant):
+            self.chooses_cards |= node.value == "CUDA_VISIBLE_DEVICES"
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
+                self.attributes.add(node.attr)
+        elif isinstance(node, ast.Call):
+            self.attributes |= _flags(node)
+        elif isinstance(node, ast.BoolOp):
+            self.falls_back |= _falls_back(node)
+        elif isinstance(node, ast.Subscript):
+            self.looks_up |= isinstance(node.slice, ast.Constant) and node.slice.value == "cuda"
+        elif isinstance(node, ast.ClassDef):
+            self._class(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.bound.add(node.name)
+        elif isinstance(node, ast.Dict):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            self.attributes.update(key for key in keys if isinstance(key, str))
+        elif isinstance(node, ast.ImportFrom):
+            self._import(node)
+
+    def _import(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level or module.split(".")[0] not in _WATCHED_PACKAGES:
+            last = module.rpartition(".")[2]
+            self.requested.update(f"{last}.{alias.name}" for alias in node.names)
+        else:
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.bound.add(node.name)
+        self.classes.append(node)
+        for item in node.body:
+            self.attributes.update(_declared(item))
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(item):
+                self.methods.setdefault(item.name, set()).add(node.name)
+
+    def exports(self, path: PurePosixPath) -> dict[str, str]:
+        """What other modules can import from this one although it only imports it, under every name of this module.
+
+        A name that the module binds in another way too is its own.
+        """
+        parts = [part for part in path.with_suffix("").parts if part != "__init__"]
+        modules = [".".join(parts[start:]) for start in range(len(parts))]
+        return {
+            f"{module}.{name}": full
+            for module in modules
+            for name, full in self.imported.items()
+            if name not in self.bound
+        }
+
+
+def _declared(item: ast.AST) -> list[str]:
+    """The attributes that a statement of a class declares: its properties and what it assigns."""
+    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [item.name] if is_property(item) else []
+    targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def merged_own(parts: Iterable[OwnNames]) -> OwnNames:
+    """What several modules define together."""
+    merged: dict[str, Any] = {}
+    for part in parts:
+        for one in fields(OwnNames):
+            new = getattr(part, one.name)
+            old = merged.get(one.name, type(new)())
+            if one.name in _OWNERS:
+                new = {**old, **{name: old.get(name, frozenset()) | new[name] for name in new}}
+            else:
+                new = {**old, **new} if isinstance(new, Mapping) else old | new
+            merged[one.name] = new
+    return OwnNames(**merged)
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is read like an attribute."""
+    return any(
+        getattr(decorator, "attr", getattr(decorator, "id", "")) in _PROPERTIES
+        for decorator in node.decorator_list
+    )
+
+
+def _falls_back(node: ast.BoolOp) -> bool:
+    """Whether a test asks at once for the name of the device and whether CUDA is there."""
+    named = available = False
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Compare | ast.Call):
+            parts = [*ast.iter_child_nodes(inner)]
+            named |= any(
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and part.value.startswith(("cuda", "nccl"))
+                for part in parts
+            )
+        available |= isinstance(inner, ast.Attribute) and inner.attr == "is_available"
+    return named and available
+
+
+def _flags(call: ast.Call) -> set[str]:
+    """The attributes that a parser of command lines makes of a call's flags, and keywords of own calls."""
+    found = {item.arg for item in call.keywords if item.arg}
+    for argument in call.args:
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            match = _FLAG.match(argument.value)
+            if match:
+                found.add(match["name"].replace("-", "_"))
+    return found

@@ -1,0 +1,347 @@
+"""A whole project: each file read by the reader for its kind, with what the project's files know of each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from lockstep.core.errors import UsageError
+from lockstep.core.progress import Progress
+from lockstep_migrate.distributed.head import takes_devices
+from lockstep_migrate.distributed.roles import Roles, roles_of
+from lockstep_migrate.engine.own_names import OwnNames, merged_own, own_names
+from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.engine.text import SourceText, UndecodableError, read_python
+from lockstep_migrate.files.collection import Collection, Found, Kind, failure, read
+from lockstep_migrate.files.framework import pytorch_script, tensorflow_script
+from lockstep_migrate.files.native import native_mentions
+from lockstep_migrate.files.notebook import NotebookError, notebook_mentions
+from lockstep_migrate.files.shell import shell_mentions
+from lockstep_migrate.hookspecs import MigrationTarget
+from lockstep_migrate.options import Framework, MigrationOptions
+from lockstep_migrate.plan import Edit, Failure, FilePlan, Mention, NewFile, Plan
+from lockstep_migrate.targets import migration_targets
+from lockstep_migrate.torch.apex import MARK as AMP_MARK
+from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
+from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
+from lockstep_migrate.torch.python import Rule, migrate_python, parse
+from lockstep_migrate.torch.shared_head import Head, new_heads, shared_heads
+from lockstep_migrate.torch.table import table_of
+from lockstep_migrate.torch.unit import Settings
+from lockstep_migrate.torch.vocabulary import names_a_device
+
+if TYPE_CHECKING:
+    from lockstep_migrate.tensorflow import Generation, Project
+
+_TREE_CHARACTERS = 1 << 20
+"""Source text whose trees are kept between two readings; a tree takes about a hundred times as many bytes."""
+
+TENSORFLOW_TARGETS = ("npu",)
+"""Targets that TensorFlow scripts can be written for."""
+
+Mentioned = tuple[tuple[Mention, ...], tuple[Edit, ...]]
+
+
+def target_named(name: str) -> MigrationTarget:
+    """The migration target of a name.
+
+    Raises
+    ------
+    UsageError
+        If nothing installed provides it.
+    """
+    known = migration_targets()
+    if name not in known:
+        raise UsageError(f"--to {name}: no such target; there are {', '.join(known)}")
+    return known[name]
+
+
+def plan_collection(
+    collection: Collection, options: MigrationOptions, progress: Progress | None = None
+) -> Plan:
+    """Read everything that was collected and decide what becomes of each place that names the old device.
+
+    Nothing is written, and nothing that is read is run.
+
+    Parameters
+    ----------
+    collection
+        Files, folders and notebooks.
+    options
+        The target and what else was asked for.
+    progress
+        Told the file, how many are done, and of how many.
+
+    Raises
+    ------
+    UsageError
+        If the target is unknown, or cannot have what was asked for.
+    """
+    target = target_named(options.target)
+    framework = options.framework
+    if framework is Framework.TENSORFLOW and target.name not in TENSORFLOW_TARGETS:
+        known = ", ".join(TENSORFLOW_TARGETS)
+        raise UsageError(f"--from tensorflow --to {target.name}: TensorFlow is written for {known}")
+    if options.distribution is not None:
+        _check_devices(target)
+    settings = Settings(
+        target,
+        table_of(target),
+        similar=options.similar,
+        user_rules=options.user_rules,
+        advice_apply=options.advice_apply,
+    )
+    return _Project(collection, settings, roles_of(collection, options), framework).plan(progress)
+
+
+def _check_devices(target: MigrationTarget) -> None:
+    if not takes_devices(target):
+        raise UsageError(
+            f"--distributed --to {target.name}: a machine has one device, and no collective backend serves it; "
+            "leave out --distributed"
+        )
+
+
+@dataclass(slots=True)
+class _Project:
+    collection: Collection
+    settings: Settings
+    roles: Roles
+    framework: Framework
+    modules: dict[PurePosixPath, ModuleScopes] = field(default_factory=dict)
+    """Of TensorFlow scripts, which are read together: how one is written tells how all are."""
+    together: Project | None = None
+    trees: dict[PurePosixPath, ast.Module] = field(default_factory=dict)
+    """Parsed modules of the first reading, as many as there is room for."""
+    budget_characters: int = _TREE_CHARACTERS
+    own: OwnNames = field(default_factory=OwnNames)
+    failures: list[Failure] = field(default_factory=list)
+    required: dict[PurePosixPath, Generation] = field(default_factory=dict)
+    """Which TensorFlow the files of a folder ask for."""
+    heads: dict[PurePosixPath, Head] = field(default_factory=dict)
+    amp_files: set[PurePosixPath] = field(default_factory=set)
+    """Files that import apex.amp."""
+    keeps_apex: bool = False
+    """Whether one of them needs apex itself: a project has one mixed precision."""
+    amp: dict[PurePosixPath, Head] = field(default_factory=dict)
+    """The module that stands for apex.amp, of each of them; empty where apex stays."""
+    shared: dict[PurePosixPath, tuple[Edit, ...]] = field(default_factory=dict)
+    """What the head of a file becomes where it imports the names that ask for the device."""
+
+    def plan(self, progress: Progress | None) -> Plan:
+        sources = self._read(progress)
+        files = []
+        for number, (found, source) in enumerate(sources):
+            if progress is not None:
+                progress(str(found.path), len(sources) + number, 2 * len(sources))
+            file = self._file(found, source)
+            if file is not None:
+                files.append(file)
+        failures = sorted(
+            [*self.collection.failures, *self.failures], key=lambda item: (item.path, item.line)
+        )
+        added = (
+            *self._share_heads(files),
+            *self._amp_modules(files),
+            *self.roles.launch(files, self.settings.target),
+        )
+        return Plan(self.settings.target.name, tuple(files), tuple(failures), added)
+
+    def _share_heads(self, files: list[FilePlan]) -> Iterator[NewFile]:
+        """Let files that can import them share the names that ask for the device; the modules that hold those."""
+        needing = [file.path for file in files if self.shared.get(file.path)]
+        modules = new_heads(self.heads[path] for path in needing)
+        for place, file in enumerate(files):
+            if file.path in needing and self.heads[file.path].file in modules:
+                files[place] = replace(file, additions=self.shared[file.path])
+        there = {found.path for found in self.collection.files}
+        reason = "the names that ask for the device, for every file that needs them"
+        for path, data in modules.items():
+            if path not in there:
+                yield NewFile(path, data, reason)
+
+    def _amp_modules(self, files: list[FilePlan]) -> Iterator[NewFile]:
+        """The modules that stand for apex.amp, where a file came to import one."""
+        there = {found.path for found in self.collection.files}
+        needed = {
+            head.file
+            for file in files
+            if (head := self.amp.get(file.path)) is not None
+            and any(head.source in edit.text for edit in file.edits)
+        }
+        for file in sorted(needed - there):
+            yield new_module(file, self.settings.target.device)
+
+    def _read(self, progress: Progress | None) -> list[tuple[Found, SourceText]]:
+        """Read every file that has a reader, and gather what the project defines itself."""
+        sources, own = [], []
+        configured: dict[str, str] = {}
+        readable = [found for found in self.collection.files if found.kind is not Kind.OTHER]
+        for number, found in enumerate(readable):
+            if progress is not None:
+                progress(str(found.path), number, 2 * len(readable))
+            try:
+                source = read(found)
+            except (OSError, UndecodableError) as error:
+                self.failures.append(failure(found, error))
+                continue
+            sources.append((found, source))
+            if found.kind is Kind.CONFIG and names_a_device(source.text):
+                configured.update(dict.fromkeys(_device_settings(source.text), str(found.path)))
+            if self.framework is Framework.TENSORFLOW:
+                self._require(found, source)
+            if found.kind is not Kind.PYTHON:
+                continue
+            if self.framework is Framework.TENSORFLOW:
+                self._gather(found.path, source)
+            elif names_a_device(source.text):
+                own += self._own(found.path, source)
+        python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
+        names = {part for path in python for part in path.with_suffix("").parts}
+        self.own = replace(merged_own(own), configured=configured, modules=frozenset(names))
+        if not self.settings.target.device and self.framework is Framework.PYTORCH:
+            texts = {found.path: source.text for found, source in sources}
+            self.heads = shared_heads({path: texts[path] for path in python})
+        if self.amp_files and not self.keeps_apex and has_equal(self.settings.table):
+            texts = {found.path: source.text for found, source in sources}
+            modules = {path: texts[path] for path in python}
+            heads = shared_heads(modules, AMP_MODULE, AMP_MARK, alone=True)
+            if self.amp_files <= heads.keys():
+                self.amp = {path: heads[path] for path in self.amp_files}
+        return sources
+
+    def _own(self, path: PurePosixPath, source: SourceText) -> list[OwnNames]:
+        try:
+            tree = parse(source.text)
+        except SyntaxError:
+            return []  # said when the file's turn comes
+        if self.budget_characters >= len(source.text):
+            self.budget_characters -= len(source.text)
+            self.trees[path] = tree
+        if "apex" in source.text and imports_amp(tree):
+            self.amp_files.add(path)
+            self.keeps_apex |= needs_apex(tree)
+        return [own_names(tree, path)]
+
+    def _require(self, found: Found, source: SourceText) -> None:
+        """Note which TensorFlow a file asks for that says what a folder needs."""
+        if found.kind is Kind.PYTHON and found.path.name != "setup.py":
+            return
+        from lockstep_migrate.tensorflow import required_generation  # loaded if asked for
+
+        stated = required_generation(source.text)
+        if stated is not None:
+            self.required.setdefault(found.path.parent, stated)
+
+    def _gather(self, path: PurePosixPath, source: SourceText) -> None:
+        with suppress(SyntaxError):  # said when the file's turn comes
+            self.modules[path] = ModuleScopes(source, parse(source.text))
+
+    def _file(self, found: Found, source: SourceText) -> FilePlan | None:
+        try:
+            mentions, additions = self._mentions(found, source)
+        except SyntaxError as error:
+            reason = f"{error.msg}: is no Python of this version; it stays as it is"
+            self.failures.append(Failure(found.path, reason, error.lineno or 0))
+            return None
+        except NotebookError as error:
+            self.failures.append(Failure(found.path, str(error), error.line))
+            return None
+        plan = FilePlan(found.path, source, mentions, additions)
+        reason = _why_not(plan, found.kind)
+        if reason:
+            self.failures.append(Failure(found.path, reason))
+            return None
+        return plan
+
+    def _mentions(self, found: Found, source: SourceText) -> Mentioned:
+        target = self.settings.target
+        if found.kind is Kind.PYTHON and self.framework is Framework.TENSORFLOW:
+            return self._tensorflow(found.path, source)
+        if found.kind is Kind.PYTHON:
+            tree = self.trees.pop(found.path, None)
+            path = found.path
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            return self._python(source, self.roles.rules(path), tree, name, path)
+        if found.kind is Kind.NOTEBOOK:
+            return notebook_mentions(
+                source.text, self._python_text, lambda text: shell_mentions(text, target)
+            )
+        if found.kind is Kind.SHELL:
+            return shell_mentions(source.text, target), ()
+        if found.kind is Kind.NATIVE:
+            return native_mentions(source.text, found.path.name, target), ()
+        from lockstep_migrate.files.config import (  # loads a YAML scanner
+            config_kind,
+            config_mentions,
+        )
+
+        return config_mentions(source.text, config_kind(found.path), target), ()
+
+    def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
+        from lockstep_migrate.tensorflow import (
+            project_of,
+            tensorflow_mentions,
+        )  # loaded if asked for
+
+        if path not in self.modules:
+            parse(source.text)  # raises what is wrong with it
+        scopes = self.modules[path]
+        if self.together is None:
+            self.together = project_of(self.modules.values(), self.required)
+        generation = self.together.generation_for(scopes, path)
+        start = self.together.start_of(scopes)
+        mentions, additions = tensorflow_mentions(scopes, generation, start)
+        return (*mentions, *pytorch_script(source, self.settings)), additions
+
+    def _python(
+        self,
+        source: SourceText,
+        first: Sequence[Rule] = (),
+        tree: ast.Module | None = None,
+        module: str = "",
+        path: PurePosixPath | None = None,
+    ) -> Mentioned:
+        head = self.heads.get(path) if path else None
+        name = head.source if head else ""
+        amp = self.amp[path].source if path in self.amp else ""
+        result = migrate_python(source, self.settings, self.own, first, tree, module, name, amp)
+        if path is not None:
+            self.shared[path] = result.shared
+        serves = self.settings.target.name in TENSORFLOW_TARGETS
+        found = tensorflow_script(source, serves=serves)
+        return (*result.mentions, *found), result.additions
+
+    def _python_text(self, text: str) -> Mentioned:
+        source = SourceText(text.encode("utf-8", "surrogatepass"), text, "utf-8")
+        if self.framework is Framework.TENSORFLOW:
+            from lockstep_migrate.tensorflow import tensorflow_mentions
+
+            mentions, additions = tensorflow_mentions(ModuleScopes(source, parse(text)))
+            return (*mentions, *pytorch_script(source, self.settings)), additions
+        return self._python(source, self.roles.rules())
+
+
+def _device_settings(text: str) -> Iterator[str]:
+    from lockstep_migrate.files.config import device_settings  # loads a YAML scanner
+
+    return device_settings(text)
+
+
+def _why_not(plan: FilePlan, kind: Kind) -> str:
+    """Why a file has to stay as it is: its edits cannot be made, or would leave no Python; empty if all is well."""
+    try:
+        data = plan.migrated()
+        if kind is Kind.PYTHON and plan.edits:
+            parse(read_python(data).text)
+    except UndecodableError as error:
+        return str(error)
+    except SyntaxError as error:
+        return f"Lockstep's own edits would leave no Python here, please report it: {error}"
+    except ValueError as error:
+        return f"two rules of Lockstep contradict each other here, please report it: {error}"
+    return ""

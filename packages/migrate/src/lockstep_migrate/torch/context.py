@@ -1,0 +1,288 @@
+"""Tell the use of a string by its place."""
+
+from __future__ import annotations
+
+import ast
+import enum
+from functools import lru_cache
+
+from lockstep.core.devices import devices
+from lockstep_migrate.engine.arguments import called
+from lockstep_migrate.engine.scopes import ModuleScopes
+
+_LOOKUPS = frozenset({"get", "pop", "setdefault", "getattr", "hasattr", "setattr", "delattr"})
+BY_NAME = frozenset({"methodcaller", "attrgetter", "__getattribute__", "__getattr__"})
+"""Functions that are given the name of a method or attribute first."""
+_TESTS = frozenset(
+    {
+        "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "find", "index",
+        "count", "replace", "strip", "lstrip", "rstrip", "removeprefix", "match", "search",
+        "fullmatch", "assertEqual", "assert_equal",
+    }
+)  # fmt: skip
+_TELLING = frozenset(
+    {
+        "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log",
+        "write", "format_exc", "skipTest", "echo", "skip", "skipif", "fail",
+    }
+)  # fmt: skip
+_AMP = frozenset(
+    {
+        "torch.amp.autocast", "torch.autocast", "torch.amp.GradScaler", "torch.GradScaler",
+        "torch.amp.custom_fwd", "torch.amp.custom_bwd", "torch.amp.is_autocast_available",
+        "torch.is_autocast_enabled", "torch.get_autocast_dtype", "torch.set_autocast_dtype",
+        "torch.set_autocast_enabled", "torch.amp.autocast_mode.autocast",
+        "torch.amp.autocast_mode.is_autocast_available", "torch.amp.grad_scaler.GradScaler",
+        "torch.get_device_module",
+    }
+)  # fmt: skip
+_NAMING = frozenset(
+    {"name", "dest", "key", "flag", "attr", "attribute", "prefix", "suffix", "metavar"}
+)
+_OTHER_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
+_COLUMNS = frozenset({"fieldnames", "columns", "names", "fields", "dtype", "field_names"})
+_FIELDS = frozenset({"__slots__", "__match_args__", "__all__", "_fields"})
+_DECLARING = frozenset(
+    {
+        "namedtuple",
+        "NamedTuple",
+        "make_dataclass",
+        "TypedDict",
+        "DictWriter",
+        "DataFrame",
+        "Enum",
+        "fromkeys",
+    }
+)
+_PLACES = frozenset(
+    {
+        "join", "Path", "PurePath", "getLogger", "len", "exists", "makedirs", "open", "sub", "compile",
+        "listdir", "glob", "import_module", "escape", "sorted", "ord",
+    }
+)  # fmt: skip
+_OTHERS_TABLES = ("sys.modules", "os.environ")
+"""What is a key of these is no device."""
+_OTHER_DEVICES = frozenset({"gpu", *(one.name for one in devices() if one.name != "cuda")})
+
+
+class Use(enum.Enum):
+    """The use of a string."""
+
+    VALUE = "names the device to place something on"
+    TEST = "is compared with, or offered as a choice"
+    KEY = "is a key of the project's own"
+    DEVICE_KEY = "is a key that may be a device type"
+    PATTERN = "is a pattern of a match statement"
+    LENGTH = "is compared with a part of a string that is as long as the old name"
+    ANNOTATION = "is part of an annotation"
+    ELSE = "is no device, as far as can be told from where it stands"
+    TEXT = "is text for people"
+
+
+def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
+    """Return the use of a string."""
+    parent = scopes.parents[node]
+    if isinstance(parent, ast.Compare):
+        both = [parent.left, *parent.comparators]
+        if any(
+            scopes.name(one) in _OTHERS_TABLES or getattr(one, "attr", "") in ("modules", "environ")
+            for one in both
+        ):
+            return Use.KEY
+        sliced = any(
+            isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) for one in both
+        )
+        return Use.LENGTH if sliced else Use.TEST
+    if isinstance(parent, ast.MatchValue) or (
+        isinstance(parent, ast.Match) and parent.subject is node
+    ):
+        return Use.PATTERN
+    if isinstance(parent, ast.arg) or node in (
+        getattr(parent, "annotation", None),
+        getattr(parent, "returns", None),
+    ):
+        return Use.ANNOTATION
+    if isinstance(parent, ast.BinOp) and (
+        parent.right is node or isinstance(parent.op, ast.Div | ast.Mult)
+    ):
+        return Use.ELSE
+    if isinstance(parent, ast.Attribute) and parent.attr != "format":
+        return Use.ELSE
+    if isinstance(parent, ast.Subscript):
+        return Use.ANNOTATION if _is_literal_type(scopes, parent) else Use.KEY
+    if isinstance(parent, ast.Dict):
+        return _use_in_dict(scopes, parent, node)
+    if isinstance(parent, ast.Tuple | ast.List | ast.Set):
+        return _use_in_sequence(scopes, parent, node)
+    if isinstance(parent, ast.Call):
+        return _use_in_call(scopes, parent, node)
+    if isinstance(parent, ast.keyword):
+        return _use_as_keyword(scopes, parent)
+    if isinstance(parent, ast.IfExp | ast.BoolOp | ast.Starred) and not (
+        isinstance(parent, ast.IfExp) and parent.test is node
+    ):
+        return use_of(scopes, parent)
+    if isinstance(parent, ast.Raise | ast.Assert):
+        return Use.TEXT
+    if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
+        return Use.TEST
+    return Use.KEY if _declares_fields(parent) else Use.VALUE
+
+
+def _declares_fields(parent: ast.AST) -> bool:
+    """Whether an assignment names the fields of a class."""
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    return any(getattr(target, "id", "") in _FIELDS for target in targets)
+
+
+def _is_compared_constant(scopes: ModuleScopes, parent: ast.AST) -> bool:
+    """Whether a constant is one of several that stand for devices, or is compared by its name with something else.
+
+    Such a name stands for a type of device, also where there is no such device: `CUDA = "cuda"` beside `CPU = "cpu"`,
+    a member of an Enum, `device == CUDA`.
+    """
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return False
+    target = parent.targets[0]
+    if not isinstance(target, ast.Name) or not target.id.isupper():
+        return False
+    block = getattr(scopes.parents[parent], "body", [])
+    beside = isinstance(block, list) and any(_is_other_constant(other, parent) for other in block)
+    return beside or any(
+        isinstance(one, ast.Name) and one.id == target.id
+        for compare in scopes.of(ast.Compare)
+        if not any(_is_text(side) for side in (compare.left, *compare.comparators))
+        for one in (compare.left, *compare.comparators)
+    )
+
+
+def _is_other_constant(other: ast.AST, parent: ast.Assign) -> bool:
+    """Whether a statement makes another device or backend a constant, under a name of its own."""
+    return (
+        isinstance(other, ast.Assign)
+        and other is not parent
+        and isinstance(other.value, ast.Constant)
+        and other.value.value in _OTHER_DEVICES | _OTHER_BACKENDS
+        and ast.dump(other.targets[0]) != ast.dump(parent.targets[0])
+        and isinstance(other.targets[0], ast.Name)
+        and other.targets[0].id.lower().endswith(str(other.value.value))
+    )
+
+
+def _is_named_type(scopes: ModuleScopes, parent: ast.AST, node: ast.AST) -> bool:
+    """Whether the string goes into something that is called `device_type`: a type, not a place."""
+    if isinstance(parent, ast.Assign | ast.AnnAssign):
+        targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+        return any(_last_name(target) == "device_type" for target in targets)
+    if isinstance(parent, ast.arguments):
+        positional = [*parent.posonlyargs, *parent.args]
+        pairs = [
+            *zip(reversed(positional), reversed(parent.defaults), strict=False),
+            *zip(parent.kwonlyargs, parent.kw_defaults, strict=True),
+        ]
+        return any(default is node and name.arg == "device_type" for name, default in pairs)
+    return False
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Subscript):
+        return node.slice.value if _is_text(node.slice) else ""  # type: ignore[attr-defined]
+    return getattr(node, "attr", "") or getattr(node, "id", "")
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_literal_type(scopes: ModuleScopes, node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and scopes.text(node.value).endswith("Literal")
+
+
+def _use_in_dict(scopes: ModuleScopes, parent: ast.Dict, node: ast.AST) -> Use:
+    if node not in parent.keys:
+        pairs = zip(parent.keys, parent.values, strict=True)
+        keys = [key for key, value in pairs if value is node and isinstance(key, ast.Constant)]
+        is_type = any(key.value == "device_type" for key in keys)
+        return Use.TEST if is_type else Use.VALUE
+    above = scopes.parents[parent]
+    if isinstance(above, ast.Subscript) and above.value is parent:
+        return Use.TEST  # the look-up stands beside it
+    if isinstance(above, ast.keyword) and above.arg == "map_location":
+        return Use.TEST  # a name that stands in the saved file
+    return Use.DEVICE_KEY if _names_other_device(parent) else Use.KEY
+
+
+def _use_in_sequence(
+    scopes: ModuleScopes, parent: ast.Tuple | ast.List | ast.Set, node: ast.AST
+) -> Use:
+    above = scopes.parents[parent]
+    if _is_declared(scopes, parent):
+        return Use.KEY
+    if isinstance(above, ast.Subscript) and above.slice is parent:
+        return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
+    if isinstance(above, ast.Compare):
+        return Use.TEST
+    if isinstance(above, ast.keyword) and above.arg == "choices":
+        return Use.TEST
+    if isinstance(above, ast.Call) and called(above) in _TESTS:
+        return Use.TEST
+    return Use.TEST if _names_other_device(parent) else Use.VALUE
+
+
+def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
+    if scopes.name(parent.func) in _AMP:
+        return Use.TEST
+    if isinstance(scopes.parents[parent], ast.Raise):
+        return Use.TEXT
+    if scopes.name(parent.func) == "torch.device":
+        return Use.TEST if use_of(scopes, parent) is Use.TEST else Use.VALUE
+    function = called(parent)
+    if node is parent.func or node not in parent.args:
+        return Use.VALUE
+    if function in _DECLARING:
+        return Use.KEY
+    if function in _PLACES and not scopes.name(parent.func).startswith("torch."):
+        return Use.ELSE
+    place = parent.args.index(node)
+    if function in _LOOKUPS and isinstance(parent.func, ast.Attribute) and place == 0:
+        return Use.KEY
+    if function in BY_NAME:
+        return Use.KEY
+    if function in _LOOKUPS and isinstance(parent.func, ast.Name) and place == 1:
+        return Use.KEY
+    if function == "add_argument":
+        return Use.KEY
+    if function in _TESTS:
+        return Use.TEST
+    return Use.TEXT if function in _TELLING else Use.VALUE
+
+
+def _use_as_keyword(scopes: ModuleScopes, parent: ast.keyword) -> Use:
+    call = scopes.parents[parent]
+    if isinstance(call, ast.Call) and scopes.name(call.func) in _AMP:
+        return Use.TEST
+    if parent.arg in ("help", "description", "msg", "reason", "dest", "metavar"):
+        return Use.TEXT
+    if parent.arg == "device_type":
+        return Use.TEST
+    of_torch = isinstance(call, ast.Call) and scopes.name(call.func).startswith("torch.")
+    return Use.KEY if parent.arg in _NAMING | _COLUMNS and not of_torch else Use.VALUE
+
+
+def _is_declared(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether a sequence names fields of a class, a table or a dictionary."""
+    above = scopes.parents[node]
+    while isinstance(above, ast.Tuple | ast.List):
+        node, above = above, scopes.parents[above]
+    if isinstance(above, ast.keyword):
+        return above.arg in _COLUMNS
+    if isinstance(above, ast.Call):
+        return called(above) in _DECLARING
+    return _declares_fields(above)
+
+
+@lru_cache(maxsize=8)
+def _names_other_device(parent: ast.Dict | ast.Tuple | ast.List | ast.Set) -> bool:
+    """Whether one of a literal's strings is another device; asked for each of its strings, so remembered."""
+    nodes = parent.keys if isinstance(parent, ast.Dict) else parent.elts
+    return any(isinstance(node, ast.Constant) and node.value in _OTHER_DEVICES for node in nodes)

@@ -1,0 +1,127 @@
+"""Double precision, which Apple's GPU does not have: which dtypes, conversions and arrays may come to the device."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+
+from lockstep_migrate.engine.arguments import argument, called, keyword
+from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.torch.table import Entry
+from lockstep_migrate.torch.unit import Unit
+
+_DOUBLES = re.compile(
+    r"float64|\.astype\((?:float|['\"](?:double|float|f8)['\"])\)"
+    r"|\.step\("  # the rewards of an environment
+    r"|\.values\b(?!\()|\.to_numpy\("  # of a table
+    r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
+    r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
+    r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.)(?!.*dtype)"
+    r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
+    re.DOTALL,
+)
+_MOVING = frozenset({"to", "cuda"})
+_ON_CPU = frozenset({"cpu", "numpy"})
+_PLAIN = frozenset({"item", "tolist"})
+_PLACES = re.compile(r"device|cuda|\.to\(")
+_CONVERSIONS = frozenset({"to", "type", "astype"})
+_ASKING = frozenset(
+    {"finfo", "isinstance", "promote_types", "result_type", "can_cast", "assertEqual", "assertIs"}
+)
+"""Functions that only ask about a dtype."""
+_CONVERTING = re.compile(
+    r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
+)
+
+
+def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
+    """Whether a call makes a tensor of NumPy's double precision that is moved at once, and nothing converts it.
+
+    With `given` in the row an array that the function is given counts too: NumPy's precision is double unless chosen.
+    """
+    if call is None or not call.args or keyword(call, "dtype"):
+        return False
+    given = call.args[0]
+    texts = [unit.text(given)]
+    if isinstance(given, ast.Name):
+        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
+        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
+        unseen = [binding for binding in bindings if isinstance(binding.node, ast.arg)]
+        if "given" in entry.arguments and unseen:
+            texts.append("float64")
+    whole: ast.AST = call
+    moved = keyword(call, "device") is not None
+    while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
+        if isinstance(above, ast.Call) and above.func is not whole:
+            break
+        moved |= isinstance(above, ast.Attribute) and above.attr in _MOVING
+        whole = above
+    behind = unit.text(whole)[len(unit.text(call)) :]
+    return moved and any(map(_DOUBLES.search, texts)) and not _CONVERTING.search(behind)
+
+
+def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:
+    """Whether a row speaks of values on the device alone, and a dtype or conversion is none of them."""
+    if "beside" in entry.arguments and not _places_anything(unit.scopes):
+        return True
+    return "placed" in entry.arguments and _stays_away(unit, node)
+
+
+def _stays_away(unit: Unit, node: ast.AST) -> bool:
+    """Whether a dtype or a conversion never reaches the device.
+
+    It is compared, asked about, of a value on the CPU, or in a test without a device.
+    """
+    test = unit.test_around(node)
+    if test is not None and not _PLACES.search(unit.text(test)):
+        return True
+    whole = unit.scopes.call_of(node) or node
+    chain: ast.AST = node
+    while isinstance(chain, ast.Attribute | ast.Call):
+        if isinstance(chain, ast.Attribute) and chain.attr in _ON_CPU | _PLAIN:
+            return True
+        chain = chain.func if isinstance(chain, ast.Call) else chain.value
+    below, converted = whole, whole is not node
+    for above in unit.scopes.ancestors(whole):
+        if isinstance(above, ast.IfExp) and unit.text(node) in unit.text(above.test):
+            return True  # double precision where that is asked for
+        if isinstance(above, ast.Compare | ast.stmt | ast.comprehension):
+            return isinstance(above, ast.Compare)
+        if isinstance(above, ast.Dict):
+            return "device" not in (getattr(key, "value", None) for key in above.keys)
+        if isinstance(above, ast.Attribute) and above.attr in _ON_CPU | _PLAIN:
+            return not converted  # x.double().cpu() is converted where it is
+        if isinstance(above, ast.Call) and below is not above.func:
+            device = argument(above, "device")
+            if called(above) in _ASKING or _is_cpu(unit.scopes, device):
+                return True
+            if device is not None:
+                return False
+            converted = called(above) in _CONVERSIONS
+        below = above
+    return False
+
+
+def _is_cpu(scopes: ModuleScopes, device: ast.expr | None) -> bool:
+    if isinstance(device, ast.Call) and scopes.name(device.func) == "torch.device" and device.args:
+        device = device.args[0]
+    return isinstance(device, ast.Constant) and device.value == "cpu"
+
+
+@lru_cache(maxsize=1)
+def _places_anything(scopes: ModuleScopes) -> bool:
+    """Whether a module places tensors somewhere: `device=`, `.to(device)`, `.cuda()`."""
+    return any(_places(scopes, call) for call in scopes.of(ast.Call))
+
+
+def _places(scopes: ModuleScopes, call: ast.Call) -> bool:
+    name = called(call)
+    if name in ("cuda", "set_default_device"):
+        return True
+    given = argument(call, "device", 0 if name == "to" else None)
+    if given is None or _is_cpu(scopes, given):
+        return False
+    of_torch = scopes.name(given).startswith("torch.")  # x.to(torch.float16)
+    return not of_torch and "dtype" not in scopes.text(given)

@@ -1,0 +1,250 @@
+"""Whatever names the old device and was claimed by no rule: kept where it is the user's own or prose, else listed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from lockstep.core.devices import devices
+from lockstep_migrate.engine.arguments import attribute_span, called
+from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.plan import Span
+from lockstep_migrate.torch.context import Use, use_of
+from lockstep_migrate.torch.header import is_type_expression
+from lockstep_migrate.torch.strings import is_docstring
+from lockstep_migrate.torch.table import Action
+from lockstep_migrate.torch.unit import Unit
+from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
+
+_PROSE = re.compile(r"\s")
+_CODE = re.compile(
+    r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
+    re.I,
+)
+_ADDRESS = re.compile(
+    r"[\w.+-]+@[\w-]+\.[\w.]+\Z|(?:https?|git|ssh|s3|gs|file)://(?!\S*(?:/whl/|\+cu)\S*)\S*\Z"
+)
+"""An e-mail address, or one that is opened; not that of packages which are built for CUDA."""
+_DATA = re.compile(
+    r"(?!/usr/|/opt/)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
+)
+"""A path, a file, or the name of a model or data set on a hub."""
+_DEVICE_ITSELF = re.compile(
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    re.IGNORECASE,
+)
+_NAMING: tuple[type[ast.AST], ...] = (
+    ast.arg,
+    ast.keyword,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.ImportFrom,
+    ast.alias,
+    ast.Global,
+    ast.Nonlocal,
+)
+_ONE_PROCESS = re.compile(r"(?<![A-Za-z])DataParallel")
+_DOTTED = re.compile(r"(?:\w+\.)*?(?P<name>torch(?:\.\w+)+)\Z")
+"""A name of torch's, maybe as a module of the project has it: `mock.patch("utils.torch.cuda.is_available")`."""
+_KEY = re.compile(r"(?!torch\.)_*[a-z\d]+(?:[_.][a-z\d]+)+_*\Z")
+_WORDS = re.compile(r"\w*(?:[a-z\d]_+[a-z\d]|[a-z][A-Z])\w*\Z")
+"""A name of several words, as people give them."""
+_VARIABLE = re.compile(r"[A-Z][A-Z\d]*(?:_[A-Z\d]+)+\Z")
+_ASKED = frozenset({"get", "getenv", "pop", "setdefault", "setenv", "delenv", "putenv"})
+_MATCHING = frozenset({"match", "fullmatch", "search", "findall"})
+_HELP = frozenset({"help", "description", "epilog"})
+_FLAG = re.compile(r"--?[\w-]+\Z")
+_IMPORTING = frozenset({"__import__", "import_module"})
+_ASKING = re.compile(r"find_spec|importorskip|requirement|available|installed", re.IGNORECASE)
+"""What functions are called that ask whether a package is there."""
+_OTHER_DEVICE = re.compile(
+    rf"torch\.(?:{'|'.join(one.name for one in devices() if one.name != 'cuda')})\."
+)
+_COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
+_TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
+"""What functions are called that show their text to a person."""
+
+
+def find_leftovers(unit: Unit) -> None:
+    """Claim every name and string that is left."""
+    for text in unit.scopes.of(ast.Constant):
+        words = text.value if isinstance(text.value, str) else ""
+        if DEVICE_WORDS.search(words) and not _is_decided(unit, text, unit.scopes.span(text)):
+            _claim_string(unit, text, words)
+    for name in unit.scopes.of(ast.Name):
+        if is_device_word(name.id):
+            _claim_left(unit, name, name.id, unit.scopes.span(name))
+    for attribute in unit.scopes.of(ast.Attribute):
+        if is_device_word(attribute.attr):
+            place = attribute_span(unit.scopes, attribute)
+            _claim_left(unit, attribute, attribute.attr, place)
+    for node in unit.scopes.of(*_NAMING):
+        for word, span in _names(unit, node):
+            if is_device_word(word):
+                _claim_left(unit, node, word, span)
+
+
+def _claim_left(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if not _is_decided(unit, node, span):
+        _claim_name(unit, node, name, span)
+
+
+def _names(unit: Unit, node: ast.AST) -> Iterator[tuple[str, Span]]:
+    """The identifiers that a statement, argument or import itself holds, with their places."""
+    scopes = unit.scopes
+    if isinstance(node, ast.arg | ast.keyword):
+        name, start = node.arg or "", scopes.span(node).start
+        yield name, Span(start, start + len(name))
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        start = scopes.source.text.index(node.name, scopes.span(node).start)
+        yield node.name, Span(start, start + len(node.name))
+    elif isinstance(node, ast.alias):
+        yield f"{node.name} {node.asname or ''}".strip(), scopes.span(node)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        match = re.compile(r"from[\s\\.]+([\w.]+)").match(
+            scopes.source.text, scopes.span(node).start
+        )
+        if match:
+            yield node.module, Span(match.start(1), match.end(1))
+    elif isinstance(node, ast.Global | ast.Nonlocal):
+        yield " ".join(node.names), scopes.span(node)
+
+
+def _is_decided(unit: Unit, node: ast.AST, span: Span) -> bool:
+    """Whether a rule has claimed the node, or the chain, the import or the f-string that it is part of."""
+    if unit.is_claimed(node):
+        return True
+    wholes: list[ast.AST] = list(node.names) if isinstance(node, ast.ImportFrom) else []
+    part: type[ast.AST] = ast.JoinedStr if isinstance(node, ast.Constant) else ast.Attribute
+    for above in unit.scopes.ancestors(node):
+        if not isinstance(above, part):
+            break
+        wholes.append(above)
+    mentions = [mention for whole in wholes if (mention := unit.mention_of(whole))]
+    return any(mention.span.contains(span) for mention in mentions)
+
+
+def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
+    if isinstance(node, ast.Attribute) and _OTHER_DEVICE.match(unit.scopes.name(node)):
+        unit.keep(node, "leftovers/own-name", "a name of another device", span=span)
+    elif isinstance(node, ast.Name | ast.Attribute) and _starts_in_torch(unit, node):
+        unit.list(
+            node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
+        )
+    elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
+        unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
+    elif not isinstance(node, ast.alias | ast.ImportFrom):
+        unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
+    elif _ONE_PROCESS.search(name):
+        row = unit.settings.table.lookup("torch.nn.DataParallel")
+        reason, instead = (row.reason, row.becomes) if row else ("", "")
+        unit.list(node, "leftovers/import", reason, instead, span=span)
+    elif not _DEVICE_ITSELF.search(name):
+        unit.keep(node, "leftovers/own-name", "a name that has no device in it", span=span)
+    else:
+        reason = "is made for CUDA by its name: it fails, or does nothing, on another device"
+        unit.list(
+            node, "leftovers/import", reason, "what its package has for the device", span=span
+        )
+
+
+def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
+    """Whether something is imported from a file of the project."""
+    statement = unit.scopes.parents[node] if isinstance(node, ast.alias) else node
+    if isinstance(statement, ast.ImportFrom):
+        module = statement.module or ""
+        return bool(statement.level) or unit.own.has_module(module)
+    return isinstance(node, ast.alias) and unit.own.has_module(node.name)
+
+
+def _starts_in_torch(unit: Unit, node: ast.AST) -> bool:
+    return any(
+        meaning.name.split(".")[0] == "torch" and not meaning.assigned
+        for meaning in unit.scopes.meanings(node)
+    )
+
+
+def _is_key(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a text is what a dictionary is asked by, or made with."""
+    if isinstance(parent, ast.Dict):
+        return node in parent.keys
+    return isinstance(parent, ast.Subscript) and parent.slice is node
+
+
+def _is_asked(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a text is what the environment, or another dictionary, is asked by."""
+    return _is_key(parent, node) or (isinstance(parent, ast.Call) and called(parent) in _ASKED)
+
+
+def _is_told(unit: Unit, node: ast.Constant) -> bool:
+    """Whether a text goes to a person: printed, warned of, or said by an error."""
+    parent = unit.scopes.parents[node]
+    whole = parent if isinstance(parent, ast.JoinedStr) else node
+    call = unit.scopes.parents[whole]
+    told = isinstance(call, ast.Call) and _TELLS.search(called(call)) is not None
+    is_command = _COMMAND.match(str(node.value)) is not None
+    return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
+
+
+def _asks_for_package(parent: ast.AST, text: str) -> bool:
+    """Whether a call asks for a package that the tables know."""
+    if not isinstance(parent, ast.Call) or not _ASKING.search(called(parent)):
+        return False
+    return called(parent) == "find_spec" or surroundings().package(text) is not None
+
+
+def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
+    if is_docstring(unit.scopes, node):
+        return
+    parent = unit.scopes.parents[node]
+    if is_type_expression(unit.scopes, parent):
+        unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
+    elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
+        unit.keep(node, "leftovers/text", "text for people")
+    elif _KEY.match(text) and _is_key(parent, node):
+        unit.keep(node, "leftovers/own-name", "a key of this project's own")
+    elif (name := _DOTTED.match(text)) and (row := unit.settings.table.lookup(name["name"])):
+        if row.action is Action.KEEP:
+            unit.keep(node, "leftovers/text", row.reason)
+        else:
+            reason = "the name of something of CUDA's in a text, which a program looks up"
+            unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
+    elif _asks_for_package(parent, text):
+        unit.keep(node, "leftovers/text", "asks whether a package is there, and goes on without it")
+    elif isinstance(parent, ast.Call) and called(parent) in _IMPORTING:
+        reason = "imports a module that is compiled for CUDA: a device of another kind has none"
+        unit.list(node, "leftovers/import", reason)
+    elif _is_told(unit, node):
+        unit.keep(node, "leftovers/text", "text for people")
+    elif _CODE.search(text):
+        unit.list(
+            node, "leftovers/code", "text that a program reads, such as a command or a kernel"
+        )
+    elif _VARIABLE.match(text) and _is_asked(parent, node):
+        unit.keep(node, "leftovers/own-name", "an environment variable of this project's own")
+    elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
+        reason = "is compared with a message, which reads otherwise on another device"
+        unit.list(node, "leftovers/message", reason)
+    elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
+        unit.keep(node, "leftovers/text", "text for people")
+    elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
+        reason = "is matched with names of devices: change it together with what gives these names"
+        unit.list(node, "leftovers/code", reason)
+    elif _FLAG.match(text):
+        unit.keep(node, "leftovers/flag", "a flag of this project's own")
+    elif _ADDRESS.match(text):
+        unit.keep(node, "leftovers/text", "an address")
+    elif _DATA.match(text):
+        unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
+    elif not _DEVICE_ITSELF.search(text):
+        unit.keep(node, "leftovers/own-name", "a name that has no device in it")
+    elif _WORDS.match(last := text.rpartition(".")[2]) and unit.scopes.is_taken(last):
+        unit.keep(node, "leftovers/own-name", "a name of this module's own")
+    else:
+        unit.list(
+            node,
+            "leftovers/string",
+            "a string with the device's name in it; its meaning is not clear",
+        )

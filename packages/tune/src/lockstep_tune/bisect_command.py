@@ -1,0 +1,163 @@
+"""`lockstep bisect`: the switch that changes a training's numbers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lockstep.cli import options
+from lockstep.cli.elsewhere import runs_elsewhere
+from lockstep.cli.notices import say
+from lockstep.cli.training_command import TrainingCommand, training_command
+from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
+from lockstep.report.json_text import json_text
+from lockstep.store.reader import open_recording
+from lockstep_tune.arguments import arguments
+from lockstep_tune.bisect_screen import as_values, render
+from lockstep_tune.bisecting import Trial, TrialLog
+from lockstep_tune.commits import Repository
+from lockstep_tune.differences import variables
+from lockstep_tune.searching import (
+    Answer,
+    search_all,
+    search_differences,
+    search_ladder,
+    search_switches,
+)
+from lockstep_tune.switches import (
+    FUSION,
+    SWITCHES,
+    Ladder,
+    python_ladder,
+)
+from lockstep_tune.trials import Trials
+
+
+class _Command(TrainingCommand):
+    usage = "REFERENCE -- COMMAND..."
+
+
+@runs_elsewhere(writes=("--output", "--keep"), stays=("--commits",))
+@click.command(cls=_Command)
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.option(
+    "--switch", "switches", multiple=True, type=click.Choice([*SWITCHES, FUSION]),
+    help="Search only this switch. Repeatable.  [default: all but fusion, which is part of compile]",
+)  # fmt: skip
+@options.option(
+    "--env", "texts", multiple=True,
+    words="Several values, separated by commas, are searched; the one that agrees comes first. Repeatable.",
+)  # fmt: skip
+@options.option(
+    "--python", "pythons", multiple=True,
+    words="Several, with the packages that each has, are searched: give it twice or more, the one that agrees first.",
+)  # fmt: skip
+@click.option(
+    "--commits", metavar="GOOD..BAD", help="Search the commits of the script's repository."
+)
+@options.option(
+    "--output", default=None,
+    words="A log with a line for each trial, from which an interrupted search goes on.",
+)  # fmt: skip
+@options.option("--keep")
+@options.option("--format", "form", default="")
+@options.as_json
+def bisect(
+    reference: Path,
+    switches: tuple[str, ...],
+    texts: tuple[str, ...],
+    pythons: tuple[str, ...],
+    commits: str | None,
+    output: Path | None,
+    keep: Path | None,
+    form: str,
+    as_json: bool,
+) -> int:
+    """Find the switch that makes the numbers of COMMAND differ from those of a recording.
+
+    Lockstep runs COMMAND with different switches, records the steps that REFERENCE has, and
+    compares each time; noise is no difference. Each trial rules out half of the switches that are
+    left.
+
+    If COMMAND has other arguments than the recorded command, Lockstep searches those first.
+
+    The switches are torch.compile, autocast (amp), fused attention, the optimizer's fused and
+    foreach kernels, oneDNN, TF32, and kernels that are not deterministic. Then Lockstep searches
+    within the switch it found: the stage of torch.compile, the pass or operator of inductor, the
+    module under autocast.
+
+    Exit code 1 if a switch is found, 0 if the numbers agree as they are, 2 if no switch explains
+    the difference.
+
+    \b
+    lockstep bisect ref -- python train.py
+    lockstep bisect ref --switch fusion -- python train.py
+    lockstep bisect ref --env OMP_NUM_THREADS=1,4 --env MODE=old,new -- python train.py
+    lockstep bisect ref --python old/bin/python --python new/bin/python -- python train.py
+    lockstep bisect ref --commits v1.0..HEAD -o bisect.jsonl -- python train.py
+    """
+    command = training_command()
+    if not command:
+        raise UsageError("give the training's command after --")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"{command[0]}: command not found; give the command as you would type it, after --"
+        )
+    if sum(map(bool, (switches, texts, pythons, commits))) > 1:
+        raise UsageError("search one thing at a time: --switch, --env, --python or --commits")
+    opened = open_recording(reference, form=form)
+    repository = Repository.around(Path.cwd()) if commits else None
+    differences = variables(texts) if texts else None
+    given = arguments(opened.manifest.command, command)
+    ladder = _ladder(pythons, commits, repository)
+    with tempfile.TemporaryDirectory(prefix="lockstep-bisect-") as name:
+        place = Path(name) if keep is None else keep.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        trials = Trials(
+            opened, command, place, {"stdout": sys.stderr}, repository, keeps=keep is not None
+        )
+        log = TrialLog(output, [str(reference.absolute()), *command], trials.run, _tell)
+        if differences is not None:
+            found = search_differences(differences, log)
+        elif ladder is not None:
+            found = search_ladder(ladder, log)
+        elif given.each and not switches:
+            found = search_all(given, list(SWITCHES), log)
+        else:
+            found = search_switches(list(switches or SWITCHES), log)
+    if as_json:
+        click.echo(json_text(as_values(found, log.trials)))
+    else:
+        click.echo(render(found, log.trials, command).plain.rstrip("\n"))
+    return _code(found)
+
+
+def _ladder(
+    pythons: Sequence[str],
+    commits: str | None,
+    repository: Repository | None,
+) -> Ladder | None:
+    """What is searched besides switches of torch, None for those."""
+    if pythons:
+        for one in pythons:
+            if shutil.which(one) is None:
+                raise UsageError(f"--python {one}: no such program")
+        return python_ladder(pythons)
+    return repository.ladder(commits) if commits and repository is not None else None
+
+
+def _code(found: Answer) -> ExitCode:
+    if found.last.first is not None:
+        return ExitCode.DIFFERS
+    return ExitCode.AGREES if found.last.agrees_throughout else ExitCode.FAILED
+
+
+def _tell(trial: Trial, known: bool) -> None:
+    again = " (known from the log)" if known else ""
+    say(f"{trial.state}: {trial.outcome.value}{again}: {trial.words}")

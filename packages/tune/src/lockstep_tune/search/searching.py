@@ -1,0 +1,185 @@
+"""Running a search: worker processes that each take one trial after the other, and what becomes of killed ones."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+import optuna
+from optuna.trial import Trial
+
+from lockstep.cli.sentences import say
+from lockstep.core.errors import LockstepError, UsageError
+from lockstep_tune.search.plan import Plan, Value
+from lockstep_tune.search.screen import came_words
+from lockstep_tune.search.study import (
+    NOT_TRIED,
+    Outcome,
+    at_work,
+    concluded,
+    end_processes,
+    is_exhausted,
+    mend_journal,
+    next_trial,
+    open_study,
+    take_up,
+    trial_folder,
+)
+from lockstep_tune.search.trial import Attempt, Came
+
+_MOST_FAILED = 3
+"""How many trials may fail before the first one that does not: then it is the command that fails, not the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search in a folder.
+
+    Parameters
+    ----------
+    plan, command
+        What is searched, and the training's command.
+    folder
+        Where the journal and the trials lie; an absolute path.
+    limit_s
+        Seconds that one run of a trial may take; None for any.
+    """
+
+    plan: Plan
+    command: tuple[str, ...]
+    folder: Path
+    limit_s: float | None = None
+
+    def run(self) -> optuna.Study:
+        """Run trials until there are as many as planned; a killed worker is replaced.
+
+        Raises
+        ------
+        OutputExistsError
+            If the folder is of a different search, or another process searches in it.
+        UsageError
+            If no trial could be run.
+        """
+        with at_work(self.folder, shared=False, waits_s=_WAITS_S):
+            mend_journal(self.folder)
+            study = open_study(self.plan, self.folder)
+            self._tell(take_up(study, self.folder, None))
+        with at_work(self.folder, shared=True):
+            while self._has_more(study):
+                self._run_workers(study)
+                self._tell(take_up(study, self.folder, None))
+        if is_exhausted(study, self.plan):
+            say("all values that the file allows were tried, each once")
+        return study
+
+    def _has_more(self, study: optuna.Study) -> bool:
+        tried = [one for one in study.get_trials(deepcopy=False) if "outcome" in one.user_attrs]
+        counted = [one for one in tried if one.user_attrs["outcome"] not in NOT_TRIED]
+        if len(counted) >= self.plan.trials or all_failed(study):
+            return False
+        return not is_exhausted(study, self.plan)
+
+    def _run_workers(self, study: optuna.Study) -> None:
+        """Run workers until all have ended by themselves."""
+        processes = multiprocessing.get_context("spawn")
+
+        def started() -> BaseProcess:
+            one = processes.Process(target=work, args=(self, os.getpid()))
+            one.start()
+            return one
+
+        workers = [started() for _ in range(self.plan.processes)]
+        try:
+            while workers:
+                multiprocessing.connection.wait([one.sentinel for one in workers])
+                for one in [one for one in workers if not one.is_alive()]:
+                    workers.remove(one)
+                    if one.exitcode == _REFUSED:
+                        raise UsageError(
+                            f"no trial can be run; the reason is above, and in {self.folder}"
+                        )
+                    if one.exitcode:
+                        self._tell(take_up(study, self.folder, one.pid))
+                        if self._has_more(study):
+                            workers.append(started())
+        finally:
+            for one in workers:
+                one.terminate()
+                one.join()
+
+    def _tell(self, sentences: list[str]) -> None:
+        for sentence in sentences:
+            say(sentence)
+
+
+_WAITS_S = 20.0
+"""How long the workers of a search that was killed may take to see that, and to end their trainings."""
+
+_REFUSED = 3
+"""A worker's exit code where no trial can be run at all."""
+
+
+def all_failed(study: optuna.Study) -> bool:
+    """Whether so many trials failed, and no other has ended, that the command itself is at fault."""
+    outcomes = [one.user_attrs.get("outcome") for one in study.get_trials(deepcopy=False)]
+    ended = [one for one in outcomes if one not in (None, *NOT_TRIED)]
+    return len(ended) >= _MOST_FAILED and set(ended) == {Outcome.FAILED}
+
+
+def work(search: Search, parent: int) -> None:
+    """Take one trial after the other, as a process of its own, while the process that started it lives."""
+    with at_work(search.folder, shared=True):
+        try:
+            _work(search, lambda: os.getppid() == parent)
+        except LockstepError as error:
+            say(str(error))
+            sys.exit(_REFUSED)
+
+
+def _work(search: Search, goes_on: Callable[[], bool]) -> None:
+    plan, folder = search.plan, search.folder
+    study: optuna.Study | None = None
+    while goes_on():
+        if study is None:
+            study = open_study(plan, folder)
+        trial = None if all_failed(study) else next_trial(study, plan, folder)
+        if trial is None:
+            return
+        came = _tried(search, study, trial, goes_on)
+        if not goes_on():
+            return  # whoever takes the search up asks for these values again
+        concluded(study, trial, came.outcome, came.value, came.words)
+        say(came_words(trial.number, came, plan.target.name, trial.params))
+
+
+def _tried(search: Search, study: optuna.Study, trial: Trial, goes_on: Callable[[], bool]) -> Came:
+    values = {one.name: cast(Value, trial.params[one.name]) for one in search.plan.parameters}
+    place = trial_folder(search.folder, trial.number)
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        return Attempt(
+            search.plan,
+            search.command,
+            values,
+            place,
+            partial(_report, study, trial),
+            goes_on,
+            search.limit_s,
+        ).run()
+    finally:
+        end_processes(place)
+
+
+def _report(study: optuna.Study, trial: Trial, step: int, loss: float) -> bool:
+    """Hand a loss on to the pruner; less is better of it, whatever is better of the objective."""
+    maximizes = study.direction == optuna.study.StudyDirection.MAXIMIZE
+    trial.report(-loss if maximizes else loss, step)
+    return trial.should_prune()

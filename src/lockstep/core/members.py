@@ -1,0 +1,99 @@
+"""The members of Lockstep: packages with verbs that are installed apart, each by an extra of its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from lockstep.core.errors import UsageError
+from lockstep.core.version import DISTRIBUTION, VERSION
+
+SOURCE_VARIABLE = "LOCKSTEP_SOURCE"
+"""Tells the processes of a recorded command where the Python that runs it has Lockstep, core and members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A package of verbs.
+
+    Parameters
+    ----------
+    name
+        That of its folder in `packages`, and of the extra that installs it.
+    verbs
+        The verbs that it adds.
+    """
+
+    name: str
+    verbs: tuple[str, ...]
+
+    @property
+    def distribution(self) -> str:
+        """The name under which pip lists it."""
+        return f"lockstep-{self.name}"
+
+    @property
+    def package(self) -> str:
+        """The name by which Python imports it."""
+        return f"lockstep_{self.name.replace('-', '_')}"
+
+
+MEMBERS = (
+    Member("cache", ("cache",)),
+    Member("deploy", ("explain",)),
+    Member("migrate", ("migrate",)),
+    Member("remote", ("remote",)),
+    Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
+)
+
+
+OWN_PACKAGES = frozenset({"lockstep", *(member.package for member in MEMBERS)})
+"""The packages of Lockstep's own modules."""
+
+
+def member_of(verb: str) -> Member | None:
+    """Return the member that adds a verb, None for a verb of the core or of a plug-in."""
+    return next((member for member in MEMBERS if verb in member.verbs), None)
+
+
+def lacking(what: str, name: str) -> UsageError:
+    """Return the error that something needs the member of a name, which is not here, with the command to install it."""
+    (member,) = (member for member in MEMBERS if member.name == name)
+    return UsageError(f"{what} needs {member.distribution} {VERSION}", command=installing([member]))
+
+
+def installing(members: Sequence[Member]) -> str:
+    """Return the command that installs members, in the version of this core."""
+    return f"pip install '{DISTRIBUTION}[{','.join(member.name for member in members)}]'"
+
+
+@cache
+def own_folders() -> tuple[str, ...]:
+    """Return the folders of Lockstep's own code, each with a separator at its end: the core's, then the members'."""
+    return tuple(folder + os.sep for folder in _folders())
+
+
+def source_folders() -> list[str]:
+    """Return the folders on the path in which the core and the members lie, each once."""
+    return list(dict.fromkeys(str(Path(folder).parent) for folder in own_folders()))
+
+
+def _folders() -> Iterator[str]:
+    yield str(Path(__file__).parents[1])
+    for member in MEMBERS:
+        yield from dict.fromkeys(_folders_of(member))
+
+
+def _folders_of(member: Member) -> Iterator[str]:
+    """Where this Python has a member, and where the one has it that runs the command."""
+    found = find_spec(member.package)  # of a package at the top: nothing is loaded
+    if found is not None:
+        yield from found.submodule_search_locations or ()
+    for source in filter(None, os.environ.get(SOURCE_VARIABLE, "").split(os.pathsep)):
+        folder = Path(source) / member.package
+        if folder.is_dir():
+            yield str(folder)

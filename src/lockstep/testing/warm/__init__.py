@@ -1,0 +1,1 @@
+"""Programs for tests that start at once: they are forked from one warm process."""

@@ -1,1 +1,0 @@
-"""A cache of samples that several trainings on one machine share."""
