@@ -31,6 +31,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.laws.applied import LawsApplied
+from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
 from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import conclusion
@@ -147,7 +148,7 @@ def compare_recordings(
         if read_tensors:
             _check_tensors(gathered)
     found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
-    found = by_laws(found, laws.ranks.values())
+    found = by_laws(found, laws.applied)
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
@@ -277,6 +278,7 @@ class _Laws:
         self, pairing: Pairing, by_model: bool, *, programs: bool, memory_bytes: int
     ) -> None:
         self.ranks: dict[str, LawsApplied] = {}
+        self.together: RanksApplied | None = None
         self._as_recorded: dict[str, tuple[RankRecording, RankRecording]] = {}
         runs = [_as_recorded(one) for one in (pairing.reference, pairing.candidate)]
         if not by_model or any(one.is_of_another_tool for one in runs):
@@ -285,30 +287,49 @@ class _Laws:
         if joined and any(len(one.ranks) > 1 for one in runs):
             return
         why_not = "" if programs else "what enters was not recorded whole (record --save program)"
+        both = pairing.ranks.both
+        names = {name: pairing.names[name] for name in both}
+        if any(SUM in one for each in names.values() for one in each.tensors.values()):
+            why_not = "parameters of one run are sums of the other's"
         every = [rank for one in runs for rank in one.ranks.values()]
-        several = len(pairing.ranks.both) > 1
-        if several or any(one.manifest.world_size > 1 for one in every):
-            why_not = "several ranks train, and what passes between them is not run again"
+        sizes = {one.manifest.world_size for one in every}
         answers = RerunsApart(memory_bytes)
-        for name, (left, right) in pairing.ranks.both.items():
-            names = pairing.names[name]
-            manifests = left.manifest, right.manifest
-            sums = any(SUM in one for one in names.tensors.values())
-            why = "parameters of one run are sums of the other's" if sums else why_not
+        if sizes == {len(both)} and 1 < len(both) <= MOST_RANKS:
+            manifests = [[each[n].manifest for each in both.values()] for n in (0, 1)]
+            self.together = RanksApplied(names, (manifests[0], manifests[1]), answers, why_not)
+            return
+        if len(both) > 1 or sizes - {0, 1}:
+            why_not = (
+                f"several ranks train, of which not all were recorded, or more than {MOST_RANKS}"
+            )
+        for name, (left, right) in both.items():
             if joined:
                 left, right = (next(iter(one.ranks.values())) for one in runs)
                 self._as_recorded[name] = left, right
-                manifests = left.manifest, right.manifest
-            self.ranks[name] = LawsApplied(name, names, manifests, answers, why, joined)
+            self.ranks[name] = LawsApplied(
+                name, names[name], ([left.manifest], [right.manifest]), answers, why_not, joined
+            )
+
+    @property
+    def applied(self) -> list[LawsApplied | RanksApplied]:
+        """All that judge."""
+        return [*self.ranks.values(), *([] if self.together is None else [self.together])]
 
     def add(self, number: int, aligned: dict[str, AlignedStep]) -> None:
         """Judge one step more."""
-        for name, step in aligned.items():
+        calls = {
+            name: (list(step.reference.calls.values()), list(step.candidate.calls.values()))
+            for name, step in aligned.items()
+        }
+        if self.together is not None:
+            reference = {name: one[0] for name, one in calls.items()}
+            self.together.add(number, reference, {name: one[1] for name, one in calls.items()})
+        for name, both in calls.items():
             if name in self.ranks:
-                calls = [list(side.calls.values()) for side in (step.reference, step.candidate)]
                 if name in self._as_recorded:
-                    calls = [one.calls(number) for one in self._as_recorded[name]]
-                self.ranks[name].add(number, *calls)
+                    left, right = self._as_recorded[name]
+                    both = left.calls(number), right.calls(number)
+                self.ranks[name].add(number, *both)
 
 
 def _as_recorded(recording: Recording) -> Recording:

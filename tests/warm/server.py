@@ -175,11 +175,11 @@ def run(arguments: list[str]) -> None:
     if kind == "-c":
         sys.path.insert(0, "")
         sys.argv = ["-c", *rest[1:]]
-        code = compile(rest[0], "<string>", "exec")
+        code = compile(rest[0], "<string>", "exec", dont_inherit=True)
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(kind)))
         main.__file__ = file = os.path.abspath(kind)
-        code = compile(Path(file).read_bytes(), file, "exec")
+        code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from lockstep.align.names import NameMap
 from lockstep.core.laws import Breach, StepAnswer
 from lockstep.core.manifest import (
     BATCHES_LEFT_OUT,
@@ -18,7 +18,8 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
-from lockstep.laws.program import StepProgram, step_program
+from lockstep.laws.joint_program import program_of
+from lockstep.laws.program import StepProgram
 from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
 from lockstep.laws.step_events import Enters, NotApplicable
 from lockstep.replay.calls.refusals import CannotReplay
@@ -65,18 +66,25 @@ class _Asked:
     same: bool
 
 
+class Names(Protocol):
+    """What the reference calls a parameter or buffer of the candidate."""
+
+    def tensor(self, name: str) -> str:
+        """Its name in the reference."""
+
+
 @dataclass
 class LawsApplied:
-    """Applies the laws to one rank of two recordings, in order of steps.
+    """Applies the laws to two recordings in order of steps: to one rank, or to what is put together of several.
 
     Parameters
     ----------
     rank
-        As the reference calls it.
+        As the reference calls it; "" for several.
     names
         What the candidate calls otherwise.
     manifests
-        What each run's recorder noted of its steps.
+        What each run's recorders noted of their steps.
     answers
         Runs programs again.
     why_not
@@ -86,8 +94,8 @@ class LawsApplied:
     """
 
     rank: str
-    names: NameMap
-    manifests: tuple[RankManifest, RankManifest]
+    names: Names
+    manifests: tuple[Sequence[RankManifest], Sequence[RankManifest]]
     answers: Answers
     why_not: str = ""
     joined: bool = False
@@ -172,12 +180,16 @@ class LawsApplied:
     def _asked(self, step: int, reference: list[Call], candidate: list[Call]) -> _Asked | str:
         """The question about a step; in words why there is none."""
         summaries = [
-            one for manifest in self.manifests for one in manifest.steps if one.index == step
+            one
+            for manifests in self.manifests
+            for manifest in manifests
+            for one in manifest.steps
+            if one.index == step
         ]
         if why_not := self.why_not or next(filter(None, map(_why_not, summaries)), ""):
             return why_not
         try:
-            programs = step_program(reference), step_program(candidate)
+            programs = program_of(reference), program_of(candidate)
         except NotApplicable as error:
             return str(error)
         self._note_starts(programs)
@@ -188,10 +200,10 @@ class LawsApplied:
         if not (follows and any(missing)):
             self._ask()
             left = frozenset[int](), frozenset[int]()
-        for own, known, manifest in zip(missing, left, self.manifests, strict=True):
+        for own, known, manifests in zip(missing, left, self.manifests, strict=True):
             lost = next((one for number, one in own.items() if number not in known), None)
             if lost is not None:
-                return f"{lost.name} of {lost.site} was not saved whole: {_how_to_save(manifest)}"
+                return f"{lost.name} of {lost.site} was not saved whole: {_how_to_save(manifests)}"
         both = StepOfBoth(
             StepOfRun(tuple(reference), dict(self._starts[0]), sketches_of(reference)),
             StepOfRun(tuple(candidate), dict(self._starts[1]), sketches_of(candidate)),
@@ -260,9 +272,9 @@ def _left_by(program: StepProgram) -> frozenset[int]:
     )
 
 
-def _how_to_save(manifest: RankManifest) -> str:
+def _how_to_save(manifests: Sequence[RankManifest]) -> str:
     """Why a source is not whole, and what would keep it."""
-    gaps = {gap.what: gap.reason for gap in manifest.not_seen}
+    gaps = {gap.what: gap.reason for one in manifests for gap in one.not_seen}
     if BATCHES_LEFT_OUT in gaps:
         return "record without --redact"
     return gaps.get(SOURCES_LEFT_OUT, "record with --save tensors")

@@ -9,13 +9,16 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.operators import BY_HAND, writes_in_place
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
+from lockstep.laws.rank_prefixes import rank_and_name
 
 
 @dataclass(slots=True)
 class Continuity:
     """Follows parameters, buffers and states of one run through its steps.
 
-    Each is what its last recorded update left, or the last recorded call that has written to it.
+    Each is what its last recorded update left, or the last recorded call that has written to it. Where several ranks
+    are followed at once, it may also be what another rank holds under that name when the step begins: wrappers send
+    buffers around.
 
     Attributes
     ----------
@@ -25,6 +28,8 @@ class Continuity:
 
     broken: dict[tuple[int, str], TensorRecord] = field(default_factory=dict)
     _left: dict[str, TensorRecord] = field(default_factory=dict)
+    _held: dict[str, set[str | None]] = field(default_factory=dict)
+    """By name without the rank: digests of what the ranks hold when the step begins."""
     _made: set[int] = field(default_factory=set)
     _last_step: int | None = None
 
@@ -34,6 +39,11 @@ class Continuity:
             self._left.clear()
         self._last_step = step
         self._made.clear()
+        self._held.clear()
+        for name, record in self._left.items():
+            rank, plain = rank_and_name(name)
+            if rank:
+                self._held.setdefault(plain, set()).add(record.digest)
         for call in sorted(calls, key=lambda one: one.sequence):
             if call.kind in (CallKind.OPERATOR, CallKind.OPTIMIZER):
                 self._see(step, call)
@@ -49,7 +59,8 @@ class Continuity:
         for record in taken:
             known = self._left.get(record.name)
             by_call = record.role is Role.PARAM and record.content.id in self._made
-            if known is not None and _changed(known, record) and not by_call:
+            sent = record.digest in self._held.get(rank_and_name(record.name)[1], ())
+            if known is not None and _changed(known, record) and not (by_call or sent):
                 self.broken[step, record.name] = record
                 self._left[record.name] = record
             self._left.setdefault(record.name, record)

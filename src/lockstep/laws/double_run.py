@@ -28,6 +28,8 @@ from lockstep.laws.draws import (
     not_written,
     state_of_draw,
 )
+from lockstep.laws.exchanged import exchanged
+from lockstep.laws.exchanges import exchange_of
 from lockstep.laws.program import StepProgram
 from lockstep.laws.step_events import (
     RESULTS,
@@ -148,7 +150,9 @@ class DoubleRun:
         self.program = program
         self._masks: dict[int, torch.Tensor] = {}
         self._ready = {
-            one.call.id: _ready(one) for one in program.operators if not is_drawn(one.call)
+            one.call.id: _ready(one)
+            for one in program.operators
+            if not (is_drawn(one.call) or exchange_of(one.call))
         }
 
     def run(
@@ -305,6 +309,9 @@ class _Execution:
             yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
+        if exchange_of(call):
+            yield from exchanged(call, passed)
+            return
         if drops(call):
             (result,) = call.with_role(Role.OUTPUT)
             (entering,) = passed.values()

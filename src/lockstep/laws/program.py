@@ -8,8 +8,9 @@ gradient, update or buffer depends are left out. Knows no torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from lockstep.core.operators import BY_HAND
 from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
@@ -99,15 +100,50 @@ def step_program(calls: Sequence[Call]) -> StepProgram:
     NotApplicable
         If the recording does not hold the whole of it.
     """
-    return _Builder(calls).built()
+    builder = ProgramBuilder(calls)
+    builder.gather()
+    return finished(builder.program, builder.makers)
 
 
-class _Builder:
-    def __init__(self, calls: Sequence[Call]) -> None:
+class Passing(Protocol):
+    """What passes between the ranks of a step beside the calls that were recorded of it."""
+
+    def reduced(self, record: TensorRecord, name: str = "") -> Operator | None:
+        """The call that made a gradient out of those of all ranks.
+
+        Parameters
+        ----------
+        record
+            Of a tensor that no recorded call made.
+        name
+            The parameter whose gradient it is; "" where that is to be found by its numbers.
+        """
+
+
+class ProgramBuilder:
+    """Links the calls of one rank; `finished` makes a program of it.
+
+    Parameters
+    ----------
+    calls
+        All recorded calls of the step.
+    passing
+        What passes between the ranks; None for a rank alone.
+
+    Attributes
+    ----------
+    program
+        What has been gathered.
+    makers
+        Which call made each result.
+    """
+
+    def __init__(self, calls: Sequence[Call], passing: Passing | None = None) -> None:
         self._calls = sorted(calls, key=lambda one: one.sequence)
-        self._program = StepProgram()
+        self._passing = passing
+        self.program = StepProgram()
+        self.makers: dict[Node, Operator] = {}
         self._made: dict[int, list[Node]] = defaultdict(list)
-        self._maker: dict[Node, Operator] = {}
         self._named: dict[str, tuple[int, Link]] = {}
         self._versions: dict[str, int] = {}
         self._gradient_of: dict[int, tuple[str, int]] = {}
@@ -120,16 +156,20 @@ class _Builder:
         self._taken: set[Link] = set()
         self._views = WrittenViews()
 
-    def built(self) -> StepProgram:
+    def gather(self) -> None:
+        """Link all calls.
+
+        Raises
+        ------
+        NotApplicable
+            If the recording does not hold the whole of the step.
+        """
         if not any(call.kind is CallKind.LOSS for call in self._calls):
             raise NotApplicable("no backward pass was recorded in it")
         if not any(call.kind is CallKind.OPERATOR for call in self._calls):
             raise NotApplicable("no operators were recorded (--level api)")
         for position, call in enumerate(self._calls):
             self._add(position, call)
-        self._keep_needed()
-        self._name_sources()
-        return self._program
 
     def _add(self, position: int, call: Call) -> None:
         if call.kind is CallKind.DATA:
@@ -142,7 +182,7 @@ class _Builder:
             for one in call.with_role(Role.PARAM_GRAD):
                 self._gradient_of[one.content.id] = one.name, call.sequence
                 self._gradient_now[one.name] = one.content.id
-                self._program.gradients[one.name] = one
+                self.program.gradients[one.name] = one
         elif call.kind is CallKind.OPTIMIZER:
             self._add_update(call)
 
@@ -159,16 +199,16 @@ class _Builder:
                 ),
                 None,
             )
-            self._program.events.append(Update(call, parameter, gradient))
+            self.program.events.append(Update(call, parameter, gradient))
         for one in call.with_role(Role.PARAM_AFTER):
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
 
     def _gradient_link(self, record: TensorRecord) -> Link:
         """The gradient that an update takes: as backward left it, or as a call behind that made it."""
-        link = self._latest(record)
+        link = self._latest(record) or self._reduced(record, record.name)
         if link is None:
-            self._program.moved.append(record)
+            self.program.moved.append(record)
             return self._entering(Source(Enters.ARRIVED, str(record.content.id)), record)
         return link
 
@@ -179,9 +219,23 @@ class _Builder:
         name, since = self._gradient_of.get(content, ("", -1))
         if self._gradient_now.get(record.name) == content:
             name = record.name
-        if made and self._maker[made[-1]].call.sequence > since:
+        if made and self.makers[made[-1]].call.sequence > since:
             return made[-1]
         return self._entering(Source(Enters.GRADIENT, name), record) if name else None
+
+    def _reduced(self, record: TensorRecord, name: str = "") -> Node | None:
+        """A gradient that the ranks have made of theirs out of sight."""
+        if self._passing is None or not self.program.gradients:
+            return None
+        operator = self._passing.reduced(record, name)
+        if operator is None:
+            return None
+        node = Node(operator.call.id, 0)
+        self.program.events.append(operator)
+        self.program.results[node] = record
+        self._made[record.content.id].append(node)
+        self.makers[node] = operator
+        return node
 
     def _next_version(self, name: str) -> int:
         self._versions[name] = self._versions.get(name, 0) + 1
@@ -203,7 +257,7 @@ class _Builder:
             taken[record.index] = Taken(link, record, detached)
             self._taken.add(link)
         operator = Operator(call, taken)
-        self._program.events.append(operator)
+        self.program.events.append(operator)
         self._views.add(operator)
         gone = {one.index: one.content.id for one in arrived}
         for one in call.with_role(*RESULTS):
@@ -211,8 +265,8 @@ class _Builder:
             self._made[one.content.id].append(node)
             if one.edge is not None and one.edge > LEAF:
                 self._edges[one.edge] = node
-            self._maker[node] = operator
-            self._program.results[node] = one
+            self.makers[node] = operator
+            self.program.results[node] = one
             if one.index in gone:
                 self._back[node] |= {each.content.id for each in arrived if each.index == one.index}
         self._written(call, taken)
@@ -224,27 +278,27 @@ class _Builder:
         for one in call.with_role(*RESULTS):
             if one.name in names:
                 self._named[one.name] = one.content.id, Node(call.id, one.index)
-                self._program.buffers[one.name] = Node(call.id, one.index)
+                self.program.buffers[one.name] = Node(call.id, one.index)
         if call.site.op.endswith("_") and not call.site.op.endswith("__"):
             first = next(iter(taken.values()), None)
             result = next(iter(call.with_role(Role.OUTPUT)), None)
             if first is not None and result is not None and _is_named(first.record):
                 node = Node(call.id, result.index)
                 self._named[first.record.name] = result.content.id, node
-                self._program.buffers[first.record.name] = node
+                self.program.buffers[first.record.name] = node
 
     def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
         if _is_named(record):
             link = self._named_link(record)
             if isinstance(link, Node) and record.edge == LEAF:
-                self._program.unplaced.append(
+                self.program.unplaced.append(
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
             return link
         content = record.content.id
         if record.edge in self._edges:
             node = self._edges[record.edge]
-            known = self._program.results[node].content.id == content
+            known = self.program.results[node].content.id == content
             return (
                 node
                 if known
@@ -261,17 +315,20 @@ class _Builder:
             written = self._put(self._views.changed(record, self._number()))
             if written is not None:
                 return written
+        reduced = self._reduced(record) if content not in self._arrived else None
+        if reduced is not None:
+            return reduced
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
         if back is not None:
-            self._program.unplaced.append(
+            self.program.unplaced.append(
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
         return self._entering(Source(Enters.ARRIVED, str(content)), record)
 
     def _number(self) -> int:
         """A number for a call that no recording holds."""
-        return -1 - len(self._program.results)
+        return -1 - self._calls[0].id - len(self.program.results)
 
     def _put(self, operator: Operator | None) -> Node | None:
         """Have the program hold a call more; the result of it."""
@@ -279,9 +336,9 @@ class _Builder:
             return None
         (record,) = operator.call.with_role(Role.OUTPUT)
         node = Node(operator.call.id, record.index)
-        self._program.events.append(operator)
-        self._maker[node] = operator
-        self._program.results[node] = record
+        self.program.events.append(operator)
+        self.makers[node] = operator
+        self.program.results[node] = record
         self._made[record.content.id].append(node)
         self._taken |= {one.link for one in operator.taken.values()}
         return node
@@ -301,17 +358,17 @@ class _Builder:
         written = known and self._put(self._views.changed_of(known[1], record, self._number()))
         if written:
             self._named[record.name] = content, written
-            self._program.buffers[record.name] = written
+            self.program.buffers[record.name] = written
             return written
         if known is not None:
             version = self._next_version(record.name)
-            self._program.moved.append(record)
+            self.program.moved.append(record)
         link = self._entering(Source(Enters.NAMED, record.name, version), record)
         self._named[record.name] = content, link
         return link
 
     def _entering(self, source: Source, record: TensorRecord) -> Source:
-        self._program.sources.setdefault(source, record)
+        self.program.sources.setdefault(source, record)
         return source
 
     def _chosen(
@@ -329,7 +386,7 @@ class _Builder:
         carry = [node for node in made if self._back[node]]
         exact = [node for node in carry if back.content.id in self._back[node]]
         if len(exact) != 1 and len(carry) > 1:
-            self._program.unplaced.append(
+            self.program.unplaced.append(
                 f"{record.name} of {record.site} is one of {len(carry)} equal tensors"
             )
         return (exact or carry or list(made))[-1]
@@ -352,47 +409,58 @@ class _Builder:
                 raise NotApplicable("no recorded call made the loss")
             carry = [node for node in made if self._back[node]] or made
             loss = Taken(exact or carry[-1], record)
-            self._program.events.append(Backward(call, loss, frozenset(anew), frozenset(reached)))
+            self.program.events.append(Backward(call, loss, frozenset(anew), frozenset(reached)))
 
-    def _keep_needed(self) -> None:
-        """Leave out calls on which no loss, update, parameter or buffer depends."""
-        needed: set[int] = set()
-        waiting: list[Link] = []
-        for event in self._program.events:
-            if isinstance(event, Backward):
-                waiting.append(event.loss.link)
-            elif isinstance(event, Update):
-                taken = (event.parameter, event.gradient)
-                waiting.extend(one.link for one in taken if one is not None)
-        waiting.extend(self._program.buffers.values())
-        while waiting:
-            link = waiting.pop()
-            if isinstance(link, Source) or link.call in needed:
-                continue
-            needed.add(link.call)
-            waiting.extend(one.link for one in self._maker[link].taken.values())
-        self._program.events = [
-            one
-            for one in self._program.events
-            if not isinstance(one, Operator) or one.call.id in needed
-        ]
 
-    def _name_sources(self) -> None:
-        program = self._program
-        used = {taken.link for one in program.operators for taken in one.taken.values()}
-        for one in program.updates:
-            used |= {each.link for each in (one.parameter, one.gradient) if each is not None}
-        program.sources = {key: one for key, one in program.sources.items() if key in used}
-        kept = {one.call.id for one in program.operators}
-        program.results = {key: one for key, one in program.results.items() if key.call in kept}
-        program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
-        last = max(
-            (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
-            default=-1,
-        )
-        for event in program.events[:last]:
-            if isinstance(event, Operator) and _takes_gradient(event):
-                raise NotApplicable("a loss is computed from gradients of parameters")
+def finished(program: StepProgram, makers: Mapping[Node, Operator]) -> StepProgram:
+    """A program without the calls on which no loss, update, parameter or buffer depends.
+
+    Raises
+    ------
+    NotApplicable
+        If a loss is computed from gradients of parameters.
+    """
+    _keep_needed(program, makers)
+    _name_sources(program)
+    return program
+
+
+def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
+    needed: set[int] = set()
+    waiting: list[Link] = []
+    for event in program.events:
+        if isinstance(event, Backward):
+            waiting.append(event.loss.link)
+        elif isinstance(event, Update):
+            taken = (event.parameter, event.gradient)
+            waiting.extend(one.link for one in taken if one is not None)
+    waiting.extend(program.buffers.values())
+    while waiting:
+        link = waiting.pop()
+        if isinstance(link, Source) or link.call in needed:
+            continue
+        needed.add(link.call)
+        waiting.extend(one.link for one in makers[link].taken.values())
+    program.events = [
+        one for one in program.events if not isinstance(one, Operator) or one.call.id in needed
+    ]
+
+
+def _name_sources(program: StepProgram) -> None:
+    used = {taken.link for one in program.operators for taken in one.taken.values()}
+    for one in program.updates:
+        used |= {each.link for each in (one.parameter, one.gradient) if each is not None}
+    program.sources = {key: one for key, one in program.sources.items() if key in used}
+    kept = {one.call.id for one in program.operators}
+    program.results = {key: one for key, one in program.results.items() if key.call in kept}
+    program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
+    last = max(
+        (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
+        default=-1,
+    )
+    for event in program.events[:last]:
+        if isinstance(event, Operator) and _takes_gradient(event):
+            raise NotApplicable("a loss is computed from gradients of parameters")
 
 
 def named_where_taken(record: TensorRecord) -> str:

@@ -16,8 +16,10 @@ from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.draws import not_written
+from lockstep.laws.exchanges import REDUCTION, leaves_open
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
+from lockstep.laws.rank_prefixes import with_rank
 from lockstep.laws.step_events import RESULTS, Node, Update
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
@@ -39,13 +41,18 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
     base, draws = runs.exact.run, [one.run for one in runs.moved]
     written_in_part = _written_in_part(side, base)
     for operator in side.program.operators:
+        if leaves_open(operator.call):
+            continue
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
             truth = base.values[node]
             if not truth.dtype.is_floating_point or node in written_in_part:
                 continue
             found = _beyond(side, record, truth, [one.values[node] for one in draws])
-            if found is not None:
+            if found is not None and operator.call.site.op == REDUCTION:
+                name = with_rank(operator.call.arguments["name"], operator.call.rank)
+                yield _breach(side, Quantity.CLIPPED, name, found)
+            elif found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)
 

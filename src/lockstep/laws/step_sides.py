@@ -16,8 +16,9 @@ from lockstep.laws.arrangement import rearranged
 from lockstep.laws.distances import size
 from lockstep.laws.double_run import DoubleRun, Given, Rounding, Run
 from lockstep.laws.double_updates import Classes, classes_of, is_made_by, states_of, updated
+from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.program import StepProgram, step_program
+from lockstep.laws.program import StepProgram
 from lockstep.laws.question import StepOfRun, is_whole
 from lockstep.laws.step_events import Enters, Source, Update
 from lockstep.replay.calls.recorded_tensors import widened
@@ -156,7 +157,7 @@ def side_of(
         If its calls cannot be run as one program.
     """
     numbers = OwnNumbers(step.sketches, carried or {})
-    return Side(run, DoubleRun(step_program(step.calls)), step.starts, names or {}, numbers)
+    return Side(run, DoubleRun(program_of(step.calls)), step.starts, names or {}, numbers)
 
 
 @dataclass(frozen=True)

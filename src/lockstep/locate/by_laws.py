@@ -31,6 +31,7 @@ from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
 from lockstep.laws.program import StepProgram, named_where_taken
+from lockstep.laws.ranks_applied import RanksApplied
 from lockstep.laws.step_events import Node
 from lockstep.locate.flow.origins import origin_at, place_of_call
 
@@ -62,7 +63,7 @@ Settled = Mapping[tuple[str, int], tuple[Container[int], Container[int]]]
 """By rank and step: numbers of the contents of either run that belong to its program."""
 
 
-def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
+def by_laws(found: Comparison, laws: Iterable[LawsApplied | RanksApplied]) -> Comparison:
     """The comparison with what the laws say: they decide where they were applied to all of every step."""
     ranks = tuple(laws)
     judged = sorted(
@@ -79,7 +80,7 @@ def by_laws(found: Comparison, laws: Iterable[LawsApplied]) -> Comparison:
     gaps = dict.fromkeys(text for one in judged for text in one.answer.not_judged)
     said = LawsVerdict(tuple(breaches), tuple(gaps), len(judged), found.verdict.value)
     found = replace(found, laws=said)
-    joined = any(one.joined for one in ranks)
+    joined = any(isinstance(one, LawsApplied) and one.joined for one in ranks)
     if breaches:
         return found if joined and found.origins else _with_breaches(found, judged)
     if not gaps:
