@@ -44,7 +44,7 @@ class Member:
 
 MEMBERS = (
     Member("cache", ("cache",)),
-    Member("deploy", ("explain",)),
+    Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
     Member("migrate", ("migrate",)),
     Member("remote", ("remote",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),

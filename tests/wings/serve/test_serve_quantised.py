@@ -27,7 +27,6 @@ from onnxruntime.quantization import (
 
 from lockstep.cli.compare import compare
 from lockstep.core.errors import UsageError
-from lockstep.wings.deploy.quantize_command import quantize
 from lockstep.wings.serve.parity.judging import Outcome, judged_within
 from lockstep.wings.serve.parity.matching import matched
 from lockstep.wings.serve.parity.shadowing import Shadowing, begin_shadows
@@ -61,7 +60,8 @@ async def beside(
 
 
 def by_lockstep(folder: Path, *options: str) -> tuple[Path, Path, Path]:
-    """A float model, what `lockstep quantize` makes of it, and its report."""
+    """A float model, what `lockstep quantize` of the member deploy makes of it, and its report."""
+    quantize = pytest.importorskip("lockstep_deploy.quantize_command").quantize
     plain, made = serve_models.deep(folder / "float.onnx"), folder / "int8.onnx"
     np.savez(folder / "samples.npz", x=SAMPLES)
     told = options or ("--ranges-from", str(folder / "samples.npz"))

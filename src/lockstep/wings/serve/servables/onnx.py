@@ -66,7 +66,7 @@ class OnnxServable:
             import onnxruntime
         except ImportError as error:
             raise UsageError(
-                f"{path}: ONNX Runtime is not installed here: pip install 'lockstep-numerics[export]'"
+                f"{path}: ONNX Runtime is not installed here: pip install 'lockstep-numerics[serve]'"
             ) from error
         kind, _, number = device.partition(":")
         provider = _PROVIDERS.get(kind, kind)
