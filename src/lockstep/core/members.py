@@ -47,6 +47,7 @@ MEMBERS = (
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
     Member("migrate", ("migrate",)),
     Member("remote", ("remote",)),
+    Member("serve", ("serve",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
 )
 
