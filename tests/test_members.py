@@ -219,6 +219,8 @@ def test_an_old_import_says_where_the_names_are() -> None:
         ImportError, match=r"from lockstep_cache import .*lockstep-numerics\[cache\]"
     ):
         importlib.import_module("lockstep.cache")
+    with pytest.raises(ImportError, match=r"lockstep_interop_names.*numerics\[interop-names\]"):
+        importlib.import_module("lockstep.compat.msprobe.pytorch")
     import lockstep_cache
 
     assert all(hasattr(lockstep_cache, name) for name in lockstep_cache.__all__)

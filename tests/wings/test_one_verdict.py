@@ -31,7 +31,6 @@ from lockstep.wings.gate.gating import gate_training
 from lockstep.wings.gate.github import annotation_lines
 from lockstep.wings.gate.golden import open_golden
 from lockstep.wings.gate.junit import junit_xml
-from lockstep.wings.interop.faces import verdict
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.ui.graph import comparing as graphs
 from lockstep.wings.watch import follow_command
@@ -39,6 +38,7 @@ from lockstep.wings.watch.following import Followed
 from lockstep_deploy.export_command import _exit_code
 from lockstep_deploy.parity import Parity, with_gaps
 from lockstep_deploy.stage import Stage
+from lockstep_interop_names.faces import verdict
 
 Array = npt.NDArray[np.float32]
 

@@ -45,6 +45,7 @@ class Member:
 MEMBERS = (
     Member("cache", ("cache",)),
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
+    Member("interop-names", ("msaccucmp", "msprobe", "tfdbg")),
     Member("migrate", ("migrate",)),
     Member("remote", ("remote",)),
     Member("serve", ("serve",)),
