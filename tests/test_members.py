@@ -126,7 +126,8 @@ def test_a_verb_whose_member_is_absent_says_what_to_install(
     shown = capsys.readouterr().out
     assert "  migrate " not in shown
     assert "  cache " in shown
-    assert "Not installed: migrate. pip install 'lockstep-numerics[migrate]'" in shown
+    assert "Not installed: migrate. To install them:\n" in shown
+    assert shown.endswith("\n  pip install 'lockstep-numerics[migrate]'\n")
     # and who mistypes it is led to it
     assert main(["migrat"]) == 2
     assert "did you mean migrate" in capsys.readouterr().err
