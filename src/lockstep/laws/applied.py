@@ -267,9 +267,8 @@ def _left_by(program: StepProgram) -> frozenset[int]:
         for update in program.updates
         for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER)
     ]
-    return frozenset(
-        (*updated, *(program.results[one].content.id for one in program.buffers.values()))
-    )
+    made = (*program.buffers.values(), *program.made_of_gradients)
+    return frozenset((*updated, *(program.results[one].content.id for one in made)))
 
 
 def _how_to_save(manifests: Sequence[RankManifest]) -> str:

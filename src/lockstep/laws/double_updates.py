@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lockstep.core.operators import BY_HAND
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.double_run import Given, Run
@@ -29,7 +30,7 @@ def classes_of(
     """
     found: dict[str, type[torch.optim.Optimizer] | None] = {}
     for op in dict.fromkeys(one.call.site.op for one in program.updates):
-        if op.startswith("torch.optim."):
+        if op.startswith("torch.optim.") or op == BY_HAND:
             continue
         own = [one for one in program.updates if one.call.site.op == op]
         for kind in classes_like(own[0].call):
@@ -90,6 +91,8 @@ def updated(
         If its optimizer cannot be run again.
     """
     start, parameter = _parameter(update, program, run, given)
+    if update.made is not None:
+        return Updated(start, {"param": run.values[update.made].detach()})
     entering = dict(states)
     entering["param"] = parameter
     entering["grad"] = torch.zeros_like(parameter) if gradient is None else gradient

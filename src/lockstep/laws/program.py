@@ -78,6 +78,16 @@ class StepProgram:
         """The updates among the events."""
         return [event for event in self.events if isinstance(event, Update)]
 
+    @property
+    def made_of_gradients(self) -> Iterator[Node]:
+        """Results behind the last backward pass, which a script may keep for the next step as an optimizer does."""
+        passes = [place for place, one in enumerate(self.events) if isinstance(one, Backward)]
+        for event in self.events[max(passes, default=-1) + 1 :]:
+            if isinstance(event, Operator):
+                yield from (
+                    Node(event.call.id, one.index) for one in event.call.with_role(*RESULTS)
+                )
+
     def makers(self) -> dict[Node, Operator]:
         """Which call made each result."""
         return {
@@ -187,10 +197,12 @@ class ProgramBuilder:
             self._add_update(call)
 
     def _add_update(self, call: Call) -> None:
-        if call.site.op == BY_HAND:
-            raise NotApplicable("a script updates its parameters by hand")
+        by_hand = call.site.op == BY_HAND
         for record in call.with_role(Role.PARAM):
-            parameter = Taken(self._named_link(record), record)
+            made = self._made_by_hand(call, record.name) if by_hand else None
+            start = Source(Enters.NAMED, record.name)
+            link = self._entering(start, record) if made else self._named_link(record)
+            parameter = Taken(link, record)
             gradient = next(
                 (
                     Taken(self._gradient_link(one), one)
@@ -199,10 +211,17 @@ class ProgramBuilder:
                 ),
                 None,
             )
-            self.program.events.append(Update(call, parameter, gradient))
-        for one in call.with_role(Role.PARAM_AFTER):
+            self.program.events.append(Update(call, parameter, gradient, made))
+        for one in call.with_role(Role.PARAM_AFTER) if not by_hand else ():
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
+
+    def _made_by_hand(self, call: Call, name: str) -> Node:
+        """The result that a script has made of a parameter."""
+        for one in call.with_role(Role.PARAM_AFTER):
+            if one.name == name and self._made.get(one.content.id):
+                return self._made[one.content.id][-1]
+        raise NotApplicable(f"a script updates {name} by hand, past every recorded call")
 
     def _gradient_link(self, record: TensorRecord) -> Link:
         """The gradient that an update takes: as backward left it, or as a call behind that made it."""
@@ -290,7 +309,7 @@ class ProgramBuilder:
     def _link(self, record: TensorRecord, back: TensorRecord | None) -> Link:
         if _is_named(record):
             link = self._named_link(record)
-            if isinstance(link, Node) and record.edge == LEAF:
+            if isinstance(link, Node) and record.edge == LEAF and back is not None:
                 self.program.unplaced.append(
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
@@ -318,6 +337,9 @@ class ProgramBuilder:
         reduced = self._reduced(record) if content not in self._arrived else None
         if reduced is not None:
             return reduced
+        held = self._held_as(content) if record.edge == NO_GRADIENT else None
+        if held is not None:
+            return held
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
         if back is not None:
@@ -325,6 +347,10 @@ class ProgramBuilder:
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
         return self._entering(Source(Enters.ARRIVED, str(content)), record)
+
+    def _held_as(self, content: int) -> Link | None:
+        """The parameter or buffer that has these numbers now, as its `.data` has."""
+        return next((link for known, link in self._named.values() if known == content), None)
 
     def _number(self) -> int:
         """A number for a call that no recording holds."""
@@ -434,6 +460,7 @@ def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
         elif isinstance(event, Update):
             taken = (event.parameter, event.gradient)
             waiting.extend(one.link for one in taken if one is not None)
+            waiting.extend([] if event.made is None else [event.made])
     waiting.extend(program.buffers.values())
     while waiting:
         link = waiting.pop()

@@ -101,11 +101,15 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An optimizer's update of one parameter, and the tensors that enter it."""
+    """An update of one parameter, and the tensors that enter it.
+
+    `made` is the result that the parameter becomes where a script updates it by hand; None for an optimizer's update.
+    """
 
     call: Call
     parameter: Taken
     gradient: Taken | None
+    made: Node | None = None
 
     @property
     def name(self) -> str:
