@@ -11,8 +11,7 @@ from lockstep.core.operators import BY_HAND
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.double_run import Given, Run
-from lockstep.laws.program import StepProgram
-from lockstep.laws.step_events import Enters, Node, Source, Update
+from lockstep.laws.step_events import Enters, Node, Source, StepProgram, Update
 from lockstep.replay.calls.optimizer_update import UpdateRerun, classes_like
 from lockstep.replay.calls.refusals import CannotReplay
 

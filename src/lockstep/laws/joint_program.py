@@ -22,7 +22,7 @@ from lockstep.laws.exchanges import (
     number_of,
     takes_gradient,
 )
-from lockstep.laws.program import ProgramBuilder, StepProgram, finished, step_program
+from lockstep.laws.program import ProgramBuilder, step_program
 from lockstep.laws.rank_prefixes import (
     CALLS_OF_A_RANK,
     UNRECORDED,
@@ -37,7 +37,9 @@ from lockstep.laws.step_events import (
     NotApplicable,
     Operator,
     Source,
+    StepProgram,
     Taken,
+    finished,
 )
 
 
