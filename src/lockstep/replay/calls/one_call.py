@@ -41,7 +41,7 @@ _CASTS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class OneCall:
-    """One call, ready to be run; `writes` tells whether it writes to an argument."""
+    """One call, ready to be run; `writes` tells whether it may write to an argument, so that it is given a copy."""
 
     call: Call
     rebuilt: Rebuilt
@@ -106,7 +106,10 @@ def one_call(call: Call, *, draws: bool = False) -> OneCall:
     if "raised" in call.arguments:
         raise CannotReplay("it raised an error")
     name = call.site.op.rpartition(".")[2]
-    writes = name.endswith("_") or any(
-        not record.name.startswith("result") for record in call.with_role(*RESULTS)
+    told_to = any(value is True for value in call.arguments.values())  # as by `inplace`
+    writes = (
+        name.endswith("_")
+        or told_to
+        or any(not record.name.startswith("result") for record in call.with_role(*RESULTS))
     )
     return OneCall(call, rebuild(call), cast_of(call), writes)
