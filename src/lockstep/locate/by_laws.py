@@ -368,7 +368,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
             (_EVERY, _EVERY) if joined else (_contents(one.programs[0]), _contents(one.programs[1]))
         )
         for one in judged
-        if one.programs is not None
+        if one.programs is not None and (joined or _is_spelled_otherwise(one.programs))
     }
     if any(one.programs is None for one in judged):
         return found
@@ -396,6 +396,19 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         notes=(*found.notes, *(() if joined else _said(found, kept, len(overruled)))),
         judged_by=BY_LAWS,
     )
+
+
+def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:
+    """Whether two programs are not one, call by call.
+
+    If they are, no spelling explains a difference of pairs, and what law K allows of a whole program may be more than
+    one of its calls may do.
+    """
+    one, two = (
+        [(each.call.site.op, each.call.arguments) for each in program.operators]
+        for program in programs
+    )
+    return one != two
 
 
 _ROUNDED_END = 2.0**-18
