@@ -31,6 +31,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.laws.applied import LawsApplied
+from lockstep.laws.program_memory import memory_for_programs
 from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
 from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
@@ -72,7 +73,7 @@ def compare_recordings(
     read_tensors: bool = True,
     rerun: bool = True,
     allow_crash: bool = False,
-    memory_bytes: int | str = MEMORY_BYTES,
+    memory_bytes: int | str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
@@ -104,7 +105,7 @@ def compare_recordings(
         caught, a signal or an exit code other than 0. Otherwise they are incomparable, if nothing differs before.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
-        under `notes`.
+        under `notes`. None is 1 GiB for single operators, and half of what is free for whole steps.
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
 
@@ -122,7 +123,10 @@ def compare_recordings(
     <Verdict.DIVERGED: 'diverged'>
     """
     rule, steps = _rule_of(rule), steps_of("steps", steps)
-    memory_bytes = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    told = None
+    if memory_bytes is not None:
+        told = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    memory_bytes = MEMORY_BYTES if told is None else told
     reference, candidate = side_by_side(
         opened("reference", reference), opened("candidate", candidate)
     )
@@ -141,7 +145,8 @@ def compare_recordings(
     gathered = Gathered(chosen, read_tensors, pairing)
     stopper = pairing.why_incomparable(steps)
     programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
-    laws = _Laws(pairing, by_model, programs=programs, memory_bytes=memory_bytes)
+    for_programs = memory_for_programs(told)
+    laws = _Laws(pairing, by_model, programs=programs, memory_bytes=for_programs)
     if stopper is None:
         with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
             _compare_steps(gathered, steps, progress, laws)
