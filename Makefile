@@ -47,8 +47,8 @@ test-torch:
 
 # `lockstep serve --engine ray` on two nodes of Ray, which is installed for it (240 MB).
 test-serve-cluster: $(READY)
-	$(PIP) install -q -c constraints.txt -e '.[dev,serve-cluster]'
-	$(BIN)/python -m pytest -q --every-way tests/wings/serve_cluster $(OPTIONS)
+	$(PIP) install -q -c constraints.txt -e '.[dev]' $(EDITABLE) 'ray[serve]>=2.50'
+	$(BIN)/python -m pytest -q --every-way packages/serve/tests/serve_cluster $(OPTIONS)
 
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.

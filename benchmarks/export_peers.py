@@ -27,14 +27,14 @@ from torch.onnx.verification import verify_onnx_program
 
 from lockstep.capture.taps.exported_modules import module_of
 from lockstep.core.finding import Verdict
-from lockstep.wings.deploy import exporting
-from lockstep.wings.deploy.calls import array_of, names_of
-from lockstep.wings.deploy.engines import quiet
-from lockstep.wings.deploy.model_source import ModelSource, bound
-from lockstep.wings.deploy.module_run import run_module
-from lockstep.wings.deploy.parity import ParityRuns
+from lockstep_deploy import exporting
+from lockstep_deploy.calls import array_of, names_of
+from lockstep_deploy.engines import quiet
+from lockstep_deploy.model_source import ModelSource, bound
+from lockstep_deploy.module_run import run_module
+from lockstep_deploy.parity import ParityRuns
 
-NETS = Path(__file__).parents[1] / "tests" / "wings" / "deploy"
+NETS = Path(__file__).parents[1] / "packages" / "deploy" / "tests"
 
 PEERS = """
 import contextlib, io, json, sys

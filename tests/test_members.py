@@ -126,7 +126,8 @@ def test_a_verb_whose_member_is_absent_says_what_to_install(
     shown = capsys.readouterr().out
     assert "  migrate " not in shown
     assert "  cache " in shown
-    assert "Not installed: migrate. pip install 'lockstep-numerics[migrate]'" in shown
+    assert "Not installed: migrate. To install them:\n" in shown
+    assert shown.endswith("\n  pip install 'lockstep-numerics[migrate]'\n")
     # and who mistypes it is led to it
     assert main(["migrat"]) == 2
     assert "did you mean migrate" in capsys.readouterr().err
@@ -219,6 +220,8 @@ def test_an_old_import_says_where_the_names_are() -> None:
         ImportError, match=r"from lockstep_cache import .*lockstep-numerics\[cache\]"
     ):
         importlib.import_module("lockstep.cache")
+    with pytest.raises(ImportError, match=r"lockstep_interop_names.*numerics\[interop-names\]"):
+        importlib.import_module("lockstep.compat.msprobe.pytorch")
     import lockstep_cache
 
     assert all(hasattr(lockstep_cache, name) for name in lockstep_cache.__all__)

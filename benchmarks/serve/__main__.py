@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "wings" / "serve"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "serve" / "tests" / "serve"))
 
 import serve_models
 from loads import Answered, Connection, closed_loop, health, open_loop, together

@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 from loads import Connection
 
-from lockstep.wings.serve.servables.onnx import OnnxServable
+from lockstep_serve.servables.onnx import OnnxServable
 
 HERE = Path(__file__).parent
 WANTED = {

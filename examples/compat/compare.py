@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.compat.ptdbg_ascend import compare
+from lockstep_interop_names.ptdbg_ascend import compare
 
 dump_result_param = {
     "npu_pkl_path": "./dump_data_new/npu/ptdbg_dump_v2.0/rank0/dump.pkl",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import lockstep.compat.dumper  # noqa: F401 - puts the dumper at torch.utils
+import lockstep_interop_names.dumper  # noqa: F401 - puts the dumper at torch.utils
 
 torch.manual_seed(0)
 model = nn.Sequential(

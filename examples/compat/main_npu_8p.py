@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lockstep.compat.ptdbg_ascend import (
+from lockstep_interop_names.ptdbg_ascend import (
     acc_cmp_dump,
     register_hook,
     seed_all,

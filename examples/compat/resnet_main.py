@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_digits
 
-import lockstep.compat.precision_tool.tf_config as npu_tf_config
+import lockstep_interop_names.precision_tool.tf_config as npu_tf_config
 
 CLASSES = 10
 

@@ -23,11 +23,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "wings" / "serve"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "serve" / "tests" / "serve"))
 
 import serve_models
 
-from lockstep.wings.serve.protocol import messages
+from lockstep_serve.protocol import messages
 
 WEIGHT = (np.arange(4)[:, None] - np.arange(3)[None]).astype("float32")
 

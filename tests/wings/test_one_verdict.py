@@ -26,19 +26,19 @@ from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.store.integrity import with_digest
 from lockstep.store.reader import open_recording
 from lockstep.testing import MadeTraining, write_recording
-from lockstep.wings.deploy.export_command import _exit_code
-from lockstep.wings.deploy.parity import Parity, with_gaps
-from lockstep.wings.deploy.stage import Stage
 from lockstep.wings.gate import gating
 from lockstep.wings.gate.gating import gate_training
 from lockstep.wings.gate.github import annotation_lines
 from lockstep.wings.gate.golden import open_golden
 from lockstep.wings.gate.junit import junit_xml
-from lockstep.wings.interop.faces import verdict
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.ui.graph import comparing as graphs
 from lockstep.wings.watch import follow_command
 from lockstep.wings.watch.following import Followed
+from lockstep_deploy.export_command import _exit_code
+from lockstep_deploy.parity import Parity, with_gaps
+from lockstep_deploy.stage import Stage
+from lockstep_interop_names.faces import verdict
 
 Array = npt.NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
-from lockstep.core.members import Member, installing, lacking, member_of
+from lockstep.core.members import installing, lacking, member_of
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import say_before_compiling
@@ -71,13 +71,9 @@ class _Verbs(click.Group):
                 formatter.write_dl(rows)
         if absent := absent_members():
             formatter.write_paragraph()
-            formatter.write_text(_not_installed(absent))
-
-
-def _not_installed(absent: Sequence[Member]) -> str:
-    """Return a sentence that names the verbs of members that are not installed, and the command that installs them."""
-    words = ", ".join(verb for member in absent for verb in member.verbs)
-    return f"Not installed: {words}. {installing(absent)}"
+            words = ", ".join(verb for member in absent for verb in member.verbs)
+            formatter.write_text(f"Not installed: {words}. To install them:")
+            formatter.write(f"  {installing(absent)}\n")  # whole, to be pasted
 
 
 def _likely_verbs(typed: str) -> list[str]:

@@ -44,9 +44,11 @@ class Member:
 
 MEMBERS = (
     Member("cache", ("cache",)),
-    Member("deploy", ("explain",)),
+    Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
+    Member("interop-names", ("msaccucmp", "msprobe", "tfdbg")),
     Member("migrate", ("migrate",)),
     Member("remote", ("remote",)),
+    Member("serve", ("serve",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
 )
 

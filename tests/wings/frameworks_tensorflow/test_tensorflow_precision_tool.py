@@ -24,7 +24,7 @@ def in_folder(folder: Path, *command: str) -> str:
 def asked(folder: Path, *lines: str) -> str:
     """What the prompt answers."""
     typed = [word for line in lines for word in ("-c", line)]
-    return in_folder(folder, "-m", "lockstep.compat.precision_tool.cli", *typed)
+    return in_folder(folder, "-m", "lockstep_interop_names.precision_tool.cli", *typed)
 
 
 @pytest.fixture(scope="module")

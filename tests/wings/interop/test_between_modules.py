@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_dumps import probe_call, probe_leaf, probe_records
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
 from lockstep.report.comparison.screen import headline
+from lockstep.testing.made_dumps import probe_call, probe_leaf, probe_records
 
 CLASSES = {"fc": "Linear", "rnn": "GRU", "head": "Linear"}
 

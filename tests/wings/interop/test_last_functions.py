@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_dumps import probe_call, probe_leaf, probe_records
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.testing.made_dumps import probe_call, probe_leaf, probe_records
 
 Array = np.ndarray
 _RANDOM = np.random.default_rng(5)

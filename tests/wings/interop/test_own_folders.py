@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_dumps import probe_call, probe_leaf, probe_records
 from safetensors.numpy import save_file
 
 from lockstep.comparison import compare_recordings
@@ -16,6 +15,7 @@ from lockstep.core.errors import NotARecordingError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import open_recording
+from lockstep.testing.made_dumps import probe_call, probe_leaf, probe_records
 
 Array = np.ndarray
 NAMES = "tensors:{module}.{op}.{role}.{index}"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_dumps import probe_dump, ptdbg_dump
 
 import lockstep
 from lockstep.cli.main import main
@@ -18,6 +17,7 @@ from lockstep.core.errors import CorruptError
 from lockstep.core.finding import Verdict
 from lockstep.store.written_calls import ReadCall
 from lockstep.testing import MadeTraining, write_recording
+from lockstep.testing.made_dumps import probe_dump, ptdbg_dump
 from lockstep.wings.interop.readers import ptdbg_ascend
 
 Make = Callable[..., Path]

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_dumps import probe_call, probe_leaf, probe_records
 
 import lockstep
 from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.screen import headline
+from lockstep.testing.made_dumps import probe_call, probe_leaf, probe_records
 
 
 def dump(folder: Path, *, late: bool = False, factor: float = 1.0, counter: int = 1) -> Path:

@@ -1,1 +1,1 @@
-"""Models after their training: what their answers rest on."""
+"""Trained networks exported, run, quantized and made C, the numbers proven at each step; what answers rest on."""

@@ -1,1 +1,1 @@
-"""Reads what other tools wrote, and answers to their names."""
+"""Reads what other tools wrote."""

@@ -35,7 +35,7 @@ _BY_PATTERN = frozenset({"tensors", "ascend", "onnxruntime"})
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `convert` and `tfdbg`."""
+    """The verb `convert`."""
     return [
         Verb(
             "convert",
@@ -45,12 +45,6 @@ def lockstep_commands() -> list[Verb]:
             7,
             ("import", "transform"),
         ),
-        Verb(
-            "tfdbg",
-            "Write a step's tensors from TensorFlow 1's debugger.",
-            Task.COMPATIBILITY,
-            _tfdbg,
-        ),
     ]
 
 
@@ -58,12 +52,6 @@ def _convert() -> click.Command:
     from lockstep.wings.interop.convert_command import convert
 
     return convert
-
-
-def _tfdbg() -> click.Command:
-    from lockstep.wings.interop.tfdbg.command import tfdbg
-
-    return tfdbg
 
 
 @hookimpl

@@ -36,7 +36,7 @@ _MOST_BYTES = 1 << 30
 
 
 class PrecisionFace:
-    """One process's recording; `FACE` is the one that `lockstep.compat.precision_tool` uses.
+    """One process's recording; `FACE` is the one that `lockstep_interop_names.precision_tool` uses.
 
     It listens to graphs from the start, as a script makes its configuration after its graph.
     """

@@ -1,1 +1,0 @@
-"""Exporting a trained network, and running, quantising and compiling what was exported, with the numbers proven."""
