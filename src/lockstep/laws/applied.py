@@ -19,9 +19,8 @@ from lockstep.core.site import CallKind, Role
 from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.joint_program import program_of
-from lockstep.laws.program import StepProgram
 from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
-from lockstep.laws.step_events import Enters, NotApplicable
+from lockstep.laws.step_events import Enters, NotApplicable, StepProgram
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import Answers
 
@@ -267,9 +266,8 @@ def _left_by(program: StepProgram) -> frozenset[int]:
         for update in program.updates
         for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER)
     ]
-    return frozenset(
-        (*updated, *(program.results[one].content.id for one in program.buffers.values()))
-    )
+    made = (*program.buffers.values(), *program.made_of_gradients)
+    return frozenset((*updated, *(program.results[one].content.id for one in made)))
 
 
 def _how_to_save(manifests: Sequence[RankManifest]) -> str:

@@ -15,8 +15,7 @@ import torch
 from lockstep.laws.distances import relative, size
 from lockstep.laws.double_run import Run
 from lockstep.laws.one_program import EXACT, TwoRuns
-from lockstep.laws.program import StepProgram
-from lockstep.laws.step_events import RESULTS, Node, Source
+from lockstep.laws.step_events import RESULTS, Node, Source, StepProgram
 
 _MATCHED = 1e-10
 

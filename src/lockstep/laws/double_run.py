@@ -15,7 +15,6 @@ from functools import lru_cache
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import relative
@@ -30,7 +29,7 @@ from lockstep.laws.draws import (
 )
 from lockstep.laws.exchanged import exchanged
 from lockstep.laws.exchanges import exchange_of
-from lockstep.laws.program import StepProgram
+from lockstep.laws.recorded_decisions import decisions_as_recorded
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
@@ -40,6 +39,7 @@ from lockstep.laws.step_events import (
     NotApplicable,
     Operator,
     Source,
+    StepProgram,
     Taken,
 )
 from lockstep.laws.writes_through import Ready, WritesThrough
@@ -155,10 +155,12 @@ def _done_with(program: StepProgram) -> dict[int, list[Node]]:
             for record in event.call.with_role(*RESULTS):
                 last[Node(event.call.id, record.index)] = place
         elif isinstance(event, Backward):
-            taken = [event.loss.link]
+            begins = [event.loss] if event.gradient is None else [event.loss, event.gradient]
+            taken = [one.link for one in begins]
         last.update((one, place) for one in taken if isinstance(one, Node))
-    stay: set[Link] = set(program.buffers.values())
+    stay: set[Link] = {*program.buffers.values(), *program.made_of_gradients}
     for update in program.updates:
+        stay |= {update.made} if update.made is not None else set()
         stay |= {one.link for one in (update.parameter, update.gradient) if one is not None}
     done: dict[int, list[Node]] = {}
     for node, place in last.items():
@@ -300,7 +302,7 @@ class _Execution:
         behind, begins = set(changed), {one.call for one in changed}
         for event in self.program.events:
             if isinstance(event, Backward):
-                self.run.losses.append(self._value(event.loss))
+                self.run.losses.append(self._begun(event)[0])
             if not isinstance(event, Operator):
                 continue
             links = [one.link for one in event.taken.values()]
@@ -323,10 +325,21 @@ class _Execution:
         for source, leaf in self.leaves.items():
             if source.name in event.anew:
                 leaf.grad = None
-        loss = self._value(event.loss)
-        self.run.losses.append(loss.detach().clone())
+        total, loss, gradient = self._begun(event)
+        self.run.losses.append(total.detach().clone())
         if loss.requires_grad:
-            loss.backward(retain_graph=True)
+            loss.backward(gradient, retain_graph=True)
+
+    def _begun(self, event: Backward) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """What a backward pass is the gradient of: a loss, or the sum of its elements times a given gradient.
+
+        With the loss itself, and that gradient.
+        """
+        loss = self._value(event.loss)
+        if event.gradient is None:
+            return loss, loss, None
+        gradient = self._value(event.gradient).detach().to(loss.dtype)
+        return (loss * gradient).sum(), loss, gradient
 
     def _call(self, operator: Operator, *, with_gradients: bool = True) -> None:
         call = operator.call
@@ -461,55 +474,6 @@ class _Execution:
         if call.id not in self.masks:
             self.masks[call.id] = kept_elements(call)
         return self.masks[call.id]
-
-
-def decisions_as_recorded(
-    call: Call,
-    passed: Mapping[int, torch.Tensor],
-    made: Iterable[tuple[TensorRecord, torch.Tensor | None]],
-) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
-    """The results of a call that decides by rounded numbers, with recorded indices and masks in place of its own."""
-    results = list(made)
-    if not any(one.dtype.is_floating_point for one in passed.values()):
-        yield from results
-        return
-    chosen = {
-        record.index: load(record)
-        for record, found in results
-        if found is not None and not found.dtype.is_floating_point and not found.is_complex()
-    }
-    for record, found in results:
-        if record.index in chosen:
-            yield record, chosen[record.index]
-        elif chosen and found is not None:
-            yield record, _values_at(call, passed, chosen, found)
-        else:
-            yield record, found
-
-
-def _values_at(
-    call: Call,
-    passed: Mapping[int, torch.Tensor],
-    chosen: Mapping[int, torch.Tensor],
-    found: torch.Tensor,
-) -> torch.Tensor:
-    """The values that stand at recorded indices, where a call returns values with their places; else its own."""
-    operator = operator_of(call.site.op)
-    axis = operator.axis.of(call.arguments)
-    source = next(iter(passed.values()))
-    (indices, *more) = chosen.values()
-    plain = isinstance(axis, int) and not isinstance(axis, bool)
-    if more or Trait.CHOOSES not in operator.traits or not (plain or axis is None):
-        return found
-    axis = axis if isinstance(axis, int) else -1
-    if indices.shape != found.shape or indices.dtype != torch.int64 or source.dim() == 0:
-        return found
-    reduced = source.dim() == indices.dim() + 1
-    if source.dim() != indices.dim() + reduced:
-        return found
-    places = indices.unsqueeze(axis) if reduced else indices
-    values = source.gather(axis, places)
-    return values.squeeze(axis) if reduced else values
 
 
 _OTHER_DRAWS = 2.0**-5

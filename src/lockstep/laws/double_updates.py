@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from lockstep.core.operators import BY_HAND
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.double_run import Given, Run
-from lockstep.laws.program import StepProgram
-from lockstep.laws.step_events import Enters, Node, Source, Update
+from lockstep.laws.step_events import Enters, Node, Source, StepProgram, Update
 from lockstep.replay.calls.optimizer_update import UpdateRerun, classes_like
 from lockstep.replay.calls.refusals import CannotReplay
 
@@ -29,7 +29,7 @@ def classes_of(
     """
     found: dict[str, type[torch.optim.Optimizer] | None] = {}
     for op in dict.fromkeys(one.call.site.op for one in program.updates):
-        if op.startswith("torch.optim."):
+        if op.startswith("torch.optim.") or op == BY_HAND:
             continue
         own = [one for one in program.updates if one.call.site.op == op]
         for kind in classes_like(own[0].call):
@@ -90,6 +90,8 @@ def updated(
         If its optimizer cannot be run again.
     """
     start, parameter = _parameter(update, program, run, given)
+    if update.made is not None:
+        return Updated(start, {"param": run.values[update.made].detach()})
     entering = dict(states)
     entering["param"] = parameter
     entering["grad"] = torch.zeros_like(parameter) if gradient is None else gradient

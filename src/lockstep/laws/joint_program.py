@@ -29,7 +29,7 @@ from lockstep.laws.exchanges import (
     partial_by,
     takes_gradient,
 )
-from lockstep.laws.program import ProgramBuilder, StepProgram, finished, step_program
+from lockstep.laws.program import ProgramBuilder, step_program
 from lockstep.laws.rank_prefixes import (
     CALLS_OF_A_RANK,
     UNRECORDED,
@@ -45,7 +45,9 @@ from lockstep.laws.step_events import (
     NotApplicable,
     Operator,
     Source,
+    StepProgram,
     Taken,
+    finished,
 )
 
 

@@ -289,7 +289,7 @@ def _left(
             value = after.get(UpdateRerun.key_of(record))
             if value is not None and not is_whole(record) and tuple(value.shape) == record.shape:
                 found[record.content.id] = kept(value)
-    for node in side.program.buffers.values():
+    for node in (*side.program.buffers.values(), *side.program.made_of_gradients):
         record = side.program.results[node]
         if not is_whole(record):
             found[record.content.id] = kept(made.run.values[node].detach())

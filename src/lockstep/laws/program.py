@@ -8,8 +8,7 @@ gradient, update or buffer depends are left out. Knows no torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from lockstep.core.operators import BY_HAND
 from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
@@ -18,7 +17,6 @@ from lockstep.laws.step_events import (
     RESULTS,
     Backward,
     Enters,
-    Event,
     Gathered,
     Link,
     Node,
@@ -26,66 +24,14 @@ from lockstep.laws.step_events import (
     Operator,
     Passing,
     Source,
+    StepProgram,
     Taken,
     Update,
+    finished,
 )
 from lockstep.laws.written_views import WrittenViews
 
 SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
-
-
-@dataclass(slots=True)
-class StepProgram:
-    """The program of one step of one run.
-
-    Attributes
-    ----------
-    events
-        What is run, in order of time.
-    sources
-        What enters, with the record that it was first seen by.
-    gradients
-        The gradient of each parameter after the last backward pass, as recorded.
-    buffers
-        The result that each parameter or buffer which a call has written to holds at the end.
-    results
-        The record of every result.
-    unplaced
-        What makes it uncertain which of equal tensors a call took, in words.
-    moved
-        Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
-    """
-
-    events: list[Event] = field(default_factory=list)
-    sources: dict[Source, TensorRecord] = field(default_factory=dict)
-    gradients: dict[str, TensorRecord] = field(default_factory=dict)
-    buffers: dict[str, Node] = field(default_factory=dict)
-    unplaced: list[str] = field(default_factory=list)
-    results: dict[Node, TensorRecord] = field(default_factory=dict)
-    moved: list[TensorRecord] = field(default_factory=list)
-
-    @property
-    def operators(self) -> Iterator[Operator]:
-        """The calls among the events."""
-        return (event for event in self.events if isinstance(event, Operator))
-
-    @property
-    def losses(self) -> list[Backward]:
-        """The backward passes among the events."""
-        return [event for event in self.events if isinstance(event, Backward)]
-
-    @property
-    def updates(self) -> list[Update]:
-        """The updates among the events."""
-        return [event for event in self.events if isinstance(event, Update)]
-
-    def makers(self) -> dict[Node, Operator]:
-        """Which call made each result."""
-        return {
-            Node(one.call.id, record.index): one
-            for one in self.operators
-            for record in one.call.with_role(*RESULTS)
-        }
 
 
 def step_program(calls: Sequence[Call]) -> StepProgram:
@@ -175,10 +121,12 @@ class ProgramBuilder:
             self._add_update(call)
 
     def _add_update(self, call: Call) -> None:
-        if call.site.op == BY_HAND:
-            raise NotApplicable("a script updates its parameters by hand")
+        by_hand = call.site.op == BY_HAND
         for record in call.with_role(Role.PARAM):
-            parameter = Taken(self._named_link(record), record)
+            made = self._made_by_hand(call, record.name) if by_hand else None
+            start = Source(Enters.NAMED, record.name)
+            link = self._entering(start, record) if made else self._named_link(record)
+            parameter = Taken(link, record)
             gradient = next(
                 (
                     Taken(self._gradient_link(one), one)
@@ -187,11 +135,18 @@ class ProgramBuilder:
                 ),
                 None,
             )
-            self.program.events.append(Update(call, parameter, gradient))
-        for one in call.with_role(Role.PARAM_AFTER):
-            self._updated.add(one.name)
+            self.program.events.append(Update(call, parameter, gradient, made))
+        self._updated |= {one.name for one in call.with_role(Role.PARAM_AFTER)}
+        for one in call.with_role(Role.PARAM_AFTER) if not by_hand else ():
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
+
+    def _made_by_hand(self, call: Call, name: str) -> Node:
+        """The result that a script has made of a parameter."""
+        for one in call.with_role(Role.PARAM_AFTER):
+            if one.name == name and self._made.get(one.content.id):
+                return self._made[one.content.id][-1]
+        raise NotApplicable(f"a script updates {name} by hand, past every recorded call")
 
     def _gradient_link(self, record: TensorRecord) -> Link:
         """The gradient that an update takes: as backward left it, or as a call behind that made it."""
@@ -278,7 +233,7 @@ class ProgramBuilder:
         if _is_named(record):
             link = self._named_link(record)
             by_call = isinstance(link, Node) and link not in self._gathered.values()
-            if by_call and record.edge == LEAF:
+            if by_call and record.edge == LEAF and back is not None:
                 self.program.unplaced.append(
                     f"a gradient goes back to {record.name}, which a call of the step has written to"
                 )
@@ -306,6 +261,9 @@ class ProgramBuilder:
             written = self._put(self._views.changed(record, self._number()))
             if written is not None:
                 return written
+        held = self._held_as(content) if record.edge == NO_GRADIENT else None
+        if held is not None:
+            return held
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
         if back is not None:
@@ -313,6 +271,10 @@ class ProgramBuilder:
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
         return self._entering(Source(Enters.ARRIVED, str(content)), record)
+
+    def _held_as(self, content: int) -> Link | None:
+        """The parameter or buffer that has these numbers now, as its `.data` has."""
+        return next((link for known, link in self._named.values() if known == content), None)
 
     def _number(self) -> int:
         """A number for a call that no recording holds."""
@@ -419,76 +381,44 @@ class ProgramBuilder:
                 reached |= names
                 anew |= names if later.arguments.get(BEGAN_ANEW) else set()
         for record in call.with_role(Role.LOSS):
-            if record.content.numel != 1:
-                raise NotApplicable("a backward pass begins at a tensor of several elements")
             made = self._made.get(record.content.id)
             exact = self._edges.get(record.edge or NO_GRADIENT)
             if not made:
                 raise NotApplicable("no recorded call made the loss")
             carry = [node for node in made if self._back[node]] or made
             loss = Taken(exact or carry[-1], record)
-            self.program.events.append(Backward(call, loss, frozenset(anew), frozenset(reached)))
+            gradient = self._begun_with(call, exact or carry[-1])
+            if gradient is None and record.content.numel != 1:
+                raise NotApplicable(
+                    "a backward pass begins at a tensor of several elements, with a gradient that is not known"
+                )
+            self.program.events.append(
+                Backward(call, loss, frozenset(anew), frozenset(reached), gradient)
+            )
+
+    def _begun_with(self, call: Call, loss: Node) -> Taken | None:
+        """The gradient that a backward pass begins with: what arrives at its loss, if nothing else takes the loss."""
+        arrived = [
+            one
+            for one in self.makers[loss].call.with_role(Role.GRAD_OUTPUT)
+            if one.index == loss.index and one.sequence > call.sequence
+        ]
+        if not arrived or loss in self._taken or _is_one(arrived[0]):
+            return None
+        record = arrived[0]
+        made = [
+            one
+            for one in self._made.get(record.content.id, ())
+            if self.program.results[one].edge == NO_GRADIENT
+        ]
+        source = Source(Enters.ARRIVED, str(record.content.id))
+        return Taken(made[-1] if made else self._entering(source, record), record, detached=True)
 
 
-def finished(program: StepProgram, makers: Mapping[Node, Operator]) -> StepProgram:
-    """A program without the calls on which no loss, update, parameter or buffer depends.
-
-    Raises
-    ------
-    NotApplicable
-        If a loss is computed from gradients of parameters.
-    """
-    _keep_needed(program, makers)
-    _name_sources(program)
-    return program
-
-
-def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
-    needed: set[int] = set()
-    waiting: list[Link] = []
-    for event in program.events:
-        if isinstance(event, Backward):
-            waiting.append(event.loss.link)
-        elif isinstance(event, Update):
-            taken = (event.parameter, event.gradient)
-            waiting.extend(one.link for one in taken if one is not None)
-    waiting.extend(program.buffers.values())
-    while waiting:
-        link = waiting.pop()
-        if isinstance(link, Source) or link.call in needed:
-            continue
-        needed.add(link.call)
-        waiting.extend(one.link for one in makers[link].taken.values())
-    program.events = [
-        one for one in program.events if not isinstance(one, Operator) or one.call.id in needed
-    ]
-
-
-def _name_sources(program: StepProgram) -> None:
-    used = {taken.link for one in program.operators for taken in one.taken.values()}
-    for one in program.updates:
-        used |= {each.link for each in (one.parameter, one.gradient) if each is not None}
-    program.sources = {key: one for key, one in program.sources.items() if key in used}
-    kept = {one.call.id for one in program.operators}
-    program.results = {key: one for key, one in program.results.items() if key.call in kept}
-    program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
-    last = max(
-        (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
-        default=-1,
-    )
-    for event in program.events[:last]:
-        if isinstance(event, Operator) and _takes_gradient(event):
-            raise NotApplicable("a loss is computed from gradients of parameters")
-
-
-def named_where_taken(record: TensorRecord) -> str:
-    """What an input without a name of its own is called: by the call that takes it first."""
-    return f"{record.name} of {record.site.op}"
-
-
-def _takes_gradient(operator: Operator) -> bool:
-    links = [taken.link for taken in operator.taken.values()]
-    return any(isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links)
+def _is_one(record: TensorRecord) -> bool:
+    """Whether a gradient is the 1 that a loss of one element begins with."""
+    known = record.statistics
+    return record.content.numel == 1 and known is not None and known.minimum == known.maximum == 1.0
 
 
 def _is_named(record: TensorRecord) -> bool:

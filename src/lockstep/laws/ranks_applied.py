@@ -10,7 +10,7 @@ from lockstep.core.laws import Breach
 from lockstep.core.manifest import RankManifest
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.applied import JudgedStep, LawsApplied
-from lockstep.laws.program import StepProgram, step_program
+from lockstep.laws.program import step_program
 from lockstep.laws.rank_prefixes import (
     SharedContents,
     answer_of_rank,
@@ -18,7 +18,7 @@ from lockstep.laws.rank_prefixes import (
     rank_and_name,
     with_rank,
 )
-from lockstep.laws.step_events import NotApplicable
+from lockstep.laws.step_events import NotApplicable, StepProgram
 from lockstep.replay.process.questions import Answers
 
 MOST_RANKS = 16

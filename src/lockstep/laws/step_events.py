@@ -5,7 +5,8 @@ Knows no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -92,21 +93,29 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """A backward pass from a loss; gradients of `anew` that were there before are thrown away."""
+    """A backward pass from a loss; gradients of `anew` that were there before are thrown away.
+
+    `gradient` is what the script lets it begin with; None for 1.
+    """
 
     call: Call
     loss: Taken
     anew: frozenset[str]
     reached: frozenset[str]
+    gradient: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An optimizer's update of one parameter, and the tensors that enter it."""
+    """An update of one parameter, and the tensors that enter it.
+
+    `made` is the result that the parameter becomes where a script updates it by hand; None for an optimizer's update.
+    """
 
     call: Call
     parameter: Taken
     gradient: Taken | None
+    made: Node | None = None
 
     @property
     def name(self) -> str:
@@ -153,3 +162,131 @@ class Passing(Protocol):
         NotApplicable
             If the shards do not make it.
         """
+
+
+@dataclass(slots=True)
+class StepProgram:
+    """The program of one step of one run.
+
+    Attributes
+    ----------
+    events
+        What is run, in order of time.
+    sources
+        What enters, with the record that it was first seen by.
+    gradients
+        The gradient of each parameter after the last backward pass, as recorded.
+    buffers
+        The result that each parameter or buffer which a call has written to holds at the end.
+    results
+        The record of every result.
+    unplaced
+        What makes it uncertain which of equal tensors a call took, in words.
+    moved
+        Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    sources: dict[Source, TensorRecord] = field(default_factory=dict)
+    gradients: dict[str, TensorRecord] = field(default_factory=dict)
+    buffers: dict[str, Node] = field(default_factory=dict)
+    unplaced: list[str] = field(default_factory=list)
+    results: dict[Node, TensorRecord] = field(default_factory=dict)
+    moved: list[TensorRecord] = field(default_factory=list)
+
+    @property
+    def operators(self) -> Iterator[Operator]:
+        """The calls among the events."""
+        return (event for event in self.events if isinstance(event, Operator))
+
+    @property
+    def losses(self) -> list[Backward]:
+        """The backward passes among the events."""
+        return [event for event in self.events if isinstance(event, Backward)]
+
+    @property
+    def updates(self) -> list[Update]:
+        """The updates among the events."""
+        return [event for event in self.events if isinstance(event, Update)]
+
+    @property
+    def made_of_gradients(self) -> Iterator[Node]:
+        """Results behind the last backward pass, which a script may keep for the next step as an optimizer does."""
+        passes = [place for place, one in enumerate(self.events) if isinstance(one, Backward)]
+        for event in self.events[max(passes, default=-1) + 1 :]:
+            if isinstance(event, Operator):
+                yield from (
+                    Node(event.call.id, one.index) for one in event.call.with_role(*RESULTS)
+                )
+
+    def makers(self) -> dict[Node, Operator]:
+        """Which call made each result."""
+        return {
+            Node(one.call.id, record.index): one
+            for one in self.operators
+            for record in one.call.with_role(*RESULTS)
+        }
+
+
+def finished(program: StepProgram, makers: Mapping[Node, Operator]) -> StepProgram:
+    """A program without the calls on which no loss, update, parameter or buffer depends.
+
+    Raises
+    ------
+    NotApplicable
+        If a loss is computed from gradients of parameters.
+    """
+    _keep_needed(program, makers)
+    _name_sources(program)
+    return program
+
+
+def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
+    needed: set[int] = set()
+    waiting: list[Link] = []
+    for event in program.events:
+        if isinstance(event, Backward):
+            waiting.append(event.loss.link)
+            waiting.extend([] if event.gradient is None else [event.gradient.link])
+        elif isinstance(event, Update):
+            taken = (event.parameter, event.gradient)
+            waiting.extend(one.link for one in taken if one is not None)
+            waiting.extend([] if event.made is None else [event.made])
+    waiting.extend(program.buffers.values())
+    while waiting:
+        link = waiting.pop()
+        if isinstance(link, Source) or link.call in needed:
+            continue
+        needed.add(link.call)
+        waiting.extend(one.link for one in makers[link].taken.values())
+    program.events = [
+        one for one in program.events if not isinstance(one, Operator) or one.call.id in needed
+    ]
+
+
+def _name_sources(program: StepProgram) -> None:
+    used = {taken.link for one in program.operators for taken in one.taken.values()}
+    used |= {one.gradient.link for one in program.losses if one.gradient is not None}
+    for one in program.updates:
+        used |= {each.link for each in (one.parameter, one.gradient) if each is not None}
+    program.sources = {key: one for key, one in program.sources.items() if key in used}
+    kept = {one.call.id for one in program.operators}
+    program.results = {key: one for key, one in program.results.items() if key.call in kept}
+    program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
+    last = max(
+        (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
+        default=-1,
+    )
+    for event in program.events[:last]:
+        if isinstance(event, Operator) and _takes_gradient(event):
+            raise NotApplicable("a loss is computed from gradients of parameters")
+
+
+def named_where_taken(record: TensorRecord) -> str:
+    """What an input without a name of its own is called: by the call that takes it first."""
+    return f"{record.name} of {record.site.op}"
+
+
+def _takes_gradient(operator: Operator) -> bool:
+    links = [taken.link for taken in operator.taken.values()]
+    return any(isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links)

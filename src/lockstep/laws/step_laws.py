@@ -17,11 +17,10 @@ from lockstep.laws.draws import draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
-from lockstep.laws.program import named_where_taken
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
-from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable
+from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay

@@ -18,9 +18,8 @@ from lockstep.laws.double_run import DoubleRun, Given, Rounding, Run
 from lockstep.laws.double_updates import Classes, classes_of, is_made_by, states_of, updated
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.program import StepProgram
 from lockstep.laws.question import StepOfRun, is_whole
-from lockstep.laws.step_events import Enters, Source, Update
+from lockstep.laws.step_events import Enters, Source, StepProgram, Update
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 

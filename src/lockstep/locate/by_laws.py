@@ -30,9 +30,8 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role
 from lockstep.core.told_facts import Told
 from lockstep.laws.applied import JudgedStep, LawsApplied
-from lockstep.laws.program import StepProgram, named_where_taken
 from lockstep.laws.ranks_applied import RanksApplied
-from lockstep.laws.step_events import Node
+from lockstep.laws.step_events import Node, StepProgram, named_where_taken
 from lockstep.locate.flow.origins import origin_at, place_of_call
 
 _SETTLED = frozenset(
