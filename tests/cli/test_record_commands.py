@@ -44,7 +44,8 @@ HIDES = """
     class Hide:
         def find_spec(self, name, path=None, target=None):
             end = sys.path[-1]
-            if name == 'lockstep' and end != os.environ.get('LOCKSTEP_SOURCE', end):
+            ends = os.environ.get('LOCKSTEP_SOURCE', end).split(os.pathsep)
+            if name == 'lockstep' and end != ends[-1]:
                 raise ModuleNotFoundError('No module named lockstep', name='lockstep')
     sys.meta_path.insert(0, Hide())
 """
