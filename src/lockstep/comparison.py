@@ -41,6 +41,7 @@ from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
+from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
 from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
@@ -142,18 +143,27 @@ def compare_recordings(
     if read_tensors and rerun and by_model:
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
     pairing = pair_recordings(reference, candidate, mapping)
-    gathered = Gathered(chosen, read_tensors, pairing)
-    stopper = pairing.why_incomparable(steps)
     programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
     for_programs = memory_for_programs(told)
-    laws = _Laws(pairing, by_model, programs=programs, memory_bytes=for_programs)
-    if stopper is None:
-        with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
-            _compare_steps(gathered, steps, progress, laws)
-        if read_tensors:
-            _check_tensors(gathered)
-    found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
-    found = by_laws(found, laws.applied)
+
+    def judged(steps: Collection[int] | None, *, ends: bool) -> Comparison:
+        gathered = Gathered(chosen, read_tensors, pairing)
+        laws = _Laws(pairing, by_model, programs=programs, memory_bytes=for_programs)
+        stopper = pairing.why_incomparable(steps)
+        if stopper is None:
+            with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
+                _compare_steps(gathered, steps, progress, laws)
+            if read_tensors:
+                _check_tensors(gathered)
+        found = conclusion(gathered, stopper, steps, allow_crash=allow_crash, looks_at_ends=ends)
+        return by_laws(found, laws.applied)
+
+    shared = shared_windows(pairing, steps)
+    if shared is None or not shared.windows:
+        found = judged(steps if shared is None else (), ends=shared is None)
+    if shared is not None:
+        each = [judged(window.steps, ends=False) for window in shared.windows]
+        found = together(shared, each, None if each else found)
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
@@ -260,7 +270,7 @@ class GrowingComparison:
         ]
         origins: tuple[Origin, ...] = ()
         if any(one.found for one in gathered.origins.values()):
-            origins = conclusion(gathered, None, gathered.steps, is_growing=True).origins
+            origins = conclusion(gathered, None, gathered.steps, looks_at_ends=False).origins
         losses = [_floors(one) for one in new if one.pair.present.role is Role.LOSS]
         furthest = max(new, key=lambda one: one.margin, default=None)
         return SteppedTo(number, max(losses, default=math.nan), furthest, origins)

@@ -17,8 +17,10 @@ from lockstep.capture.windows.setting import tensor_of
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.site import Phase
 from lockstep.core.windows import WindowStart
-from lockstep.report.comparison.screen import headline
+from lockstep.report.comparison.json import comparison_json
+from lockstep.report.comparison.screen import headline, render_comparison
 from lockstep.store.window_states import STATES, read_state
 
 STEPS = 46
@@ -36,6 +38,8 @@ class Late:
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     hidden: int = 16
     draws_at: int | None = None
+    at_20: Callable[[torch.optim.Optimizer], None] = lambda _: None
+    decay: float = 0.01
     seen: list[dict[str, Tensor]] = field(default_factory=list)
 
 
@@ -63,6 +67,8 @@ def train(late: Late, steps: int = STEPS) -> dict[str, Tensor]:
     data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
     loader = torch.utils.data.DataLoader(data, 8, shuffle=True)
     optimizer = late.optimizer(model.parameters(), lr=1e-2)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = late.decay
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
     mean = {name: one.detach().clone() for name, one in model.named_parameters()}
     batches = iter(loader)
@@ -74,6 +80,8 @@ def train(late: Late, steps: int = STEPS) -> dict[str, Tensor]:
             batch = next(batches)
         if step == late.draws_at:
             torch.rand(1)
+        if step == 20:
+            late.at_20(optimizer)
         if step == LATE:
             late.begins(optimizer, model)
         loss = (model(batch[0]) - batch[1]).square().mean()
@@ -233,6 +241,78 @@ def test_a_sound_training_agrees_in_every_window(reference: Path, tmp_path: Path
 
     assert found.verdict is Verdict.AGREE
     assert found.steps == (0, 1, 40, 41)
+    assert [(one.steps, one.verdict) for one in found.windows] == [
+        ((0, 1), Verdict.AGREE),
+        ((40, 41), Verdict.AGREE),
+    ]
+    assert "each window begins with one state, which was set" in headline(found)
+
+
+def test_windows_that_touch_agree(tmp_path: Path) -> None:
+    # given a state that is set in the midst of recorded steps, past every recorded call
+    recorded(tmp_path / "ref", windows="0:2,2:4")
+    found = compared(tmp_path / "ref", tmp_path / "cand", Late())
+
+    # then that is no change that the training made
+    assert found.verdict is Verdict.AGREE
+    assert [one.steps for one in found.windows] == [(0, 1), (2, 3)]
+
+
+def test_a_fault_in_an_early_window_hides_none_in_a_later_one(
+    reference: Path, tmp_path: Path
+) -> None:
+    # given a first step that differs, and an operator that differs from step 40 on
+    late = Late(forward=lambda hidden: torch.relu(hidden) * 1.01, decay=0.3)
+    found = compared(reference, tmp_path / "cand", late)
+
+    # then each window has its own answer
+    first, second = found.windows
+    assert first.origin is not None
+    assert (first.origin.step, first.origin.phase) == (0, Phase.OPTIMIZER)
+    assert second.origin is not None
+    assert (second.origin.step, second.origin.phase) == (40, Phase.FORWARD)
+    assert "step 0, optimizer" in headline(found)
+    shown = render_comparison(found).plain
+    assert "steps 40-41: DIVERGED at step 40, forward of the model" in shown
+    assert comparison_json(found)["windows"][1]["origin"]["step"] == 40
+
+
+def test_a_count_that_was_another_one_is_the_answer(reference: Path, tmp_path: Path) -> None:
+    # given a candidate that loses its optimizer's state once, between two windows
+    def anew(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.state.clear()
+
+    found = compared(reference, tmp_path / "cand", Late(at_20=anew))
+
+    # then setting the state does not hide it
+    assert found.verdict is Verdict.DIVERGED
+    assert "before step 40: first.weight|step was 20, and 40 in the reference" in headline(found)
+
+
+def test_a_generator_that_was_another_one_is_the_answer(reference: Path, tmp_path: Path) -> None:
+    found = compared(reference, tmp_path / "cand", Late(draws_at=20))
+
+    assert found.verdict is Verdict.DIVERGED
+    assert "before step 40: torch's generator" in headline(found)
+
+
+def test_a_window_that_was_not_set_is_not_compared(reference: Path, tmp_path: Path) -> None:
+    # given a candidate with a state of a different recording
+    recorded(tmp_path / "other", Late(decay=0.3), windows=WINDOWS)
+    recorded(tmp_path / "cand", Late(), start_from=tmp_path / "other")
+
+    found = compare_recordings(reference, tmp_path / "cand")
+
+    assert 40 not in found.steps
+    assert any("40-41 do not begin with one state" in one for one in found.not_compared)
+
+
+def test_the_order_of_the_two_does_not_matter(reference: Path, tmp_path: Path) -> None:
+    recorded(tmp_path / "cand", Late(schedules=False), start_from=reference, emulate="reorder")
+
+    found = compare_recordings(tmp_path / "cand", reference)
+
+    assert "step 41, optimizer of first.weight" in headline(found)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
