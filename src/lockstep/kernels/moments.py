@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lockstep.kernels.jit import compiled
 
+Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 _DOUBLES = "Array(float64, 1, 'C', readonly=True)"
@@ -35,6 +36,15 @@ def _moments_of_difference(left: Any, right: Any) -> Any:
     return squares, fourths
 
 
+@compiled(f"float64(Array(float32, 1, 'C', readonly=True), {_DOUBLES})")
+def _squares_of_difference(left: Any, right: Any) -> Any:
+    squares = 0.0
+    for place in range(left.size):
+        off = np.float64(left[place]) - right[place]
+        squares += off * off
+    return squares
+
+
 @compiled(f"int64({_DOUBLES}, float64)")
 def _count_between(values: Any, limit: float) -> int:
     count = 0
@@ -44,7 +54,7 @@ def _count_between(values: Any, limit: float) -> int:
     return count
 
 
-KERNELS = (_moments, _moments_of_difference, _count_between)
+KERNELS = (_moments, _moments_of_difference, _squares_of_difference, _count_between)
 
 
 def moments(values: Doubles) -> tuple[float, float]:
@@ -55,6 +65,11 @@ def moments(values: Doubles) -> tuple[float, float]:
 def moments_of_difference(left: Doubles, right: Doubles) -> tuple[float, float]:
     """The same for `left - right`, both of shape (n,)."""
     return cast(tuple[float, float], _moments_of_difference(left, right))
+
+
+def squares_of_difference(left: Singles, right: Doubles) -> float:
+    """Sum of squares of `left - right` in double precision, both of shape (n,); not finite as for `moments`."""
+    return cast(float, _squares_of_difference(left, right))
 
 
 def has_beyond(values: Doubles, limit: float) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -108,37 +109,60 @@ class Rounding:
         unit = min(unit_roundoff(dtype), self.at_most)
         if not unit or not tensor.dtype.is_floating_point:
             return tensor
-        if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: self._off(gradient, unit))
-        return tensor * self._factor(tensor, unit)
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return _off(tensor, unit, self._place())
+        found: torch.Tensor = _Rounded.apply(tensor, unit, self._place(), self._place())
+        return found
 
-    def _off(self, gradient: torch.Tensor | None, unit: float) -> torch.Tensor | None:
-        """A gradient with an error; None for that of a part of a tensor which nothing uses."""
-        return None if gradient is None else gradient * self._factor(gradient, unit)
+    def _place(self) -> int:
+        """Where in the numbers that were drawn once a tensor's errors begin."""
+        return int(torch.randint(_DRAWN_NUMBERS, (1,), generator=self.generator))
 
-    def _factor(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
-        """One plus an error for each element: a stretch of numbers that were drawn once, from a random place on."""
-        count = tensor.numel()
-        offset = int(torch.randint(_DRAWN_NUMBERS, (1,), generator=self.generator))
-        errors = _errors(count + _DRAWN_NUMBERS)[offset : offset + count]
-        return torch.add(1.0, errors.reshape(tensor.shape), alpha=unit)
+
+class _Rounded(torch.autograd.Function):
+    """A tensor with an error at each element; its gradient has those errors, and others of its own.
+
+    Of what it takes nothing is kept.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, tensor: torch.Tensor, unit: float, place: int, place_of_gradient: int
+    ) -> torch.Tensor:
+        context.unit, context.places = unit, (place, place_of_gradient)
+        return _off(tensor, unit, place)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return _off(gradient, context.unit, *context.places), None, None, None
+
+
+def _off(tensor: torch.Tensor, unit: float, *places: int) -> torch.Tensor:
+    """A tensor times one plus an error for each element, and that once for each place."""
+    row = tensor.detach().reshape(-1)
+    factors = torch.ones(min(row.numel(), _DRAWN_NUMBERS), dtype=torch.float64)
+    for place in places:
+        factors *= torch.add(1.0, _errors()[place : place + factors.numel()], alpha=unit)
+    whole = row.numel() // _DRAWN_NUMBERS * _DRAWN_NUMBERS
+    if not whole:
+        return (row * factors).reshape(tensor.shape)
+    found = torch.empty(row.shape, dtype=torch.result_type(row, factors))
+    stretches = -1, _DRAWN_NUMBERS
+    torch.mul(row[:whole].view(stretches), factors, out=found[:whole].view(stretches))
+    torch.mul(row[whole:], factors[: row.numel() - whole], out=found[whole:])
+    return found.reshape(tensor.shape)
 
 
 _DRAWN_NUMBERS = 1 << 16
 
 
 @lru_cache(maxsize=1)
-def _first_errors() -> torch.Tensor:
+def _errors() -> torch.Tensor:
+    """Errors, uniform between -1 and 1, of which each stretch of a tensor has the same; twice, one behind the other."""
     drawn = torch.rand(
         _DRAWN_NUMBERS, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
-    return 2 * drawn - 1
-
-
-def _errors(least: int) -> torch.Tensor:
-    """At least so many errors, uniform between -1 and 1, of which each stretch of 65 536 is the same."""
-    first = _first_errors()
-    return first.repeat(-(-least // _DRAWN_NUMBERS))
+    return (2 * drawn - 1).repeat(2)
 
 
 Seen = Callable[[Node, torch.Tensor], None]

@@ -60,10 +60,13 @@ class TwoRuns:
     ----------
     room
         Of how many runs the results fit into memory.
+    same
+        Whether the two are one program on the same numbers: then it is run once.
     """
 
     numbers: CommonNumbers
     room: float = math.inf
+    same: bool = False
     not_judged: list[str] = field(default_factory=list)
 
     @property
@@ -85,6 +88,8 @@ class TwoRuns:
     @cached_property
     def right(self) -> Run:
         """The candidate's run."""
+        if self.same:
+            return self.left
         return self.candidate.double.run(self.numbers.given, keep=self.is_roomy)
 
     @property
@@ -100,6 +105,8 @@ class TwoRuns:
 
     def differences(self) -> list[Difference]:
         """What the two give differently, beyond what double precision and rounded constants may do."""
+        if self.same:
+            return []
         apart = _quantities(self, self.left, self.right)
         if not _beyond(apart, {}):
             return []

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lockstep.core.records import Sketch, TensorRecord
+from lockstep.core.records import Sketch, Statistics, TensorRecord
 from lockstep.core.sketch import distance as distance_of_sketches
 from lockstep.core.sketch import plan_of, sketch_of
-from lockstep.kernels.not_finite import not_finite_of
-from lockstep.laws.distances import distance, row_of, size
+from lockstep.devices.tensor_numbers import numbers_of
+from lockstep.laws.distances import distance, row_of
 from lockstep.laws.question import is_whole
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
@@ -87,12 +87,14 @@ class OwnNumbers:
         if all(map(is_whole, records)):
             return Apart(distance(sum(widened(load(one)) for one in records), truth))  # type: ignore[arg-type]
         row = row_of(truth)
-        if not all(_is_finite_alike(one, row) for one in records):
+        numbers, sketch = numbers_of(row, with_sketch=True)
+        if not all(_is_finite_alike(one, numbers) for one in records):
             return Apart(math.inf)
         actual = sum(self._sketch(one) for one in records)
-        apart = distance_of_sketches(actual, sketch_of(row.numpy()))  # type: ignore[arg-type]
+        apart = distance_of_sketches(actual, sketch)  # type: ignore[arg-type]
         terms = _MIXING_TERMS + row.numel() / plan_of(row.numel()).row
-        return Apart(apart, WIDENED, _ROUNDOFF * terms * size(truth))
+        norm = 0.0 if math.isnan(numbers.norm) else numbers.norm  # nothing is finite
+        return Apart(apart, WIDENED, _ROUNDOFF * terms * norm)
 
     def _sketch(self, record: TensorRecord) -> Sketch:
         if is_whole(record):
@@ -103,11 +105,10 @@ class OwnNumbers:
         return found
 
 
-def _is_finite_alike(record: TensorRecord, row: torch.Tensor) -> bool:
+def _is_finite_alike(record: TensorRecord, own: Statistics) -> bool:
     """Whether NaN and infinities stand at the same places: sketches count them as zero."""
     statistics = record.statistics
     if statistics is None:
         return False
-    own = None if bool(row.isfinite().all()) else not_finite_of(row.numpy())
     counted = bool(statistics.nan_count or statistics.inf_count)
-    return statistics.not_finite == own and counted == (own is not None)
+    return statistics.not_finite == own.not_finite and counted == (own.not_finite is not None)

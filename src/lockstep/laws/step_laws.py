@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.alike import are_one, called_alike
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
@@ -65,7 +67,8 @@ def _answer(
 ) -> tuple[StepAnswer, _CarriedOfBoth]:
     """The answer for one step, and what it leaves to the next one."""
     drawn = list(_drawn_otherwise(left, right))
-    two = TwoRuns(common_numbers(left, right), room)
+    same = are_one(left.program, right.program, (left.numbers, right.numbers))
+    two = TwoRuns(common_numbers(left, right), room, same)
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
@@ -79,7 +82,7 @@ def _answer(
         open_parts = (*not_judged, *in_both, _KERNELS_LEFT_OUT)
         found = [*drawn, *breaches, *moved]
         return StepAnswer(tuple(found), open_parts, shared), (Carried(), Carried())
-    runs, kernel_sides = _own_runs_and_kernels((left, right), carried, begun, room)
+    runs, kernel_sides = _own_runs_and_kernels((left, right), carried, begun, room, same)
     least = NUMBERS_READ * noise_level((left, right), runs) if reads_numbers else 0.0
     if breaches and median(one.distance for one in breaches) < max(least, _SINGLE_FORMULA):
         not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
@@ -286,12 +289,19 @@ _ALIKE = 0.999
 
 
 def _own_runs_and_kernels(
-    both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: list[Run | None], room: float
+    both_sides: tuple[Side, Side],
+    carried: _CarriedOfBoth,
+    begun: list[Run | None],
+    room: float,
+    same: bool,
 ) -> tuple[tuple[OwnRuns, OwnRuns], list[list[Breach]]]:
     """Both programs on their own numbers, one after the other, and what each recorded beyond that.
 
-    `begun` are runs of either that there are already; its results are let go of when they have been looked at.
+    `begun` are runs of either that there are already; its results are let go of when they have been looked at. Those of
+    a program that is the `same` on the same numbers are made once.
     """
+    if same:
+        return _of_one_program(both_sides, carried, begun[0], room)
     runs, found = [], []
     for n, (side, before) in enumerate(zip(both_sides, carried, strict=True)):
         own = own_runs(side, before, begun[n])
@@ -300,6 +310,28 @@ def _own_runs_and_kernels(
         begun[n] = None
         runs.append(own)
     return (runs[0], runs[1]), found
+
+
+def _of_one_program(
+    both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: Run | None, room: float
+) -> tuple[tuple[OwnRuns, OwnRuns], list[list[Breach]]]:
+    left, right = both_sides
+    own = own_runs(left, carried[0], begun)
+    found = [
+        list(kernel_breaches(side, own, with_places=room >= WITH_GRADIENTS)) for side in both_sides
+    ]
+    own.exact.run.forget()
+    leaves = Carried(
+        *(
+            called_alike(left.program, right.program, known, before)
+            for known, before in (
+                (own.left.exact, carried[1].exact),
+                (own.left.rounded, carried[1].rounded),
+                (own.left.of_this_machine, carried[1].of_this_machine),
+            )
+        )
+    )
+    return (own, replace(own, left=leaves)), [found[0], found[1]]
 
 
 def _kernels(

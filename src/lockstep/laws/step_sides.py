@@ -19,7 +19,7 @@ from lockstep.laws.double_updates import Classes, classes_of, is_made_by, states
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import StepOfRun, is_whole
-from lockstep.laws.step_events import Enters, Source, StepProgram, Update
+from lockstep.laws.step_events import RESULTS, Enters, Source, StepProgram, Update
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 
@@ -86,8 +86,12 @@ class Side:
 
     @cached_property
     def decides(self) -> bool:
-        """Whether the program makes whole numbers: indices and masks, which law K takes as they were recorded."""
-        return any(unit_roundoff(one.dtype) == 0 for one in self.program.results.values())
+        """Whether a call makes indices or masks of rounded numbers, which law K takes as they were recorded."""
+        return any(
+            any(_floats(taken.record) for taken in one.taken.values())
+            and not all(map(_floats, one.call.with_role(*RESULTS)))
+            for one in self.program.operators
+        )
 
     @property
     def is_first(self) -> bool:
