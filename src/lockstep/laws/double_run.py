@@ -111,7 +111,7 @@ class Rounding:
             return tensor
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return _off(tensor, unit, self._place())
-        found: torch.Tensor = _Rounded.apply(tensor, unit, self._place(), self._place())
+        found: torch.Tensor = _Rounded.apply(tensor, unit, self._place(), self._place())  # type: ignore[no-untyped-call]
         return found
 
     def _place(self) -> int:
