@@ -31,6 +31,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.laws.applied import LawsApplied
+from lockstep.laws.program_memory import memory_for_programs
 from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
 from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
@@ -40,6 +41,7 @@ from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
+from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
 from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
@@ -72,7 +74,7 @@ def compare_recordings(
     read_tensors: bool = True,
     rerun: bool = True,
     allow_crash: bool = False,
-    memory_bytes: int | str = MEMORY_BYTES,
+    memory_bytes: int | str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
@@ -104,7 +106,7 @@ def compare_recordings(
         caught, a signal or an exit code other than 0. Otherwise they are incomparable, if nothing differs before.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
-        under `notes`.
+        under `notes`. None is 1 GiB for single operators, and half of what is free for whole steps.
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
 
@@ -122,7 +124,10 @@ def compare_recordings(
     <Verdict.DIVERGED: 'diverged'>
     """
     rule, steps = _rule_of(rule), steps_of("steps", steps)
-    memory_bytes = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    told = None
+    if memory_bytes is not None:
+        told = bytes_of("memory_bytes", memory_bytes, least=LEAST_MEMORY_BYTES)
+    memory_bytes = MEMORY_BYTES if told is None else told
     reference, candidate = side_by_side(
         opened("reference", reference), opened("candidate", candidate)
     )
@@ -138,17 +143,27 @@ def compare_recordings(
     if read_tensors and rerun and by_model:
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
     pairing = pair_recordings(reference, candidate, mapping)
-    gathered = Gathered(chosen, read_tensors, pairing)
-    stopper = pairing.why_incomparable(steps)
     programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
-    laws = _Laws(pairing, by_model, programs=programs, memory_bytes=memory_bytes)
-    if stopper is None:
-        with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
-            _compare_steps(gathered, steps, progress, laws)
-        if read_tensors:
-            _check_tensors(gathered)
-    found = conclusion(gathered, stopper, steps, allow_crash=allow_crash)
-    found = by_laws(found, laws.applied)
+    for_programs = memory_for_programs(told)
+
+    def judged(steps: Collection[int] | None, *, ends: bool) -> Comparison:
+        gathered = Gathered(chosen, read_tensors, pairing)
+        laws = _Laws(pairing, by_model, programs=programs, memory_bytes=for_programs)
+        stopper = pairing.why_incomparable(steps)
+        if stopper is None:
+            with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
+                _compare_steps(gathered, steps, progress, laws)
+            if read_tensors:
+                _check_tensors(gathered)
+        found = conclusion(gathered, stopper, steps, allow_crash=allow_crash, looks_at_ends=ends)
+        return by_laws(found, laws.applied)
+
+    shared = shared_windows(pairing, steps)
+    if shared is None or not shared.windows:
+        found = judged(steps if shared is None else (), ends=shared is None)
+    if shared is not None:
+        each = [judged(window.steps, ends=False) for window in shared.windows]
+        found = together(shared, each, None if each else found)
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
@@ -255,7 +270,7 @@ class GrowingComparison:
         ]
         origins: tuple[Origin, ...] = ()
         if any(one.found for one in gathered.origins.values()):
-            origins = conclusion(gathered, None, gathered.steps, is_growing=True).origins
+            origins = conclusion(gathered, None, gathered.steps, looks_at_ends=False).origins
         losses = [_floors(one) for one in new if one.pair.present.role is Role.LOSS]
         furthest = max(new, key=lambda one: one.margin, default=None)
         return SteppedTo(number, max(losses, default=math.nan), furthest, origins)

@@ -119,6 +119,7 @@ def test_json_has_every_key_of_the_contract(
         "steps": list,
         "trained": dict,
         "ends": dict,
+        "windows": list,
         "inherited": int,
         "compared": int,
         "equal": int,

@@ -68,6 +68,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "steps": list(diverged.steps),
         "trained": {"reference": None, "candidate": None},
         "ends": None,
+        "windows": [],
         "inherited": 1,
         "compared": 3,
         "equal": 1,

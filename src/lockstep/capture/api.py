@@ -31,9 +31,14 @@ from lockstep.core.errors import CaptureError, LockstepError, OutputExistsError,
 from lockstep.core.manifest import MEMORY_BYTES, WHOLE_BYTES, Options
 from lockstep.core.selection import LEVELS, SAVES, StepSelection, parse_ranks
 from lockstep.core.sizes import bytes_of
+from lockstep.core.windows import Windows
 from lockstep.devices.emulation.mode import Emulation
 from lockstep.devices.emulation.profiles import device_of, parse_profile
 from lockstep.store.directory import RunDirectory
+from lockstep.store.kept_windows import kept_windows
+from lockstep.store.reader import open_recording
+
+_FIRST_STEPS = Options().steps
 
 
 class Recording:
@@ -216,7 +221,9 @@ def record(
     directory: str | os.PathLike[str],
     *,
     model: torch.nn.Module | None = None,
-    steps: str = "0:2",
+    steps: str = _FIRST_STEPS,
+    windows: str = "",
+    start_from: str | os.PathLike[str] = "",
     level: Literal["module", "api", "aten"] = "api",
     save: Literal["stats", "sketch", "program", "tensors"] = "program",
     only: str | Iterable[str] = (),
@@ -242,6 +249,11 @@ def record(
         The model whose module paths are to be plain; found by itself where left out.
     steps
         Which steps, as on the command line: `"0:2"` is the first two, `"2"` is step 2 alone, `"10,20"` two of them.
+    windows
+        In its place: ranges such as `"0:2,1000:1002"`, or `"every=1000"`; the whole state of the training is kept
+        at the start of each.
+    start_from
+        In the place of both: a recording with windows. They are recorded, and its state is set at the start of each.
     level
         How deep to look.
     save
@@ -285,6 +297,15 @@ def record(
     >>> with record("ref", model=model, steps="0:2"):                 # doctest: +SKIP
     ...     train(model)
     """
+    if (steps != _FIRST_STEPS) + bool(windows) + bool(start_from) > 1:
+        raise UsageError(
+            "steps, windows and start_from each say which steps are recorded; give one"
+        )
+    source = path_of("start_from", start_from).absolute() if start_from else None
+    chosen = Windows.parse(windows) if windows else None
+    if source is not None:
+        chosen = kept_windows(open_recording(source))
+    steps = chosen.steps if chosen is not None else steps
     StepSelection.parse(steps)
     parse_ranks(ranks)
     if model is not None and not isinstance(model, torch.nn.Module):
@@ -306,6 +327,8 @@ def record(
         compile_eager=truth_of("compile_eager", compile_eager),
         redact=truth_of("redact", redact),
         whole_bytes=bytes_of("whole_bytes", whole_bytes),
+        states_at="" if chosen is None else chosen.starts,
+        set_from="" if source is None else str(source),
     )
     device = device_of(options)
     if device:

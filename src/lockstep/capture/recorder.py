@@ -45,6 +45,7 @@ from lockstep.capture.updates.optimizers import (
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.capture.updates.update_notes import UpdateNotes
 from lockstep.capture.user_notes import warn
+from lockstep.capture.windows.window_starts import WindowStarts
 from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
     BEFORE_BACKWARD,
@@ -150,6 +151,10 @@ class Recorder:
             self._limit = StepLimit(options.max_steps, asked_in)
         self._loss_watch: LossWatch | None = None
         self._hearers: list[StepHearer] = []
+        if options.states_at:
+            starts = WindowStarts(self.recording, self._optimizers, self._living)
+            self._hearers.append(starts)
+            self.recording.hear_begin = starts.begins
         if options.records_nothing:
             self.steps.choose(StepSelection.not_known_yet())
         if options.until_losses_part:

@@ -320,10 +320,12 @@ forms = option(
 )  # fmt: skip
 
 
-def memory(words: str = "") -> AddOption:
+def memory(
+    words: str = "", *, default: int | None = MEMORY_BYTES, default_words: str = "1GiB"
+) -> AddOption:
     """Return `--memory` with the default that recording has; `words` describe the effect of the limit."""
     return option(
-        "--memory", "memory_bytes", words=f"{words}  [default: 1GiB]", default=MEMORY_BYTES,
+        "--memory", "memory_bytes", words=f"{words}  [default: {default_words}]", default=default,
         show_default=False, old=["--memory-bytes"],
     )  # fmt: skip
 

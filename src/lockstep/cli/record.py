@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lockstep.cli import options as shared
 from lockstep.cli.elsewhere import runs_elsewhere
@@ -19,10 +20,12 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import BATCHES_LEFT_OUT, SOURCES_LEFT_OUT, WHOLE_BYTES, Options
 from lockstep.core.selection import StepSelection, parse_ranks
-from lockstep.core.text import spans
+from lockstep.core.text import listed, spans
 from lockstep.core.unmatched import unmatched_sentence
+from lockstep.core.windows import Windows
 from lockstep.devices.emulation.profiles import device_of, parse_profile, profile_table
 from lockstep.launch import Ended, is_left_running, launch
+from lockstep.store.kept_windows import kept_windows
 from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.storage import url_of
@@ -47,6 +50,18 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 )
 @shared.option("--output", "directory", required=True, words="The folder of the recording.")
 @shared.option("--steps", default="0:2")
+@click.option(
+    "--windows",
+    default="",
+    metavar="STEPS",
+    help="Record these steps, and keep the whole state at the start of each range, as in 0:2,1000:1002 or every=1000.",
+)
+@click.option(
+    "--start-from",
+    "source",
+    type=click.Path(path_type=Path),
+    help="Record the windows of this recording, and set its state at the start of each.",
+)
 @shared.ranks
 @shared.option("--level", words="With aten: also every ATen operator.")
 @shared.option("--save", default="program")
@@ -101,6 +116,8 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 def record(
     directory: Path,
     steps: str,
+    windows: str,
+    source: Path | None,
     ranks: str,
     level: str,
     save: str,
@@ -133,7 +150,11 @@ def record(
     \b
     lockstep record -o ref -- python train.py --epochs 1
     lockstep record -o ref --steps 10,20 --save tensors -- torchrun --nproc_per_node 2 train.py
+    lockstep record -o ref --windows 0:2,1000:1002 -- python train.py
+    lockstep record -o cand --start-from ref -- python train.py
     """
+    chosen = _windows(windows, source, redact=redact)
+    steps = chosen.steps if chosen is not None else steps
     selection = StepSelection.parse(steps)
     parse_ranks(ranks)
     if max_steps is not None and not any(step in selection for step in range(max_steps)):
@@ -147,6 +168,8 @@ def record(
         emulate, calibrate, memory_bytes, compile_eager, redact,
         no_shuffle=no_shuffle, no_dropout=no_dropout, max_steps=max_steps,
         whole_bytes=whole_bytes,
+        states_at="" if chosen is None else chosen.starts,
+        set_from="" if source is None else str(source.absolute()),
     )  # fmt: skip
     device = device_of(options)
     if device:
@@ -168,7 +191,7 @@ def record(
     for name, rank in recording.ranks.items():
         if max_steps is not None and rank.manifest.ended_by == f"--max-steps {max_steps}":
             say(f"{name}: the training was ended after step {max_steps - 1}, as --max-steps asks")
-    for sentence in _left_out_sources(recording):
+    for sentence in (*_windows_without_state(recording), *_left_out_sources(recording)):
         say(sentence)
     say(f"recorded {_what(recording)} in {url or _short(directory)}")
     problems = _unmatched_patterns(recording)
@@ -177,6 +200,47 @@ def record(
     for problem in problems:
         say(problem)
     return code
+
+
+def _windows(windows: str, source: Path | None, *, redact: bool) -> Windows | None:
+    """The windows that are asked for; None where none are."""
+    given = click.get_current_context().get_parameter_source("steps")
+    names = [
+        name
+        for name, is_given in (
+            ("--steps", given is ParameterSource.COMMANDLINE),
+            ("--windows", bool(windows)),
+            ("--start-from", source is not None),
+        )
+        if is_given
+    ]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} both say which steps are recorded; give one")
+    if source is not None and redact:
+        raise UsageError(
+            "--redact keeps no path, and --start-from notes one; leave out one of the two"
+        )
+    if source is not None:
+        return kept_windows(open_recording(source))
+    return Windows.parse(windows) if windows else None
+
+
+def _windows_without_state(recording: Recording) -> Iterator[str]:
+    """Sentences on windows that did not begin, and on states that could not be set."""
+    for name, rank in recording.ranks.items():
+        begun = {one.step for one in rank.manifest.windows}
+        asked = StepSelection.parse(recording.manifest.options.states_at or "0")
+        missing = [start for start, stop, _ in asked.ranges if stop is not None]
+        behind = [str(start) for start in missing if start not in begun]
+        if recording.manifest.options.states_at and behind:
+            trained = rank.manifest.trained
+            ended = "" if trained is None else f": the training had {trained} steps"
+            yield f"{name}: no window began at step {listed(behind)}{ended}"
+        for one in rank.manifest.windows:
+            if one.source and not one.is_set:
+                yield f"{name}: step {one.step} does not begin with the state of {one.source}: {one.not_set[-1]}"
+            elif one.not_set:
+                yield f"{name}: step {one.step}: not set: {listed(one.not_set)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from lockstep.core.manifest import Options, RunManifest
 from lockstep.core.records import Call
 from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import MASK
+from lockstep.core.selection import StepSelection
 from lockstep.core.sizes import size_text
 from lockstep.core.text import shell_line
 from lockstep.core.variables import VARIABLES
@@ -42,6 +43,8 @@ class RecordAgain:
         Whether the training's own command was kept to its last word, so that the line can be pasted.
     training
         The training's own command and the folder in which it runs: equal for two recordings that one command made.
+    starts_from
+        The recording whose states it sets, None where it sets none: that comes first.
     unkept
         Environment variables that the training's scripts read and whose values are not kept: whoever pastes the line
         sets them as they were.
@@ -54,6 +57,7 @@ class RecordAgain:
     line: str
     is_whole: bool
     training: tuple[str, str, Options, dict[str, str]]
+    starts_from: Path | None = None
     may_fail: bool = False
     unkept: tuple[str, ...] = ()
 
@@ -90,6 +94,7 @@ def record_again(
     exit_after: bool = True,
     whole_bytes: int | None = None,
     compile_eager: bool = False,
+    start_from: Path | None = None,
 ) -> RecordAgain:
     """Return the command that records the missing parts of a recording, of the same training in the same way.
 
@@ -109,6 +114,9 @@ def record_again(
         With `save` "program": so much of whole tensors, where that is another size than by default.
     compile_eager
         Whether compiled code runs eagerly, even where it did not before.
+    start_from
+        For a training that was set to the states of a reference: the new recording of that, whose windows it takes;
+        the old one where None.
     """
     manifest = recording.manifest
     options = dataclasses.replace(
@@ -119,14 +127,16 @@ def record_again(
     named = recording.new_beside
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
+    source = (start_from or Path(options.set_from)) if options.set_from else None
     words = ["record"]
     for pattern in only:
         words += ["--only", pattern]
     words += [
         "--save",
         save,
-        "--steps",
-        steps,
+        *_which_steps(
+            options, steps, source if folder is None or source is None else source.absolute()
+        ),
         *_kept_options(options, seed),
         *(["--exit-after"] if exit_after else []),
         *([] if whole_bytes is None else ["--whole-bytes", size_text(whole_bytes)]),
@@ -141,9 +151,20 @@ def record_again(
         line if folder is None else f"(cd {shell_line([folder])} && {line})",
         known,
         (training, manifest.cwd, _computing(manifest.options), environment),
+        source,
         bool(manifest.exit_code) or _is_pytest(manifest.command),
         tuple(variables_read(_scripts(recording))),
     )
+
+
+def _which_steps(options: Options, steps: str, source: Path | None) -> list[str]:
+    """The option that says which steps are recorded; of a training with windows each begins with a state."""
+    if source is not None:
+        return ["--start-from", str(source)]
+    if not options.states_at:
+        return ["--steps", steps]
+    _, _, stride = StepSelection.parse(steps).ranges[0]
+    return ["--windows", steps if stride == 1 else f"every={stride}"]
 
 
 def command_again(recording: Recording, *words: str) -> str:
@@ -191,6 +212,7 @@ def _computing(options: Options) -> Options:
     return Options(
         seed=options.seed, emulate=options.emulate, compile_eager=options.compile_eager,
         calibrate=options.calibrate, no_shuffle=options.no_shuffle, no_dropout=options.no_dropout,
+        set_from=options.set_from,
     )  # fmt: skip
 
 

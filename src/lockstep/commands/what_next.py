@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
 from lockstep.core.errors import RecordingError
@@ -202,14 +204,11 @@ class _Asked:
         patterns = tuple(dict.fromkeys(pattern_for(site.module, site.op) for site in sites))
         has_all = all(_has_all(run, record, patterns) for run, record in records)
         written_otherwise = not has_all or self._is_replaced(calls, records)
-        recorded = [
-            record_again(
-                run,
-                only=() if written_otherwise else patterns,
-                steps=_with_the_one_before(record.step),
-            )
-            for run, record in records
-        ]
+        recorded = self._again(
+            [run for run, _ in records],
+            only=() if written_otherwise else patterns,
+            steps=_with_the_one_before(records[0][1].step),
+        )
         if written_otherwise:  # each call may be right alone: only what they are part of tells
             words = "record the step with whole tensors, and compare it again"
             return self._recorded(words, recorded, verb="compare")
@@ -249,7 +248,7 @@ class _Asked:
             return self._what_they_hold()
         member = comparison.uniform[0].members[0]
         only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
-        recorded = [record_again(run, only=only, steps=step) for run in self.both]
+        recorded = self._again(self.both, only=only, steps=step)
         return self._recorded("record one of them with whole tensors, and run it again", recorded)
 
     def after_parting(self, ends: Ends, compared: Sequence[int]) -> WhatNext:
@@ -305,10 +304,7 @@ class _Asked:
         leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
         if trained > len(comparison.steps) and leads_on:
             steps = ",".join(map(str, later))
-            recorded = [
-                record_again(run, steps=steps, save=run.manifest.options.save, word="later")
-                for run in self.both
-            ]
+            recorded = self._again(self.both, steps=steps, save="", word="later")
             return self._recorded("compare later steps", recorded, verb="compare")
         return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
 
@@ -345,11 +341,7 @@ class _Asked:
         return WhatNext(words, f"{''.join(lines)}{last}")
 
     def _with_seed(self) -> WhatNext:
-        recorded = [
-            record_again(run, steps=options.steps, save=options.save, seed=0, word="seeded")
-            for run in self.both
-            for options in (run.manifest.options,)
-        ]
+        recorded = self._again(self.both, steps="", save="", seed=0, word="seeded")
         return self._recorded("give both the same random numbers", recorded, verb="compare")
 
     def _with_own_seed(self) -> WhatNext:
@@ -357,6 +349,27 @@ class _Asked:
         shown = self._what_they_hold()
         words = f"give each {DEFAULT_RNG}() a seed in the script, as --seed does not reach it, and record both again"
         return WhatNext(f"{words}; until then, {shown.words}", shown.command)
+
+    def _again(self, runs: Sequence[Recording], **how: Any) -> list[RecordAgain]:
+        """The commands that record runs again: the reference before what is set to its states.
+
+        Parameters
+        ----------
+        runs
+            Which, in the order in which they are compared.
+        how
+            As `record_again` takes it; `steps` and `save` as before where they are "".
+        """
+        made: dict[int, RecordAgain] = {}
+        source: Path | None = None
+        for run in sorted(runs, key=lambda one: bool(one.manifest.options.set_from)):
+            options = run.manifest.options
+            given = {name: value or getattr(options, name) if name in ("steps", "save") else value
+                     for name, value in how.items()}  # fmt: skip
+            made[id(run)] = record_again(run, start_from=source, **given)
+            if not (options.set_from or self.manner.is_golden):
+                source = made[id(run)].path
+        return [made[id(run)] for run in runs]
 
     def _recorded(
         self, words: str, recorded: Sequence[RecordAgain], *, verb: str = "replay"
@@ -379,7 +392,8 @@ class _Asked:
         if not all(one.is_whole for one in recorded):
             return self._by_hand(words, recorded, last)
         words += _caveats(recorded)
-        lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
+        ordered = sorted(recorded, key=lambda one: one.starts_from is not None)
+        lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in ordered]
         return WhatNext(words, f"{''.join(lines)}{last}")
 
     def _by_hand(self, words: str, recorded: Sequence[RecordAgain], last: str) -> WhatNext:

@@ -16,6 +16,7 @@ from lockstep.core.reason import Reason
 from lockstep.core.records import Call, Content, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.told_facts import Told
+from lockstep.core.windows import StateDifference
 
 Axes = tuple[int, ...]
 
@@ -446,6 +447,35 @@ class RanksCompared:
         return len(self.numbers) >= self.world_size
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedWindow:
+    """One window that both trainings began with one state.
+
+    Parameters
+    ----------
+    steps
+        Its steps.
+    verdict
+        Its own verdict.
+    origin
+        Its first origin, None without one.
+    differed
+        Counts and generators that were not equal before the state was set, though they must be on every device.
+    not_set
+        Parts of the state that could not be set.
+    distance
+        How far the trained parameters were apart before, `|c - r| / |r|` over all of them, dimensionless; None where
+        that is not known.
+    """
+
+    steps: tuple[int, ...]
+    verdict: Verdict
+    origin: Origin | None = None
+    differed: tuple[StateDifference, ...] = ()
+    not_set: tuple[str, ...] = ()
+    distance: float | None = None
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """Everything that comparing two recordings found.
@@ -457,7 +487,8 @@ class Comparison(Shown):
     only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. `laws` is what running both programs again says, None where that was not
-    done. With `is_strict`, another precision throughout ends a verb with exit
+    done. `windows` are those that both trainings began with one state, empty where none was set; each was compared by
+    itself. With `is_strict`, another precision throughout ends a verb with exit
     code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
     mapping file that were not used.
     """
@@ -492,6 +523,7 @@ class Comparison(Shown):
     endings: tuple[NotCompared, ...] = ()
     crashes: tuple[NotCompared, ...] = ()
     laws: LawsVerdict | None = None
+    windows: tuple[JudgedWindow, ...] = ()
     is_strict: bool = False
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.windows import WindowStart
 
 MEMORY_BYTES = 1 << 30
 """Memory that recording may take by default."""
@@ -66,6 +67,10 @@ class Options:
     """With `save` "program": so many bytes of whole tensors are kept of a rank."""
     records_nothing: bool = False
     """Steps are counted, and none is recorded: `loads` has something else to do with them."""
+    states_at: str = ""
+    """Steps at whose start the whole state is kept, or is set where `set_from` names a recording; "" for none."""
+    set_from: str = ""
+    """The recording whose states are set at these steps."""
 
 
 @dataclass(slots=True)
@@ -184,6 +189,9 @@ PART = "a part of the recording"
 SOURCES_LEFT_OUT, BATCHES_LEFT_OUT = "sources of the program", "batches"
 """What is not kept whole with `--save program`: beyond the size that was given, and with `--redact`."""
 
+STATE = "the state at the start of step "
+"""What is not seen where it could not be kept, before the step."""
+
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""
 
@@ -291,7 +299,8 @@ class RankManifest:
     known, and with `--redact`.
     `wrappers` are the options of DistributedDataParallel and FSDP. `unseeded` names the generators that nobody had
     seeded when the first recorded step began: torch's, and those of "python", "numpy" and `DEFAULT_RNG` that something
-    was drawn from by then. Empty where that is not known, as in earlier builds.
+    was drawn from by then. Empty where that is not known, as in earlier builds. `windows` are those that began with a
+    state that was kept or set.
     """
 
     schema: int
@@ -327,6 +336,7 @@ class RankManifest:
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    windows: list[WindowStart] = field(default_factory=list)
     lineage: str = ""
     files: dict[str, str] = field(default_factory=dict)
 

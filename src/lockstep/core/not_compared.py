@@ -47,6 +47,7 @@ class WhyNot(str, Enum):
     HELD = "differs beside the training"
     HELD_ALONE = "held by one run alone"
     PARTS_LATER = "may part later"
+    WINDOW_NOT_SET = "window that does not begin with one state"
 
 
 class NotCompared(Told):
@@ -212,6 +213,10 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     WhyNot.HELD_ALONE: lambda one: (
         f"{one.rank}: {listed(one.names)} {verb(one, 'changes', 'change')} beside the training in the"
         f" {one.side} alone"
+    ),
+    WhyNot.WINDOW_NOT_SET: lambda one: (
+        f"{one.rank}{': ' if one.rank else ''}{'step' if len(one.names) == 1 else 'steps'} {one.at}"
+        f" {verb(one, 'does', 'do')} not begin with one state in both runs: {one.reason}"
     ),
     WhyNot.PARTS_LATER: lambda one: f"the runs part later: {one.reason}",
 }

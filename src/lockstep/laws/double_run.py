@@ -62,7 +62,7 @@ class Run:
     Parameters
     ----------
     values
-        Every result, in double precision.
+        Every result, in double precision, where they were kept; none once `forget` was called.
     losses
         One for each backward pass, in order.
     gradients
@@ -75,6 +75,10 @@ class Run:
     losses: list[torch.Tensor] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     entering: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Let go of the results, which take the most memory."""
+        self.values = {}
 
     def gradient_at(self, node: Node) -> torch.Tensor | None:
         """The gradient that arrived at a result, where the run has kept them."""
@@ -137,6 +141,34 @@ def _errors(least: int) -> torch.Tensor:
     return first.repeat(-(-least // _DRAWN_NUMBERS))
 
 
+Seen = Callable[[Node, torch.Tensor], None]
+"""Told a result, without its graph."""
+
+
+def _done_with(program: StepProgram) -> dict[int, list[Node]]:
+    """After which event, by place, which results are taken by no later one, nor stand at the end."""
+    last: dict[Node, int] = {}
+    for place, event in enumerate(program.events):
+        taken: list[Link] = []
+        if isinstance(event, Operator):
+            taken = [one.link for one in event.taken.values()]
+            for record in event.call.with_role(*RESULTS):
+                last[Node(event.call.id, record.index)] = place
+        elif isinstance(event, Backward):
+            begins = [event.loss] if event.gradient is None else [event.loss, event.gradient]
+            taken = [one.link for one in begins]
+        last.update((one, place) for one in taken if isinstance(one, Node))
+    stay: set[Link] = {*program.buffers.values(), *program.made_of_gradients}
+    for update in program.updates:
+        stay |= {update.made} if update.made is not None else set()
+        stay |= {one.link for one in (update.parameter, update.gradient) if one is not None}
+    done: dict[int, list[Node]] = {}
+    for node, place in last.items():
+        if node not in stay:
+            done.setdefault(place, []).append(node)
+    return done
+
+
 class DoubleRun:
     """A program, ready to be run again and again.
 
@@ -154,6 +186,7 @@ class DoubleRun:
             for one in program.operators
             if not (is_drawn(one.call) or exchange_of(one.call))
         }
+        self._done = _done_with(program)
 
     def run(
         self,
@@ -164,6 +197,8 @@ class DoubleRun:
         instead: Mapping[Node, torch.Tensor] | None = None,
         decided: bool = False,
         keep_gradients: bool = False,
+        keep: bool = True,
+        seen: Seen | None = None,
     ) -> Run:
         """Run it.
 
@@ -181,6 +216,10 @@ class DoubleRun:
             Whether indices and masks that follow from rounded numbers are those that were recorded.
         keep_gradients
             Whether the gradient that arrives at each result is kept.
+        keep
+            Whether all results are kept, or those alone that stand at the end: what parameters and buffers hold.
+        seen
+            Told each result once it is there.
 
         Raises
         ------
@@ -189,7 +228,7 @@ class DoubleRun:
         """
         execution = _Execution(
             self.program, self._ready, self._masks, given, precision, rounding, instead or {},
-            decided, keep_gradients,
+            decided, keep_gradients, {} if keep else self._done, seen,
         )  # fmt: skip
         double = precision is Precision.DOUBLE
         default = torch.float64 if double else torch.get_default_dtype()
@@ -235,21 +274,27 @@ class _Execution:
     instead: Mapping[Node, torch.Tensor]
     decided: bool
     keep_gradients: bool
+    done_with: Mapping[int, Sequence[Node]] = field(default_factory=dict)
+    seen: Seen | None = None
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
 
     def executed(self) -> Run:
         """All events in order, and what they gave."""
-        for event in self.program.events:
+        for place, event in enumerate(self.program.events):
             if isinstance(event, Operator):
                 self._call(event)
             elif isinstance(event, Backward):
                 self._backward(event)
+            for node in self.done_with.get(place, ()):
+                del self.run.values[node]
         self.run.gradients = _gradients_in(self.leaves)
         for update in self.program.updates:
             found = None if update.gradient is None else self._gradient(update.gradient.link)
             if found is not None:
                 self.run.entering[update.name] = found.detach()
+        if not self.keep_gradients:  # what autograd keeps is as much again
+            self.run.values = {node: one.detach() for node, one in self.run.values.items()}
         return self.run
 
     def losses_behind(self, changed: Iterable[Node]) -> list[torch.Tensor]:
@@ -308,6 +353,8 @@ class _Execution:
                 if node in self.instead:
                     value = _put(self.instead[node], value)
                 self.run.values[node] = value
+                if self.seen is not None:
+                    self.seen(node, value.detach())
                 if self.keep_gradients and value.requires_grad and not value.is_leaf:
                     value.retain_grad()
 

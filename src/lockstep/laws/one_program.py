@@ -14,6 +14,7 @@ from lockstep.laws.arrangement import in_order, in_row, starts_in_row
 from lockstep.laws.distances import distance, relative, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.double_updates import Updated, states_of, updated
+from lockstep.laws.program_memory import ALL_AT_ONCE, BOTH_AT_ONCE
 from lockstep.laws.step_events import Update
 from lockstep.laws.step_sides import CommonNumbers, Side
 from lockstep.replay.calls.recorded_tensors import widened
@@ -52,10 +53,17 @@ class TwoRuns:
     Attributes
     ----------
     left, right
-        The reference's and the candidate's run.
+        The reference's and the candidate's run. Their results are kept where there is room, and the reference's where
+        they are those of its own step, which law K takes.
+
+    Parameters
+    ----------
+    room
+        Of how many runs the results fit into memory.
     """
 
     numbers: CommonNumbers
+    room: float = math.inf
     not_judged: list[str] = field(default_factory=list)
 
     @property
@@ -71,12 +79,24 @@ class TwoRuns:
     @cached_property
     def left(self) -> Run:
         """The reference's run."""
-        return self.reference.double.run(self.numbers.given_to_reference)
+        keep = self.is_roomy or self.numbers.are_references_own
+        return self.reference.double.run(self.numbers.given_to_reference, keep=keep)
 
     @cached_property
     def right(self) -> Run:
         """The candidate's run."""
-        return self.candidate.double.run(self.numbers.given)
+        return self.candidate.double.run(self.numbers.given, keep=self.is_roomy)
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether the results of both runs can be kept while others are made."""
+        return self.room >= ALL_AT_ONCE
+
+    def with_results(self) -> TwoRuns | None:
+        """The same with the results of both; None where there is no room for them."""
+        if self.is_roomy:
+            return self
+        return TwoRuns(self.numbers) if self.room >= BOTH_AT_ONCE else None
 
     def differences(self) -> list[Difference]:
         """What the two give differently, beyond what double precision and rounded constants may do."""
@@ -96,12 +116,12 @@ class TwoRuns:
             (self.candidate, self.right, self.numbers.given),
         ):
             rounding = Rounding(generator, at_most=_PERTURBED)
-            moved = side.double.run(given, rounding=rounding)
+            moved = side.double.run(given, rounding=rounding, keep=False)
             for key, apart in _moved(side, run, moved).items():
                 scaled = apart * _ROUNDOFF / _PERTURBED * _CONDITION_MARGIN
                 allowed[key] = max(allowed.get(key, EXACT), scaled)
             if self.numbers.lone[side.run]:
-                shaken = side.double.run(self.numbers.shaken(side.run, generator))
+                shaken = side.double.run(self.numbers.shaken(side.run, generator), keep=False)
                 for key, apart in _moved(side, run, shaken).items():
                     allowed[key] = allowed.get(key, EXACT) + _CONSTANT_MARGIN * apart
         return allowed

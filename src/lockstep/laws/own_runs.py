@@ -5,7 +5,7 @@ Where a recording holds sketches of what updates left, the updates are run too, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import Family, family_of
 from lockstep.core.site import Role
-from lockstep.laws.distances import size
+from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.one_program import SEED
@@ -51,10 +51,17 @@ class Carried:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """One run of a program, and what its updates made, by number of their call."""
+    """One run of a program, and what its updates made, by number of their call.
+
+    Attributes
+    ----------
+    off
+        How far its results are from those of the run in double precision, by Euclidean distance; they are not kept.
+    """
 
     run: Run
     updates: Mapping[int, Updated] = field(default_factory=dict)
+    off: dict[Node, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,64 +93,123 @@ class OwnRuns:
 
 
 def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
-    """Run a program on its own numbers; `begun` is a run of it in double precision that there is already."""
+    """Run a program on its own numbers; `begun` is a run of it in double precision that there is already.
+
+    Of every other run no results are kept, but how far they are off.
+    """
     base = begun or side.base
     exact = _with_updates(side, side.numbers, base, base.entering, _as_made)
-    rounded_numbers = replace(side.numbers, carried=before.rounded)
-    rounding = Rounding(torch.Generator().manual_seed(SEED))
-    run = side.double.run(
-        lambda _, record: widened(rounded_numbers.of(record)), rounding=rounding, decided=True
-    )
-    rounded = _with_updates(side, rounded_numbers, run, _turned(side, base, run), _as_recorded)
-    own = _of_this_machine(side, before.of_this_machine)
-    with torch.backends.mkldnn.flags(enabled=False):  # its kernels sum in another order
-        plain = _of_this_machine(side, before.of_this_machine)
+    rounded, turned = _rounded(side, before.rounded, base)
+    draws, left_own = [rounded], before.of_this_machine
+    for with_onednn in (True, False):  # its kernels sum in another order
+        with torch.backends.mkldnn.flags(enabled=with_onednn):
+            own = _of_this_machine(side, before.of_this_machine, base)
+        if own is None:
+            left_own = {}
+            break
+        if with_onednn:
+            left_own = _left(side, own, before.of_this_machine, torch.Tensor.detach)
+        draws.append(own)
     left = Carried(
         _left(side, exact, before.exact, widened),
         _left(side, rounded, before.rounded, widened),
-        {} if own is None else _left(side, own, before.of_this_machine, torch.Tensor.detach),
+        left_own,
     )
-    draws = [rounded, *(one for one in (own, plain) if one is not None)]
-    return OwnRuns(exact, draws, list(_at_kinks(side, base, run)), left)
+    return OwnRuns(exact, draws, [_at_kinks(side, turned, base)] if turned else [], left)
 
 
-def _at_kinks(side: Side, base: Run, draw: Run) -> Iterator[OwnRun]:
-    """The run in double precision, in which all elements go the other way at a kink that rounding may send there.
+@dataclass
+class _Off:
+    """Measures how far results are from those of a run in double precision, as they come."""
+
+    base: Run
+    found: dict[Node, float] = field(default_factory=dict)
+
+    def __call__(self, node: Node, value: torch.Tensor) -> None:
+        if value.dtype.is_floating_point or value.is_complex():
+            self.found[node] = distance(value, self.base.values[node])
+
+
+def _rounded(side: Side, before: Numbers, base: Run) -> tuple[OwnRun, Mapping[Node, torch.Tensor]]:
+    """The run with rounding at random, and what lies at a kink in it."""
+    numbers = replace(side.numbers, carried=before)
+    off, kinks = _Off(base), _AtKinks(base, _taken_by_kinks(side))
+
+    def seen(node: Node, value: torch.Tensor) -> None:
+        off(node, value)
+        kinks(node, value)
+
+    run = side.double.run(
+        lambda _, record: widened(numbers.of(record)),
+        rounding=Rounding(torch.Generator().manual_seed(SEED)),
+        decided=True,
+        keep=False,
+        seen=seen,
+    )
+    turned = _turned(side, base, run)
+    made = _with_updates(side, numbers, run, turned, _as_recorded)
+    return replace(made, off=off.found), kinks.turned
+
+
+def _at_kinks(side: Side, turned: Mapping[Node, torch.Tensor], base: Run) -> OwnRun:
+    """The run in double precision, in which elements go the other way at a kink."""
+    off = _Off(base)
+    run = side.double.run(side.own, instead=turned, decided=True, keep=False, seen=off)
+    made = _with_updates(side, side.numbers, run, run.entering, _as_made)
+    return replace(made, off=off.found)
+
+
+def _taken_by_kinks(side: Side) -> frozenset[Node]:
+    kinked = (one for one in side.program.operators if family_of(one.call.site.op) is Family.KINKED)
+    links = (taken.link for one in kinked for taken in one.taken.values())
+    return frozenset(one for one in links if isinstance(one, Node))
+
+
+@dataclass
+class _AtKinks:
+    """Finds results with elements that rounding may send to the other side of a kink.
 
     An element that is zero but for rounding is let through by one sound run and not by another, and its whole gradient
     with it; a few runs with rounding may turn none.
+
+    Attributes
+    ----------
+    turned
+        Those results, with such elements on the other side.
     """
-    turned = {}
-    for operator in side.program.operators:
-        if family_of(operator.call.site.op) is not Family.KINKED:
-            continue
-        for taken in operator.taken.values():
-            node = taken.link
-            if not isinstance(node, Node) or node not in draw.values:
-                continue
-            value = base.values[node].detach()
-            if not value.dtype.is_floating_point:
-                continue
-            off = (draw.values[node].detach() - value).abs()
-            near = value.abs() <= MARGIN * off.maximum(off.square().mean().sqrt())
-            near &= value != 0
-            if bool(near.any()):
-                turned[node] = torch.where(near, -value, value)
-    if turned:
-        run = side.double.run(side.own, instead=turned, decided=True)
-        yield _with_updates(side, side.numbers, run, run.entering, _as_made)
+
+    base: Run
+    nodes: frozenset[Node]
+    turned: dict[Node, torch.Tensor] = field(default_factory=dict)
+
+    def __call__(self, node: Node, drawn: torch.Tensor) -> None:
+        if node not in self.nodes:
+            return
+        value = self.base.values[node]
+        if not value.dtype.is_floating_point:
+            return
+        off = (drawn - value).abs()
+        near = value.abs() <= MARGIN * off.maximum(off.square().mean().sqrt())
+        near &= value != 0
+        if bool(near.any()):
+            self.turned[node] = torch.where(near, -value, value)
 
 
-def _of_this_machine(side: Side, carried: Numbers) -> OwnRun | None:
+def _of_this_machine(side: Side, carried: Numbers, base: Run) -> OwnRun | None:
     """The program in its recorded dtypes, where this machine has a kernel for each call of it."""
-    numbers = replace(side.numbers, carried=carried)
+    numbers, off = replace(side.numbers, carried=carried), _Off(base)
     try:
         run = side.double.run(
-            lambda _, record: numbers.of(record), precision=Precision.OWN, decided=True
+            lambda _, record: numbers.of(record),
+            precision=Precision.OWN,
+            decided=True,
+            keep=False,
+            seen=off,
         )
     except NotApplicable:
         return None
-    return _with_updates(side, numbers, run, run.entering, _as_recorded)
+    made = _with_updates(side, numbers, run, run.entering, _as_recorded)
+    return replace(made, off=off.found)
 
 
 Finish = Callable[[Update, Updated], Updated]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import size_text
@@ -13,26 +15,58 @@ from lockstep.replay.calls.budget import BASE_BYTES
 
 _DOUBLE_BYTES = 8
 
-_RUNS_AT_ONCE = 7
-"""Runs whose results are held at once: law K holds one and its draws, law P two, with what autograd keeps of them."""
+_LEAST, BOTH_AT_ONCE, ALL_AT_ONCE, WITH_GRADIENTS = 2.0, 3.0, 4.0, 5.0
+"""Of how many runs the results are held at once, each 8 bytes an element: one and what autograd keeps of another; those
+of both programs, to find where they differ; those of both while law K runs one more; those of two runs with the
+gradient at each result, to find where a gradient went wrong. Measured, see docs/rooms/laws.md."""
+
+_SHARE = 0.5
+"""Of the memory that is free, what programs may take where nobody says how much."""
 
 
-def check_program_memory(steps: Iterable[Sequence[Call]], memory_bytes: int) -> None:
-    """See whether the programs of a step may be run again.
+def memory_for_programs(memory_bytes: int | None) -> int:
+    """How much memory running programs again may take: as told, else half of what is free, and 1 GiB at least.
 
-    Memory is 8 bytes times the elements of all distinct results and sources of the larger program, seven times (a run
-    and five draws, and what autograd keeps), beside what a comparison takes anyway.
+    Free is what the system and the container leave; where that is not told, 1 GiB is taken.
+    """
+    if memory_bytes is not None:
+        return memory_bytes
+    return max(MEMORY_BYTES, int(_SHARE * (_free_bytes() or 0)))
+
+
+def _free_bytes() -> int | None:
+    rows = dict(line.partition(":")[::2] for line in _text_of("/proc/meminfo").splitlines())
+    available = rows.get("MemAvailable", "").split()
+    if not available:
+        return None
+    limit, used = (_text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    free = int(available[0]) * 1024
+    return min(free, max(0, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else free
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def room_for_programs(steps: Iterable[Sequence[Call]], memory_bytes: int) -> float:
+    """Of how many runs of the larger program of a step the results fit into memory.
+
+    A run takes 8 bytes times the elements of all distinct results and sources. Two fit at least.
 
     Raises
     ------
     NotApplicable
-        If that takes more memory than it may.
+        If they do not.
     """
-    largest = max(map(_elements, steps), default=0)
-    needed = BASE_BYTES + _RUNS_AT_ONCE * _DOUBLE_BYTES * largest
+    run = _DOUBLE_BYTES * max(map(_elements, steps), default=0)
+    needed = int(BASE_BYTES + _LEAST * run)
     if needed > memory_bytes:
         size = size_text(needed)
         raise NotApplicable(f"that takes {size} of memory, which --memory {size} allows")
+    return (memory_bytes - BASE_BYTES) / max(1, run)
 
 
 def _elements(calls: Sequence[Call]) -> int:

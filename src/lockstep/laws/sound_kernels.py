@@ -26,19 +26,20 @@ from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.refusals import CannotReplay
 
 
-def kernel_breaches(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+def kernel_breaches(side: Side, runs: OwnRuns, *, with_places: bool) -> Iterator[Breach]:
     """What a run recorded beyond what its own program gives: results in order of time, gradients, updates.
 
-    An update after a gradient that is itself wrong is not told.
+    An update after a gradient that is itself wrong is not told. `with_places` tells whether there is room to find where
+    a gradient went wrong.
     """
     yield from _of_results(side, runs)
-    gradients = list(_of_gradients(side, runs))
+    gradients = list(_of_gradients(side, runs, with_places))
     yield from gradients
     yield from _of_updates(side, runs, {one.name for one in gradients})
 
 
 def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
-    base, draws = runs.exact.run, [one.run for one in runs.moved]
+    base = runs.exact.run
     written_in_part = _written_in_part(side, base)
     for operator in side.program.operators:
         if leaves_open(operator.call):
@@ -48,7 +49,7 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
             truth = base.values[node]
             if not truth.dtype.is_floating_point or node in written_in_part:
                 continue
-            found = _beyond(side, record, truth, [one.values[node] for one in draws])
+            found = _beyond(side, record, truth, [one.off[node] for one in runs.moved])
             if found is not None and operator.call.site.op in OUT_OF_SIGHT:
                 reduced = operator.call.site.op == REDUCTION
                 quantity = Quantity.CLIPPED if reduced else Quantity.PARAMETER
@@ -70,7 +71,7 @@ def _written_in_part(side: Side, base: Run) -> set[Node]:
     return {node for node in follows if bool(base.values[node].isnan().any())}
 
 
-def _of_gradients(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+def _of_gradients(side: Side, runs: OwnRuns, with_places: bool) -> Iterator[Breach]:
     base, draws = runs.exact.run, [one.run for one in runs.moved]
     scale = max((size(one) for one in base.gradients.values()), default=0.0)
     wrong = {}
@@ -78,12 +79,12 @@ def _of_gradients(side: Side, runs: OwnRuns) -> Iterator[Breach]:
         truth = base.gradients.get(name)
         if truth is None:
             truth = torch.zeros(record.shape, dtype=torch.float64)
-        moved = [one.gradients.get(name, truth) for one in draws]
+        moved = [distance(one.gradients.get(name, truth), truth) for one in draws]
         found = _beyond(side, record, truth, moved, scale)
         if found is not None:
             wrong[name] = found
     if wrong:
-        node = _first_wrong_gradient(side)
+        node = _first_wrong_gradient(side) if with_places else None
         calls = () if node is None else tuple(_takers(side, node))
         yield from (
             _breach(side, Quantity.GRADIENT, name, found, calls, node)
@@ -146,7 +147,7 @@ def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[B
         truth = made.after.get(key)
         if truth is None or not unit_roundoff(record.dtype):
             continue
-        found = _beyond(side, record, truth, [one.after[key] for one in draws])
+        found = _beyond(side, record, truth, [distance(one.after[key], truth) for one in draws])
         if found is not None:
             of = size(truth) / moved if key == "param" and moved > 0 else 1.0
             share = found[0] * of, found[1] * of
@@ -172,17 +173,19 @@ def _beyond(
     side: Side,
     record: TensorRecord,
     truth: torch.Tensor,
-    moved: Sequence[torch.Tensor],
+    moved: Sequence[float],
     scale: float = 0.0,
 ) -> tuple[float, float] | None:
     """Distance and what is allowed, relative, where a recorded tensor is further off than rounding takes it.
+
+    `moved` is how far the runs with rounding are off.
 
     Of a sketch, the distance is an estimate: what is allowed is wider by as much as that may be too large, see
     `lockstep.laws.own_numbers`. The noise is that of whole tensors.
     """
     unit = unit_roundoff(record.dtype)
     norm = size(truth)
-    noise = max([unit * norm, *(distance(one, truth) for one in moved)])
+    noise = max([unit * norm, *moved])
     allowed = MARGIN * noise
     if norm <= CANCELS * unit * scale:
         allowed = max(allowed, ROUNDINGS_ALONE * unit * scale)

@@ -11,12 +11,13 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
+from lockstep.laws.double_run import Run
 from lockstep.laws.double_updates import states_of
 from lockstep.laws.draws import draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precision
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
-from lockstep.laws.program_memory import check_program_memory
+from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.question import StepOfBoth
 from lockstep.laws.sound_kernels import kernel_breaches
 from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
@@ -42,12 +43,12 @@ def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[Ste
             answers.append(StepAnswer(not_judged=(_AFTER_BREACH,)))
             continue
         try:
-            check_program_memory((step.reference.calls, step.candidate.calls), memory_bytes)
+            room = room_for_programs((step.reference.calls, step.candidate.calls), memory_bytes)
             sides = (
                 side_of("reference", step.reference, carried=carried[0].exact),
                 side_of("candidate", step.candidate, step.names, carried[1].exact),
             )
-            answer, carried = _answer(*sides, carried, step.reads_numbers)
+            answer, carried = _answer(*sides, carried, step.reads_numbers, room)
         except (NotApplicable, CannotReplay) as error:
             answer, carried = StepAnswer(not_judged=(str(error),)), (Carried(), Carried())
         answers.append(answer)
@@ -60,30 +61,50 @@ _CarriedOfBoth = tuple[Carried, Carried]
 
 
 def _answer(
-    left: Side, right: Side, carried: _CarriedOfBoth, reads_numbers: bool
+    left: Side, right: Side, carried: _CarriedOfBoth, reads_numbers: bool, room: float
 ) -> tuple[StepAnswer, _CarriedOfBoth]:
     """The answer for one step, and what it leaves to the next one."""
     drawn = list(_drawn_otherwise(left, right))
-    two = TwoRuns(common_numbers(left, right))
+    two = TwoRuns(common_numbers(left, right), room)
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
-    begun = (
+    begun = [
         two.left if two.numbers.are_references_own else None,
-        two.right if two.numbers.are_candidates_own else None,
-    )
-    runs = own_runs(left, carried[0], begun[0]), own_runs(right, carried[1], begun[1])
+        two.right if two.is_roomy and two.numbers.are_candidates_own else None,
+    ]
+    del two
+    if breaches and not reads_numbers and room < _ROOM_TO_SPARE and _is_certain(breaches):
+        moved, in_both = _moved(left, right)
+        open_parts = (*not_judged, *in_both, _KERNELS_LEFT_OUT)
+        found = [*drawn, *breaches, *moved]
+        return StepAnswer(tuple(found), open_parts, shared), (Carried(), Carried())
+    runs, kernel_sides = _own_runs_and_kernels((left, right), carried, begun, room)
     least = NUMBERS_READ * noise_level((left, right), runs) if reads_numbers else 0.0
     if breaches and median(one.distance for one in breaches) < max(least, _SINGLE_FORMULA):
         not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
         breaches = []
-    kernels, more, faithful = _kernels((left, right), runs)
+    kernels, more, faithful = _kernels((left, right), runs, kernel_sides)
     leaves = (runs[0].left, runs[1].left) if faithful else (Carried(), Carried())
     moved, in_both = _moved(left, right)
     found = [*drawn, *breaches, *kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
     answer = StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
     return answer, leaves
+
+
+_ROOM_TO_SPARE = 16.0
+"""Of how many runs the results fit into memory where running a step again is quick: below, law K is left out where the
+programs differ already. It takes three times as long as law P, and tells no earlier place."""
+
+_KERNELS_LEFT_OUT = (
+    "what each run recorded was not held against its own program, since the programs differ"
+)
+
+
+def _is_certain(breaches: Sequence[Breach]) -> bool:
+    """Whether no rounding of a constant makes the programs differ so."""
+    return median(one.distance for one in breaches) >= _SINGLE_FORMULA
 
 
 _SINGLE_FORMULA = 2.0**-23
@@ -104,7 +125,8 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
     differences = two.differences()
     sources: list[Breach] = []
     if differences and two.numbers.lone["reference"] and two.numbers.lone["candidate"]:
-        paired = TwoRuns(common_numbers(two.reference, two.candidate, by_order=True))
+        numbers = common_numbers(two.reference, two.candidate, by_order=True)
+        paired = TwoRuns(numbers, two.room)
         if not paired.differences():
             sources, two, differences = _entering_otherwise(paired.numbers), paired, []
     differences = [*differences, *update_differences(two)]
@@ -122,11 +144,12 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
 
 def _located(two: TwoRuns, differences: list[Difference]) -> Part:
     forward = [one for one in differences if one.quantity is not Quantity.UPDATE]
-    if not forward:
+    with_results = two.with_results() if forward else None
+    if with_results is None:
         return Part()
     try:
         wrong = {name for one in forward for name in one.name.split(", ")}
-        return part_of(two, wrong)
+        return part_of(with_results, wrong)
     except NotApplicable:
         return Part()
 
@@ -262,11 +285,27 @@ _ALIKE = 0.999
 """Share of elements in which two masks are one: where an input is zero, dropout does not show."""
 
 
+def _own_runs_and_kernels(
+    both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: list[Run | None], room: float
+) -> tuple[tuple[OwnRuns, OwnRuns], list[list[Breach]]]:
+    """Both programs on their own numbers, one after the other, and what each recorded beyond that.
+
+    `begun` are runs of either that there are already; its results are let go of when they have been looked at.
+    """
+    runs, found = [], []
+    for n, (side, before) in enumerate(zip(both_sides, carried, strict=True)):
+        own = own_runs(side, before, begun[n])
+        found.append(list(kernel_breaches(side, own, with_places=room >= WITH_GRADIENTS)))
+        own.exact.run.forget()
+        begun[n] = None
+        runs.append(own)
+    return (runs[0], runs[1]), found
+
+
 def _kernels(
-    both_sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns]
+    both_sides: tuple[Side, Side], runs: tuple[OwnRuns, OwnRuns], sides: Sequence[list[Breach]]
 ) -> tuple[list[Breach], list[str], bool]:
     """Law K: what one run alone breaks. Where both do, re-running is not faithful, which the last value tells."""
-    sides = [list(kernel_breaches(*one)) for one in zip(both_sides, runs, strict=True)]
     seen = [
         {_kind(one, side) for one in found} for found, side in zip(sides, both_sides, strict=True)
     ]

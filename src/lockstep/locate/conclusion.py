@@ -49,12 +49,13 @@ def conclusion(
     steps: Collection[int] | None,
     *,
     allow_crash: bool = False,
-    is_growing: bool = False,
+    looks_at_ends: bool = True,
 ) -> Comparison:
     """Return the result of a comparison as a whole.
 
     `stopper` tells why nothing could be compared, None where something was; `steps` are those that were asked for. A
-    training that crashed is no agreement, unless `allow_crash`. Of a candidate that is growing no end is looked for.
+    training that crashed is no agreement, unless `allow_crash`. With `looks_at_ends`, what became of the trainings
+    after their recorded steps is compared too.
     """
     pairing = gathered.pairing
     reference, candidate = pairing.reference, pairing.candidate
@@ -63,7 +64,7 @@ def conclusion(
     ended = endings(reference, candidate)
     crashes = tuple(one for one in ended if is_crash(one))
     ends, held = None, list[HeldStates]()
-    if stopper is None and not is_growing:
+    if stopper is None and looks_at_ends:
         ends, held = _ended(gathered, findings, steps)
     origins = with_calls_of_one_rank(
         _named(gathered, held, uniform=bool(uniform)), reference, candidate

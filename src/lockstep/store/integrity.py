@@ -25,7 +25,7 @@ GROWING = frozenset({"stacks.parquet", "modules.parquet"})
 """Tables that are written anew while a recording grows: what a manifest says of them holds once it is closed."""
 
 _NAME = re.compile(
-    r"(stacks|modules|states|end|held|held_settings|losses|sources|(calls|records|contents)-\d{5,})\.parquet|tensors-\d{5,}\.safetensors"
+    r"(stacks|modules|states|end|held|held_settings|losses|sources|(calls|records|contents)-\d{5,})\.parquet|tensors-\d{5,}\.safetensors|step-\d+\.safetensors"
 )
 _MARK = re.compile(r"(\d+) [0-9a-f]{32}")
 _OWN = re.compile(rb',\n "digest": "([0-9a-f]{32})"\n\}\n?\Z')

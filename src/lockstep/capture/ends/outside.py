@@ -237,6 +237,16 @@ class Outside:
             yield f"optimizer_{number}" if number else "optimizer", optimizer
 
 
+def script_variables() -> list[tuple[str, object]]:
+    """Return what the script's variables hold now by their paths: of functions that run, then of its files."""
+    of_functions = [
+        root
+        for frame in _functions()
+        for root in _as_roots(f"{name_of(frame.f_code)}.", variables_of(frame))
+    ]
+    return [*of_functions, *_of_files(_files_of_functions())]
+
+
 def _size_bytes(tensor: torch.Tensor) -> int:
     """How much there is to read of a tensor; 0 of one that is recorded by its shape alone, as a sparse one."""
     try:

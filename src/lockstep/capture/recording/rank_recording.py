@@ -93,6 +93,8 @@ class RankRecording:
         What is left of what the open step has computed before its first backward.
     out_of_sight
         What the model has computed where no step was open.
+    hear_begin
+        Is told the number of a step that begins, before its first call runs.
     told_tokens
         What `lockstep.tokens` said of the next call of the model; empty where it said nothing.
     """
@@ -134,6 +136,7 @@ class RankRecording:
         self._is_of_command = is_of_command
         self._border = border
         self._is_wanted, self._stop = is_wanted, stop
+        self.hear_begin: Callable[[int], None] = lambda _step: None
         self._claim: Claim | None = None
         self._is_known_to_train = False
         self._beginning = threading.RLock()
@@ -174,6 +177,7 @@ class RankRecording:
             )
         )  # fmt: skip
         with Silence(self.fail):
+            self.hear_begin(self.steps.number)
             manifest.random_states = random_states() | manifest.random_states
             self.loaders.note(manifest, self.steps.number)
             session.begin_step(self.steps.number)

@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.finding import Comparison, Ends, Explanation, Origin, UnalignedCalls
+from lockstep.core.finding import (
+    Comparison,
+    Ends,
+    Explanation,
+    JudgedWindow,
+    Origin,
+    UnalignedCalls,
+)
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.reason import Clause
 from lockstep.core.told_facts import Told
@@ -42,6 +49,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "steps": list(comparison.steps),
         "trained": dict(zip(("reference", "candidate"), comparison.trained, strict=True)),
         "ends": _ends(comparison.ends),
+        "windows": [_window(one, comparison) for one in comparison.windows],
         "inherited": comparison.inherited,
         "compared": comparison.compared,
         "equal": tally.equal,
@@ -81,6 +89,18 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             {"kind": event.kind, "step": event.step, "detail": event.detail}
             for event in comparison.events
         ],
+    }
+
+
+def _window(window: JudgedWindow, comparison: Comparison) -> dict[str, Any]:
+    """One window that began with one state."""
+    return {
+        "steps": list(window.steps),
+        "verdict": window.verdict.value,
+        "origin": None if window.origin is None else _origin(window.origin, comparison),
+        "differed_before": [dataclasses.asdict(one) for one in window.differed],
+        "not_set": list(window.not_set),
+        "distance_before": window.distance,
     }
 
 

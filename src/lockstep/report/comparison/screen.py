@@ -33,6 +33,7 @@ from lockstep.report.comparison.verdict_words import (
     ranks_words,
     source_words,
     uniform_words,
+    window_words,
 )
 from lockstep.report.comparison.verdict_words import headline as headline
 from lockstep.report.console import OutputConsole
@@ -114,6 +115,7 @@ def render_comparison(
     text.stylize(style, 0, len(answer.word))
     for line in lines_below(comparison):
         add_paragraph(text, line)
+    _add_windows(text, comparison, tally)
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_ends(text, comparison)
@@ -167,6 +169,15 @@ def _unsaid(comparison: Comparison) -> list[str]:
     ranks = ranks_words(comparison.ranks)
     ends = [one for one in comparison.endings if one not in comparison.not_compared]
     return [*([f"compared: {ranks}"] if ranks else []), *ends]
+
+
+def _add_windows(text: Text, comparison: Comparison, tally: Tally) -> None:
+    """The verdict of each window that began with one state, and how far the trainings were apart before it."""
+    if not comparison.windows:
+        return
+    text.append("\nWindows (both runs begin each with the same state)\n", style="bold")
+    for window in comparison.windows:
+        add_paragraph(text, window_words(window, tally))
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:

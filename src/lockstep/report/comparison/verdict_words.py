@@ -10,6 +10,7 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import (
     Comparison,
     Explanation,
+    JudgedWindow,
     Kind,
     Origin,
     RanksCompared,
@@ -19,7 +20,7 @@ from lockstep.core.finding import (
 from lockstep.core.reason import About, Reason
 from lockstep.core.remarks import On
 from lockstep.core.site import Phase
-from lockstep.core.text import spans, times
+from lockstep.core.text import listed, spans, times
 from lockstep.core.told_facts import Told
 from lockstep.report.comparison import end_words
 from lockstep.report.comparison.idle_settings import idle_settings
@@ -111,6 +112,8 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
     if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
         return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
+    if differed := next((one for one in comparison.windows if one.differed), None):
+        return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
     if parted := end_words.parting(comparison):
         return "", [f"after the recorded steps: {parted}", *compared]
     return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
@@ -170,6 +173,17 @@ def place_words(origin: Origin, tally: Tally) -> str:
     if not origin.op:  # another tool tells a name alone
         return f"{when}{origin.phase.value} of {_module(origin)}{call}"
     return f"{when}{origin.phase.value} of {_module(origin)} ({origin.op}{call})"
+
+
+def window_words(window: JudgedWindow, tally: Tally) -> str:
+    """Return a window's steps and verdict, and what is known of the time before it."""
+    where = f" at {place_words(window.origin, tally)}" if window.origin is not None else ""
+    apart = window.distance
+    before = "" if not apart else f"; the parameters differed by {apart:.2g} before"
+    differed = "".join(f"; before, {one}" for one in window.differed)
+    missing = f"; not set: {listed(list(window.not_set))}" if window.not_set else ""
+    name = "step" if len(window.steps) == 1 else "steps"
+    return f"{name} {spans(window.steps)}: {window.verdict.name}{where}{before}{differed}{missing}"
 
 
 _ADDED_UP = "accumulate_grad"
@@ -265,6 +279,8 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     if comparison.not_run_again:
         found.append(f"judged without running operators of {comparison.not_run_again} again")
     found += [comparison.unconfirmed] if comparison.unconfirmed else []
+    if comparison.windows:
+        found.append("each window begins with one state, which was set")
     found += end_words.in_headline(comparison.ends)
     found += settings_in_headline(comparison)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
