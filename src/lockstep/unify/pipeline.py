@@ -1,8 +1,8 @@
 """Ranks that each hold a stage of a model, as pipeline parallelism cuts it, beside one rank that holds all of it.
 
 A stage finds its place by its module paths; where these are its own, as of blocks that are counted from 0, by the bits
-of its parameters when the training begins. Its micro-batches become a batch as `micro_batches` says. Of a module that
-several stages call, as the outermost one, the first stage has the inputs and the last one the outputs.
+of its parameters when the training begins. Its micro-batches become a batch as `gradient_accumulation` says. If several
+stages call a module, as the outermost one, the first stage has the inputs and the last one the outputs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Order
-from lockstep.store.shards.micro_batches import (
+from lockstep.store.written_calls import ReadCall
+from lockstep.unify.gradient_accumulation import (
     Made,
     MicroForms,
     PartJoiner,
     give_losses,
     in_time,
 )
-from lockstep.store.shards.put_together import Calls, Key, Told, made_of
-from lockstep.store.shards.rank_ends import joined_states
-from lockstep.store.shards.sorted_rows import sorted_in
-from lockstep.store.shards.step_parts import Dealt, Parted, groups_of
-from lockstep.store.written_calls import ReadCall
+from lockstep.unify.micro_batches import Dealt, Parted, groups_of
+from lockstep.unify.one_recording import Calls, Key, Told, made_of
+from lockstep.unify.rank_layouts import Order
+from lockstep.unify.sorted_rows import sorted_in
+from lockstep.unify.states_of_ranks import joined_states
 
 _OF_PARAMETERS = frozenset(
     {Role.PARAM, Role.PARAM_AFTER, Role.PARAM_GRAD, Role.STATE, Role.STATE_AFTER}

@@ -1,4 +1,4 @@
-"""A recording of several ranks as that of one: each call once, with the tensors that its ranks hold parts of.
+"""A recording of several ranks as that of one, by dims: each call once, with the tensors that ranks hold parts of.
 
 Calls of the first rank stand for those of the others at the same site. Parts are put together when a tensor is asked
 for, and once before, for its numbers and its digest; no whole is written anywhere.
@@ -16,10 +16,11 @@ from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.states import StateRecord
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.dims_file import DimsFile
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.put_together import (
+from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.dims_file import DimsFile
+from lockstep.unify.dtensor_placements import placed_by
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.one_recording import (
     Numbered,
     Told,
     calls_by_key,
@@ -28,8 +29,7 @@ from lockstep.store.shards.put_together import (
     read_call,
     record_key,
 )
-from lockstep.store.shards.rank_parts import Parts
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.whole_tensor import Parts
 
 _RANK = re.compile(r"rank(\d+)")
 

@@ -1,7 +1,7 @@
 """A step whose batch one run takes whole and the other in parts, with gradients accumulated, as one of whole batches.
 
 That both were given the same samples is proven by the bits of the batches. Every part is then taken as data-parallel
-training takes a rank: calls of the parts, of all ranks, are put together as `data_forms` says. What is done once a
+training takes a rank: calls of the parts, of all ranks, are put together as `data_parallel` says. What is done once a
 step, such as the update, clipping, and the gradient that was accumulated last, is compared as ranks hold it. Where both
 runs take parts, each of one run is compared with those of the other that have its samples.
 """
@@ -23,14 +23,14 @@ from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.core.states import LaterLoss
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Form, Spread, apart, together
-from lockstep.store.shards.beside_one import Joiner
-from lockstep.store.shards.data_forms import DataForms
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import Key, made_of
-from lockstep.store.shards.seen import Seen
-from lockstep.store.shards.step_parts import Dealt, Parted, groups_of
 from lockstep.store.written_calls import ReadCall
+from lockstep.unify.by_one_rank import Joiner
+from lockstep.unify.data_parallel import DataForms
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.micro_batches import Dealt, Parted, groups_of
+from lockstep.unify.one_recording import Key, made_of
+from lockstep.unify.rank_layouts import Form, Spread, apart, together
+from lockstep.unify.tensors_of_ranks import Seen
 
 
 def as_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:

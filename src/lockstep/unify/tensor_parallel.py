@@ -19,7 +19,9 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import NotSeen
 from lockstep.core.records import Call
 from lockstep.core.site import Role
-from lockstep.store.shards.batch_forms import (
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.one_recording import Key
+from lockstep.unify.rank_layouts import (
     Form,
     Order,
     Shape,
@@ -30,9 +32,7 @@ from lockstep.store.shards.batch_forms import (
     order_of,
     together,
 )
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.seen import Seen, arguments_of, batches_of
+from lockstep.unify.tensors_of_ranks import Seen, arguments_of, batches_of
 
 _PARAMETERS = frozenset(
     {Role.PARAM, Role.PARAM_AFTER, Role.PARAM_GRAD, Role.STATE, Role.STATE_AFTER}

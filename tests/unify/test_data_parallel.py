@@ -19,7 +19,9 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.site import Phase, Role
 from lockstep.report.comparison.screen import render_comparison
-from lockstep.store.shards.batch_forms import (
+from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.rank_layouts import (
     Form,
     Order,
     Spread,
@@ -28,9 +30,7 @@ from lockstep.store.shards.batch_forms import (
     order_of,
     together,
 )
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.sides import side_by_side
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.side_by_side import side_by_side
 
 SCRIPT = Path(__file__).with_name("data_parallel.py")
 TWINS = (

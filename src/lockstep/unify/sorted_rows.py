@@ -17,10 +17,10 @@ import numpy.typing as npt
 from lockstep.core.operators import operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
-from lockstep.store.shards.batch_forms import Form, Order, Pointing, form_by_shape
-from lockstep.store.shards.joining import Array, UnlikeDimsError
-from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.rank_parts import elements_of
+from lockstep.unify.joined_parts import Array, UnlikeDimsError
+from lockstep.unify.one_recording import Key
+from lockstep.unify.rank_layouts import Form, Order, Pointing, form_by_shape
+from lockstep.unify.whole_tensor import elements_of
 
 Numbers = npt.NDArray[np.int64]
 

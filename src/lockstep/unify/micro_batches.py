@@ -13,9 +13,9 @@ from lockstep.core.errors import UsageError
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import Recording
-from lockstep.store.shards.batch_forms import flat_rows
-from lockstep.store.shards.put_together import Key, calls_by_key, name_of, record_key
-from lockstep.store.shards.rank_parts import elements_of
+from lockstep.unify.one_recording import Key, calls_by_key, name_of, record_key
+from lockstep.unify.rank_layouts import flat_rows
+from lockstep.unify.whole_tensor import elements_of
 
 Rows = Counter[bytes]
 """Samples by their bytes."""

@@ -29,9 +29,6 @@ from lockstep.core.patterns import site_matches
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role, Site
 
-NAME = "dims.yaml"
-"""The file in a recording or a dump."""
-
 _MOST_BYTES = 1 << 20
 _SECTIONS = ("mesh", "parameters", "sites")
 _MOST_RANKS = 1 << 16
@@ -192,4 +189,4 @@ def _rules(path: Path, section: str, given: Any) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-__all__ = ["NAME", "DimsFile", "Rule", "read_dims"]
+__all__ = ["DimsFile", "Rule", "read_dims"]

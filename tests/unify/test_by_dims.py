@@ -21,10 +21,10 @@ from lockstep.core.dims import Mesh, dims_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.records import Content
-from lockstep.store.shards.dims_file import read_dims
-from lockstep.store.shards.joining import UnlikeDimsError, joined, rounded
-from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.sides import side_by_side
+from lockstep.unify.dims_file import read_dims
+from lockstep.unify.dtensor_placements import placed_by
+from lockstep.unify.joined_parts import UnlikeDimsError, joined, rounded
+from lockstep.unify.side_by_side import side_by_side
 
 SCRIPT = Path(__file__).with_name("tensor_parallel.py")
 DIMS = Path(__file__).with_name("tensor_parallel.yaml")

@@ -16,10 +16,10 @@ import numpy as np
 from lockstep.core.manifest import TOKENS
 from lockstep.core.records import Call
 from lockstep.core.site import Phase, Role
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import Key, calls_by_key
-from lockstep.store.shards.token_calls import ids_of
-from lockstep.store.shards.token_joint import Piece, is_outermost, numbered
+from lockstep.unify.calls_of_tokens import Piece, is_outermost, numbered
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.one_recording import Key, calls_by_key
+from lockstep.unify.sampler import ids_of
 
 LOST = -1
 Label = tuple[int, int]

@@ -17,8 +17,8 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.operators import Family, operator_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.rank_parts import elements_of
+from lockstep.unify.one_recording import Key
+from lockstep.unify.whole_tensor import elements_of
 
 BETWEEN_RANKS = ("torch.distributed.", "_c10d_functional.")
 Held = tuple[str, int]

@@ -13,7 +13,10 @@ from lockstep.core.operators import Family, operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording
-from lockstep.store.shards.batch_forms import (
+from lockstep.unify.collective_sums import Held, Sums, division, held
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.one_recording import Key
+from lockstep.unify.rank_layouts import (
     Form,
     Order,
     Spread,
@@ -25,11 +28,8 @@ from lockstep.store.shards.batch_forms import (
     order_of,
     together,
 )
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.put_together import Key
-from lockstep.store.shards.rank_sums import Held, Sums, division, held
-from lockstep.store.shards.seen import GRADIENTS, Seen, arguments_of, batches_of, seen_of
-from lockstep.store.shards.sorted_rows import Sorted, SortedRows, module_around, sorted_in
+from lockstep.unify.sorted_rows import Sorted, SortedRows, module_around, sorted_in
+from lockstep.unify.tensors_of_ranks import GRADIENTS, Seen, arguments_of, batches_of, seen_of
 
 _Tensor = tuple[str, int, bool, int]
 """A tensor of a call: its rank, the call's id, whether it is an output, and its number."""

@@ -18,9 +18,10 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.reader import Recording
-from lockstep.store.shards.batch_forms import Form, Shape, Spread
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import (
+from lockstep.store.tensors import can_store
+from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.one_recording import (
     Calls,
     Key,
     Numbered,
@@ -29,9 +30,8 @@ from lockstep.store.shards.put_together import (
     read_call,
     record_key,
 )
-from lockstep.store.shards.rank_parts import elements_of, encoded
-from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.unify.rank_layouts import Form, Shape, Spread
+from lockstep.unify.whole_tensor import elements_of, encoded
 
 Records = Sequence[TensorRecord]
 """Those of one tensor in every piece of a run."""

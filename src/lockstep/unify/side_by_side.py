@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.core.dims import DIMS_FILE
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.store.reader import Recording
-from lockstep.store.shards.beside_one import as_global_batch
-from lockstep.store.shards.dims_file import NAME, DimsFile, read_dims
-from lockstep.store.shards.micro_batches import as_whole_batches, takes_parts, whole_batches_of
-from lockstep.store.shards.one_rank import as_one_rank, has_axes, is_placed
-from lockstep.store.shards.stages import as_whole_model, stages_of
-from lockstep.store.shards.token_calls import as_same_tokens
-from lockstep.store.shards.token_rows import as_same_rows
+from lockstep.unify.by_dims import as_one_rank, has_axes, is_placed
+from lockstep.unify.by_one_rank import as_global_batch
+from lockstep.unify.dims_file import DimsFile, read_dims
+from lockstep.unify.gradient_accumulation import as_whole_batches, takes_parts, whole_batches_of
+from lockstep.unify.packed_tokens import as_same_rows
+from lockstep.unify.pipeline import as_whole_model, stages_of
+from lockstep.unify.sampler import as_same_tokens
 
 
 def side_by_side(
@@ -133,7 +134,7 @@ def _check_ranks(many: Recording, size: int) -> None:
 def _own(recording: Recording) -> list[DimsFile]:
     """What lies beside a dump, and then what the tool that wrote it told itself."""
     folders = [recording.path, *(rank.path.parent for rank in recording.ranks.values())]
-    files = dict.fromkeys(folder / NAME for folder in folders)
+    files = dict.fromkeys(folder / DIMS_FILE for folder in folders)
     return [read_dims(file) for file in files if file.is_file() and not file.is_symlink()]
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.store.shards.joining import Array, UnlikeDimsError, rounded
+from lockstep.unify.joined_parts import Array, UnlikeDimsError, rounded
 
 Shape = tuple[int, ...]
 _ROUNDINGS = 100

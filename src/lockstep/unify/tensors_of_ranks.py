@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from lockstep.core.manifest import NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.store.shards.batch_forms import Form, Shape
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import Key, record_key
-from lockstep.store.shards.rank_parts import elements_of
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.one_recording import Key, record_key
+from lockstep.unify.rank_layouts import Form, Shape
+from lockstep.unify.whole_tensor import elements_of
 
 GRADIENTS = frozenset({Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.PARAM_GRAD})
 _HELD = frozenset({Role.PARAM, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.shards.put_together import Key
+from lockstep.unify.one_recording import Key
 
 
 def without_fetched(part: Mapping[Key, Call]) -> dict[Key, Call]:

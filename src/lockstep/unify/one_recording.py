@@ -16,8 +16,8 @@ from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, made_by
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.rank_ends import DimsOf, give_ends
 from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.states_of_ranks import DimsOf, give_ends
 
 Key = tuple[object, ...]
 Numbered = tuple[str, int]

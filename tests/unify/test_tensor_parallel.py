@@ -15,10 +15,10 @@ from two_ranks import run_two_ranks
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.shards.data_forms import DataForms
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.seen import Seen
 from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.data_parallel import DataForms
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.tensors_of_ranks import Seen
 
 SCRIPT = Path(__file__).with_name("shared_batch.py")
 SHORT = ("gpt+hand", "gpt+hand+qkv")

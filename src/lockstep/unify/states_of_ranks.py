@@ -22,11 +22,11 @@ from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
 from lockstep.core.text import listed
 from lockstep.store.later_tensors import LaterTensor, ReadLater
 from lockstep.store.reader import RankRecording
-from lockstep.store.shards.batch_forms import Form, Spread, together
-from lockstep.store.shards.joining import UnlikeDimsError
-from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
 from lockstep.store.written_calls import known
+from lockstep.unify.dtensor_placements import placed_by
+from lockstep.unify.joined_parts import UnlikeDimsError
+from lockstep.unify.rank_layouts import Form, Spread, together
+from lockstep.unify.whole_tensor import Parts, elements_of, encoded
 
 Ranks = Mapping[int, RankRecording]
 DimsOf = Callable[[StateRecord], Form | tuple[Dims, Mesh] | None]

@@ -16,8 +16,8 @@ import lockstep
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.shards.put_together import read_call
 from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.one_recording import read_call
 
 STEPS = 3
 Save = Literal["sketch", "tensors"]

@@ -16,9 +16,7 @@ import numpy as np
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Shape
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.token_joint import (
+from lockstep.unify.calls_of_tokens import (
     NO_ROWS,
     Following,
     Joint,
@@ -29,6 +27,8 @@ from lockstep.store.shards.token_joint import (
     both_made,
     numbered,
 )
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.rank_layouts import Shape
 
 _IDS = frozenset({"int64", "int32"})
 

@@ -1,6 +1,6 @@
 """The same tokens padded, packed into one row, or dealt to calls as an engine likes: both runs as rows of tokens.
 
-`told_tokens` says which tokens are the same. Of every tensor that has an element, or a row, for each token, those are
+`same_tokens` says which tokens are the same. Of every tensor that has an element, or a row, for each token, those are
 taken that both runs have, in one order. Padding is left out: what it does shows where it is added up.
 """
 
@@ -17,13 +17,8 @@ from lockstep.core.manifest import TOKENS, NotSeen
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Shape, apart
-from lockstep.store.shards.joining import Array
-from lockstep.store.shards.put_together import Calls, Numbered
-from lockstep.store.shards.rank_parts import elements_of
-from lockstep.store.shards.seen import GRADIENTS, Seen
-from lockstep.store.shards.token_calls import ids_of, trains
-from lockstep.store.shards.token_joint import (
+from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.calls_of_tokens import (
     NO_ROWS,
     Following,
     Joint,
@@ -32,8 +27,13 @@ from lockstep.store.shards.token_joint import (
     are_read,
     both_made,
 )
-from lockstep.store.shards.told_tokens import Given, Same, given_in, same_tokens, top_of
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.unify.joined_parts import Array
+from lockstep.unify.one_recording import Calls, Numbered
+from lockstep.unify.rank_layouts import Shape, apart
+from lockstep.unify.same_tokens import Given, Same, given_in, same_tokens, top_of
+from lockstep.unify.sampler import ids_of, trains
+from lockstep.unify.tensors_of_ranks import GRADIENTS, Seen
+from lockstep.unify.whole_tensor import elements_of
 
 IGNORED = -100
 """The label that `torch.nn.functional.cross_entropy` ignores by default (its documentation, `ignore_index`)."""

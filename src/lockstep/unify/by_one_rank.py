@@ -1,7 +1,7 @@
 """A recording of several ranks as one of a single rank, by the tensors of a run of one rank.
 
-The run of one rank shows what a whole tensor looks like; `data_forms` and `tensor_forms` tell how ranks hold it. What
-cannot be put together is listed, and is not compared.
+The run of one rank shows what a whole tensor looks like; `data_parallel` and `tensor_parallel` tell how ranks hold it.
+What cannot be put together is listed, and is not compared.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from lockstep.core.states import StateRecord
 from lockstep.core.text import listed
 from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.batch_forms import Form, Spread, apart_words, together
-from lockstep.store.shards.data_forms import DataForms
-from lockstep.store.shards.fetched import without_fetched
-from lockstep.store.shards.joining import Array, UnlikeDimsError
-from lockstep.store.shards.placements import placed_by
-from lockstep.store.shards.put_together import (
+from lockstep.store.tensors import can_store
+from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.unify.collective_sums import BETWEEN_RANKS
+from lockstep.unify.data_parallel import DataForms
+from lockstep.unify.dtensor_placements import placed_by
+from lockstep.unify.joined_parts import Array, UnlikeDimsError
+from lockstep.unify.one_recording import (
     Calls,
     Key,
     Numbered,
@@ -39,22 +40,21 @@ from lockstep.store.shards.put_together import (
     place_of,
     read_call,
 )
-from lockstep.store.shards.rank_parts import Parts, elements_of, encoded
-from lockstep.store.shards.rank_sums import BETWEEN_RANKS
-from lockstep.store.shards.seen import (
+from lockstep.unify.prefetching import without_fetched
+from lockstep.unify.rank_layouts import Form, Spread, apart_words, together
+from lockstep.unify.tensor_parallel import TensorForms
+from lockstep.unify.tensors_of_ranks import (
     Forms,
     Seen,
     batches_of,
     partner_of,
     together_by_record,
 )
-from lockstep.store.shards.tensor_forms import TensorForms
-from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.unify.whole_tensor import Parts, elements_of, encoded
 
 Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 _ROUNDINGS = 4
-"""Copies count as equal as far as in `joining`."""
+"""Copies count as equal as far as in `joined_parts`."""
 
 
 def as_global_batch(many: Recording, one: Recording) -> Recording:

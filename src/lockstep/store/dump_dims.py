@@ -7,12 +7,12 @@ from pathlib import Path
 
 import yaml
 
+from lockstep.core.dims import DIMS_FILE
 from lockstep.core.site import Site
-from lockstep.store.shards.dims_file import NAME
 from lockstep.store.written_calls import ReadCall
 
 
-class ToldDims:
+class DumpDims:
     """Gathers dims call by call."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ToldDims:
         told = {"mesh": dict(self._mesh), "sites": self._sites}
         told = {key: value for key, value in told.items() if value}
         if self._sites:
-            (folder / NAME).write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+            (folder / DIMS_FILE).write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
 
 
-__all__ = ["ToldDims"]
+__all__ = ["DumpDims"]
