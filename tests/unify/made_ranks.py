@@ -11,16 +11,11 @@ import numpy as np
 
 import lockstep
 from lockstep.core.manifest import Options
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import Role
 from lockstep.store.directory import RunDirectory
 from lockstep.store.reader import Recording
-from lockstep.store.written_calls import (
-    CallsOfRank,
-    ReadCall,
-    ReadTensor,
-    WholeRankOnDisk,
-    closed_manifest,
-)
+from lockstep.store.written_calls import CallsOfRank, WholeRankOnDisk, closed_manifest
 
 
 def made(

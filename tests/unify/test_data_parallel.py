@@ -17,9 +17,9 @@ import lockstep
 from lockstep import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Course, Verdict
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import Phase, Role
 from lockstep.report.comparison.screen import render_comparison
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.unify.joined_parts import UnlikeDimsError
 from lockstep.unify.rank_layouts import (
     Form,

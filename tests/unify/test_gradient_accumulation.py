@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 import lockstep
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.unify.one_recording import read_call
 
 STEPS = 3

@@ -14,9 +14,9 @@ from made_ranks import made
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import TOKENS
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import Recording
-from lockstep.store.written_calls import ReadCall, ReadTensor
 
 SCRIPT = Path(__file__).with_name("packed_tokens.py")
 SOUND = (

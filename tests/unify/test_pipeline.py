@@ -14,8 +14,8 @@ from two_ranks import run_two_ranks
 
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.written_calls import ReadCall, ReadTensor
 
 SCRIPT = Path(__file__).with_name("pipelined.py")
 SOUND = ("gpt+gpipe", "gpt+1f1b", "gpt+gpipe+list", "llama+gpipe", "llama+1f1b+list")

@@ -12,9 +12,9 @@ from made_ranks import made
 
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import Recording
-from lockstep.store.written_calls import ReadCall, ReadTensor
 
 SCRIPT = Path(__file__).with_name("sampled_tokens.py")
 TRAINERS = ("llama+trainer", "llama+trainer+padded", "gpt2+trainer", "gpt2+trainer+padded")

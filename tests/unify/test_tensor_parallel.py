@@ -14,8 +14,8 @@ from two_ranks import run_two_ranks
 
 from lockstep import compare_recordings
 from lockstep.core.finding import Comparison, Course, Verdict
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.joined_parts import UnlikeDimsError
 from lockstep.unify.tensors_of_ranks import Seen

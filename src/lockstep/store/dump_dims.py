@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from lockstep.core.dims import DIMS_FILE
+from lockstep.core.read_calls import ReadCall
 from lockstep.core.site import Site
-from lockstep.store.written_calls import ReadCall
 
 
 class DumpDims:

@@ -13,10 +13,10 @@ from pathlib import Path
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import APART, NotSeen
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.states import StateRecord
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.unify.dims_file import DimsFile
 from lockstep.unify.dtensor_placements import placed_by
 from lockstep.unify.joined_parts import UnlikeDimsError

@@ -18,14 +18,14 @@ from lockstep.core.dependence import Dependence
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall, ReadTensor
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.states import StateRecord
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.store.written_calls import known
 from lockstep.unify.collective_sums import BETWEEN_RANKS
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.dtensor_placements import placed_by

@@ -14,12 +14,12 @@ import numpy as np
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.manifest import APART, BY_TOKENS, NotSeen
 from lockstep.core.operators import Family, operator_of
+from lockstep.core.read_calls import LaterTensor, ReadCall, ReadTensor
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.reader import Recording
 from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.store.written_calls import known
 from lockstep.unify.joined_parts import Array
 from lockstep.unify.one_recording import (
     Calls,

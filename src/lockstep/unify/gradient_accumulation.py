@@ -19,11 +19,11 @@ import polars as pl
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import APART, NotSeen
+from lockstep.core.read_calls import ReadCall
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.core.states import LaterLoss
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.written_calls import ReadCall
 from lockstep.unify.by_one_rank import Joiner
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.joined_parts import Array

@@ -14,10 +14,10 @@ import numpy as np
 
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import TOKENS, NotSeen
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.unify.calls_of_tokens import (
     NO_ROWS,
     Following,

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from lockstep.core.errors import UsageError
 from lockstep.core.manifest import APART, NotSeen
+from lockstep.core.read_calls import ReadCall
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.written_calls import ReadCall
 from lockstep.unify.gradient_accumulation import (
     Made,
     MicroForms,

@@ -15,12 +15,13 @@ from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import Dims, Mesh
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import APART, NotSeen, RankManifest
+from lockstep.core.read_calls import LaterTensor
 from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.core.sketch import distance, sketch_of
 from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import LaterTensor, ReadLater
+from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import RankRecording
 from lockstep.store.written_calls import known
 from lockstep.unify.dtensor_placements import placed_by

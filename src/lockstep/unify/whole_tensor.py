@@ -10,8 +10,8 @@ import numpy as np
 
 from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dims import COPIES, Dims, Mesh
+from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.core.records import Content
-from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.tensors import can_store
 from lockstep.store.written_calls import known
 from lockstep.unify.joined_parts import Array, Joined, UnlikeDimsError, joined

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve import failures
 from lockstep_serve.failures import (
     ModelFailedError,

@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError
+from lockstep.terminal import message
 from lockstep_serve.failures import RequestError
 from lockstep_serve.opening import Source
 from lockstep_serve.protocol.tensors import datatype_of
