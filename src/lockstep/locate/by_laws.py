@@ -363,17 +363,26 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
 
     Calls that were put together of others are in no program, and what they are made of is: their steps are settled.
     """
-    settled: Settled = {
-        (one.rank, one.step): (
-            (_EVERY, _EVERY) if joined else (_contents(one.programs[0]), _contents(one.programs[1]))
-        )
-        for one in judged
-        if one.programs is not None and (joined or _is_spelled_otherwise(one.programs))
-    }
-    if any(one.programs is None for one in judged):
+    run_again = [(one, one.programs) for one in judged if one.programs is not None]
+    if len(run_again) < len(judged):
         return found
+    contents: Settled = {
+        (one.rank, one.step): (
+            (_EVERY, _EVERY) if joined else (_contents(programs[0]), _contents(programs[1]))
+        )
+        for one, programs in run_again
+    }
+    settled: Settled = {
+        (one.rank, one.step): contents[one.rank, one.step]
+        for one, programs in run_again
+        if joined or _is_spelled_otherwise(programs)
+    }
     modules = _modules(judged)
-    kept = tuple(one for one in found.origins if not _origin_is_settled(one, settled, modules))
+    kept = tuple(
+        one
+        for one in found.origins
+        if not _origin_is_settled(one, contents if one.kind is Kind.SETUP else settled, modules)
+    )
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
     settled_gaps |= _OF_JOINING if joined else set()
     gaps = tuple(one for one in found.not_compared if one.facts.why not in settled_gaps)
