@@ -1,6 +1,6 @@
 """`make docs`: write docs/cli.md from the commands' own --help, docs/tolerances.md from the file that has them,
-docs/rules.md from the rules' docstrings, docs/guide.md from its table, and the call graph in docs/architecture.md from
-a comparison."""
+docs/rules.md from the rules' docstrings, docs/guide.md from its table, the tables of docs/internals.md from docstrings,
+and the call graph in docs/architecture.md from a comparison."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ _OTHER_JOBS = (
 )
 ARCHITECTURE = Path(__file__).parent / "architecture.md"
 _GRAPH = re.compile(r"(?<=<!-- call graph -->\n).*?(?=\n<!-- /call graph -->)", re.DOTALL)
+INTERNALS = Path(__file__).parent / "internals.md"
+_FACES = re.compile(r"(?<=<!-- faces -->\n\n).*?(?=\n\n<!-- /faces -->)", re.DOTALL)
 TOLERANCES = Path(__file__).parent / "tolerances.md"
 RULES = Path(__file__).parent / "rules.md"
 GUIDE = Path(__file__).parent / "guide.md"
@@ -82,11 +84,21 @@ def guide_page() -> str:
     return page_of_symptoms()
 
 
+def internals_page() -> str:
+    """The page as it is, with every name that plug-ins may use today."""
+    return _FACES.sub(lambda _: _printed_by("faces.py"), INTERNALS.read_text())
+
+
 def architecture_page() -> str:
     """The page as it is, with the rooms that a comparison goes through today."""
-    program = [sys.executable, str(Path(__file__).with_name("call_graph.py"))]
-    drawn = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout.rstrip()
-    return _GRAPH.sub(lambda _: drawn, ARCHITECTURE.read_text())
+    return _GRAPH.sub(lambda _: _printed_by("call_graph.py"), ARCHITECTURE.read_text())
+
+
+def _printed_by(name: str) -> str:
+    """What the program of this name beside this file prints, in a process of its own."""
+    program = [sys.executable, str(Path(__file__).with_name(name))]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.rstrip()
 
 
 def _rows(source: str) -> Iterator[str]:
@@ -121,6 +133,7 @@ if __name__ == "__main__":
         (TOLERANCES, tolerances_page()),
         (RULES, rules_page()),
         (GUIDE, guide_page()),
+        (INTERNALS, internals_page()),
         (ARCHITECTURE, architecture_page()),
     ):
         path.write_text(text)

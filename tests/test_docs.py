@@ -216,10 +216,13 @@ def is_there(sources: Path, dotted: str) -> bool:
 
 def test_no_file_name_stands_twice_in_the_main_job() -> None:
     sources = ROOT / "src" / "lockstep"
+    # a face has the noun of what it names: `lockstep.errors` is of `core/errors.py`
+    faces = {path for path in sources.glob("*.py") if "names_of_face" in path.read_text("utf-8")}
+    assert len(faces) > 9
     names = [
         path.name
         for path in sources.rglob("*.py")
-        if path.name != "__init__.py" and "wings" not in path.parts
+        if path.name != "__init__.py" and "wings" not in path.parts and path not in faces
     ]
     assert len(names) > 150
     assert sorted(names) == sorted(set(names))

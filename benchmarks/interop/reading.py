@@ -19,16 +19,11 @@ import torch
 
 import lockstep
 from lockstep.core.manifest import Options
+from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Content
 from lockstep.core.site import Role
 from lockstep.store.directory import RunDirectory
-from lockstep.store.written_calls import (
-    CallsOfRank,
-    ReadCall,
-    ReadTensor,
-    WholeRankOnDisk,
-    closed_manifest,
-)
+from lockstep.store.written_calls import CallsOfRank, WholeRankOnDisk, closed_manifest
 
 Array = np.ndarray
 TURNS = 7

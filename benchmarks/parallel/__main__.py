@@ -35,7 +35,7 @@ from report import put_into
 _HEAD = ["| slip on two ranks | how they share | slip | sound twin |", "|---|---|---|---|"]
 _NOT_NAMED, _ALARM = "NOT NAMED", "FALSE ALARM"
 _HERE = Path(__file__).parent
-_TRAININGS = _HERE.parents[1] / "tests" / "store"
+_TRAININGS = _HERE.parents[1] / "tests" / "unify"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 import lockstep
-from lockstep.core.devices import Device
-from lockstep.core.finding import Comparison
-from lockstep.hookspecs import ReportWriter, SupportList, Verb, hookimpl
-from lockstep.report.page import Card, Page, Sentences, write_page
+from lockstep.compare import Comparison
+from lockstep.page import Card, Page, Sentences, write_page
+from lockstep.plugin import Device, ReportWriter, SupportList, Verb, hookimpl
 from lockstep_migrate.hookspecs import MigrationTarget
 
 

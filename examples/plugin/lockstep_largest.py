@@ -7,14 +7,13 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.exit_codes import code_of
-from lockstep.core.finding import Comparison
-from lockstep.hookspecs import ReportWriter, Verb, hookimpl
-from lockstep.measure.measured_pair import measure_pair
-from lockstep.reading import paired_records
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.table import Column, table_text
+from lockstep import options
+from lockstep.compare import Comparison
+from lockstep.errors import code_of
+from lockstep.judging import measure_pair
+from lockstep.plugin import ReportWriter, Verb, hookimpl
+from lockstep.recordings import paired_records
+from lockstep.terminal import Column, enveloped, json_text, table_text
 
 COLUMNS = Column("rel", right=True), Column("step", right=True), Column("role"), Column("site")
 

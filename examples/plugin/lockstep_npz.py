@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.core.site import Role
-from lockstep.hookspecs import Reader, hookimpl
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.plugin import Reader, hookimpl
+from lockstep.recordings import ReadCall, ReadTensor, Role
 
 
 @hookimpl

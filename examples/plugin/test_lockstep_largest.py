@@ -1,4 +1,4 @@
-from lockstep.cli.main import main
+from lockstep.terminal import main
 
 pytest_plugins = ["lockstep.testing.fixtures"]
 

@@ -48,7 +48,7 @@ from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, 
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording
-from lockstep.store.shards.sides import side_by_side
+from lockstep.unify.side_by_side import side_by_side
 
 
 class Rule(Enum):

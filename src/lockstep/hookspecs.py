@@ -21,11 +21,13 @@ if TYPE_CHECKING:  # those who migrate or record compare nothing, and load no ar
 
     from lockstep.core.finding import Comparison
     from lockstep.core.manifest import NotSeen
-    from lockstep.store.written_calls import ReadCall
+    from lockstep.core.read_calls import ReadCall
 
 NAME = "lockstep"
 hookspec = pluggy.HookspecMarker(NAME)
+"""Marks a function as an extension point of a wing's own, see `lockstep_add_hookspecs`."""
 hookimpl = pluggy.HookimplMarker(NAME)
+"""Marks a function of a plug-in that answers an extension point of the same name."""
 
 
 class Task(str, enum.Enum):

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role
 
-if TYPE_CHECKING:
-    from lockstep.capture.sink import Sink
+
+class TakesRecords(Protocol):
+    """Takes the arrays of the open step: `Sink`."""
+
+    def _record(
+        self,
+        call: SinkCall,
+        role: Role,
+        name: str,
+        array: Any,
+        index: int | None,
+        phase: Phase | None,
+        argument: str,
+        axes: str,
+    ) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -25,10 +38,10 @@ class Shared:
     """
 
     array: Any
-    _sink: Sink | None = None
+    _sink: TakesRecords | None = None
     _content: int | None = None
 
-    def content_in(self, sink: Sink, measure: Callable[[Any], int | None]) -> int | None:
+    def content_in(self, sink: TakesRecords, measure: Callable[[Any], int | None]) -> int | None:
         """The number of its content in the recording of a sink."""
         if self._sink is not sink:
             self._sink, self._content = sink, measure(self.array)
@@ -63,7 +76,7 @@ class SinkCall:
     stack: tuple[Frame, ...]
     parent: SinkCall | None
     module_class: str
-    sink: Sink | None = None
+    sink: TakesRecords | None = None
     counts: Counter[tuple[Role, int]] = field(default_factory=Counter)
     id: int = -1
 

@@ -16,7 +16,7 @@ from lockstep.core.text import spans
 from lockstep.kernels.jit import load_without_blas
 from lockstep.measure.passes import prepare
 from lockstep.store.reader import Recording, open_recording
-from lockstep.store.shards.sides import side_by_side
+from lockstep.unify.side_by_side import side_by_side
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -308,9 +308,12 @@ def option(
 
 
 as_json = option("--json", "as_json")
+"""Gives a verb `--json`, as the argument `as_json`."""
 force = option("--force")
+"""Gives a verb `--force`: it may replace what lies where it writes."""
 allow_crash = option("--allow-crash")
 limit = option("--limit")
+"""Gives a verb `--limit`: how many rows it shows."""
 ranks = option("--ranks", old=["--rank"])
 only = option("--only", multiple=True)
 form = option("--format", "form", default="")

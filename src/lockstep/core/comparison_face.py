@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockstep.core.errors import UsageError
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from lockstep.core.finding import Comparison
+Shown_contra = TypeVar("Shown_contra", contravariant=True)
 
 
-class Face(Protocol):
-    """Makes everything that a comparison shows of itself."""
+class Face(Protocol[Shown_contra]):
+    """Makes everything that a comparison (`core.finding.Comparison`) shows of itself."""
 
-    def line(self, comparison: Comparison) -> str:
+    def line(self, comparison: Shown_contra) -> str:
         """Return the verdict with its place."""
         ...
 
-    def text(self, comparison: Comparison) -> str:
+    def text(self, comparison: Shown_contra) -> str:
         """Return the text that `lockstep compare` prints."""
         ...
 
-    def html(self, comparison: Comparison) -> str:
+    def html(self, comparison: Shown_contra) -> str:
         """Return a table with the headline."""
         ...
 
-    def frame(self, comparison: Comparison, *, short: bool) -> pl.DataFrame:
+    def frame(self, comparison: Shown_contra, *, short: bool) -> pl.DataFrame:
         """Return a row per pair; a `short` one has the columns that people read."""
         ...
 
-    def write(self, comparison: Comparison, path: Path, *, force: bool) -> None:
+    def write(self, comparison: Shown_contra, path: Path, *, force: bool) -> None:
         """Write a report in the format of the path's suffix."""
         ...
 
@@ -48,15 +48,15 @@ class Shown:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"<Comparison {_face().line(self._itself)}>"
+        return f"<Comparison {_face().line(self)}>"
 
     def __str__(self) -> str:
         """Return the text that `lockstep compare` prints."""
-        return _face().text(self._itself)
+        return _face().text(self)
 
     def _repr_html_(self) -> str:
         """Return a table for a notebook, below the headline."""
-        return _face().html(self._itself)
+        return _face().html(self)
 
     @property
     def pairs(self) -> pl.DataFrame:
@@ -69,7 +69,7 @@ class Shown:
         --------
         >>> comparison.pairs.head(10)  # doctest: +SKIP
         """
-        return _face().frame(self._itself, short=True)
+        return _face().frame(self, short=True)
 
     def to_polars(self) -> pl.DataFrame:
         """Return everything that is known of the pairs of tensors, in the order in which they were compared.
@@ -84,7 +84,7 @@ class Shown:
         --------
         >>> comparison.to_polars().filter(pl.col("origin"))  # doctest: +SKIP
         """
-        return _face().frame(self._itself, short=False)
+        return _face().frame(self, short=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table of `to_polars` as a pandas data frame.
@@ -131,18 +131,14 @@ class Shown:
         --------
         >>> comparison.report("comparison.html")  # doctest: +SKIP
         """
-        _face().write(self._itself, Path(path), force=force)
+        _face().write(self, Path(path), force=force)
         return Path(path)
 
-    @property
-    def _itself(self) -> Comparison:
-        return cast("Comparison", self)
+
+_registered: list[Face[Any]] = []
 
 
-_registered: list[Face] = []
-
-
-def show_comparisons_by(face: Face) -> None:
+def show_comparisons_by(face: Face[Any]) -> None:
     """Register what makes the parts that a comparison shows."""
     _registered[:] = [face]
 
@@ -150,20 +146,20 @@ def show_comparisons_by(face: Face) -> None:
 class _Alone:
     """The face of a comparison where `lockstep.report` was not loaded: the verdict."""
 
-    def line(self, comparison: Comparison) -> str:
+    def line(self, comparison: Any) -> str:
         return f"{comparison.verdict.name}: {comparison.reference} / {comparison.candidate}"
 
     text = html = line
 
-    def frame(self, comparison: Comparison, *, short: bool) -> Any:
+    def frame(self, comparison: Any, *, short: bool) -> Any:
         raise UsageError(_LOAD_IT)
 
-    def write(self, comparison: Comparison, path: Path, *, force: bool) -> None:
+    def write(self, comparison: Any, path: Path, *, force: bool) -> None:
         raise UsageError(_LOAD_IT)
 
 
 _LOAD_IT = "tables and reports need `import lockstep.report.comparison.in_python` first"
 
 
-def _face() -> Face:
+def _face() -> Face[Any]:
     return _registered[0] if _registered else _Alone()

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
+DIMS_FILE = "dims.yaml"
+"""The file in a recording or a dump that says what axes mean."""
+
 COPIES = "replicated"
 """Dims of a tensor that every rank holds whole, however many axes it has."""
 

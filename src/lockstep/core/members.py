@@ -51,6 +51,7 @@ MEMBERS = (
     Member("serve", ("serve",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
 )
+"""Every member, with its verbs."""
 
 
 OWN_PACKAGES = frozenset({"lockstep", *(member.package for member in MEMBERS)})

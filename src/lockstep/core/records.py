@@ -14,6 +14,7 @@ from lockstep.core.content_notes import Note, note_of
 from lockstep.core.site import CallKind, Role, Site
 
 Array = npt.NDArray[Any]
+"""A NumPy array of any dtype and shape."""
 Sketch = npt.NDArray[np.float64]
 
 

@@ -1,24 +1,36 @@
 """Run a command under the recorder, and report its progress."""
 
-from lockstep.launch.events import (
-    Ended,
-    Event,
-    NotArmed,
-    Notice,
-    Started,
-    StepsLeftOut,
-    StepUnreadable,
-    StepWritten,
-    event_from_line,
-    event_line,
-)
-from lockstep.launch.follow import Follow, WhenFull, WrittenStep
-from lockstep.launch.running import is_left_running, launch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.core.faces import names_of_face
+
+if TYPE_CHECKING:
+    from lockstep.launch.descendants import started_with
+    from lockstep.launch.events import (
+        Ended,
+        Event,
+        NotArmed,
+        Notice,
+        Started,
+        StepsLeftOut,
+        StepUnreadable,
+        StepWritten,
+        event_from_line,
+        event_line,
+    )
+    from lockstep.launch.follow import Follow, WhenFull, WrittenStep
+    from lockstep.launch.follower import Follower
+    from lockstep.launch.running import is_left_running, launch, unheard
+else:
+    __getattr__ = names_of_face(__name__)
 
 __all__ = [
     "Ended",
     "Event",
     "Follow",
+    "Follower",
     "NotArmed",
     "Notice",
     "Started",
@@ -31,4 +43,6 @@ __all__ = [
     "event_line",
     "is_left_running",
     "launch",
+    "started_with",
+    "unheard",
 ]

@@ -115,6 +115,7 @@ class Ended:
 
 
 Event = Started | StepWritten | StepsLeftOut | StepUnreadable | NotArmed | Notice | Ended
+"""Whatever `hear` is called with while a command runs."""
 
 _KINDS = {
     "started": Started,

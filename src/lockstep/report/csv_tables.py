@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.core.replacement import replacing
 
 Cell = str | int | float | None
+"""One value of a table; None for an empty cell."""
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

@@ -3,61 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from lockstep.core.errors import CorruptError
-from lockstep.core.records import Array, Statistics
+from lockstep.core.read_calls import LaterTensor
+from lockstep.core.records import Array
 from lockstep.store.tensors import RawTensor, can_store, decoded_elements
-
-Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class LaterTensor:
-    """A tensor that nobody has read yet, with the facts that are known.
-
-    Parameters
-    ----------
-    dtype, shape
-        As the framework names them: "bfloat16", (4, 128).
-    statistics
-        As the other tool took them, NaN for a number that it left out; None where there are none.
-    digest
-        Equal ones mean equal bytes, dtype and shape; `KIND:...`, so that two kinds are never held against each other.
-    load
-        Reads its bytes, in the order of this machine, row after row, shape (nbytes,); None where they were not kept.
-    note
-        Why numbers are missing, or "".
-    place
-        The file, for messages.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    statistics: Statistics | None = None
-    digest: str | None = None
-    load: Callable[[], Bytes] | None = None
-    note: str = ""
-    place: str = ""
-
-    @property
-    def known_by(self) -> str | None:
-        """Return the key by which two tensors of one run are equal: the digest, else all four numbers; None without.
-
-        A digest that merely stands in a dump may be one of a later moment, so it counts with the numbers beside it.
-        """
-        numbers = self.statistics
-        if numbers is None or (self.digest is not None and self.load is not None):
-            return self.digest
-        four = (numbers.minimum, numbers.maximum, numbers.mean, numbers.norm)
-        if self.digest is not None:
-            return f"{self.digest} with {four}"
-        return None if self.note or any(map(math.isnan, four)) else f"numbers:{four}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
 from lockstep.store.directory import RunDirectory
-from lockstep.store.shards.told_dims import ToldDims
+from lockstep.store.dump_dims import DumpDims
 from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDisk, closed_manifest
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
@@ -169,7 +169,7 @@ def _written(
     command = directory.manifest.command
     ranks: dict[int, tuple[CallsOfRank, RankOnDisk]] = {}
     steps: set[int] = set()
-    dims = ToldDims()
+    dims = DumpDims()
     missing = [gap]
     try:
         for given in reader.read(path):

@@ -31,6 +31,7 @@ DIGESTS_SINCE = 4
 """Schema version that began today's digests of long tensors, see `lockstep.kernels.digest`."""
 
 MANIFEST = "manifest.json"
+"""The name of the manifest of a recording, and of that of each rank."""
 
 CALLS = pl.Schema(
     {

@@ -7,8 +7,8 @@ import itertools
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lockstep.core.errors import CorruptError, OutputExistsError
 from lockstep.core.formulas import Stored
 from lockstep.core.manifest import RankManifest, StepSummary
+from lockstep.core.read_calls import LaterTensor, ReadCall
 from lockstep.core.records import Call, Content, Frame, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
 from lockstep.core.sketch import sketch_of
@@ -26,90 +27,11 @@ from lockstep.kernels.digest import digest_of_bytes
 from lockstep.kernels.numbers import statistics_of
 from lockstep.store import later_tensors, schema
 from lockstep.store.content_rows import content_row
-from lockstep.store.later_tensors import LaterTensor, ReadLater
+from lockstep.store.later_tensors import ReadLater
 from lockstep.store.tensors import RawTensor, can_store
 from lockstep.store.writer import RankWriter
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTensor:
-    """One tensor of a call that a different tool recorded.
-
-    Parameters
-    ----------
-    role
-        What it is to the call.
-    name
-        What the code calls it ("args.0", "result"), or the full name of a parameter.
-    value
-        Its elements, of a dtype that NumPy has, in the framework's own shape; or what is known of a tensor that is
-        read where it lies when somebody asks for it.
-    argument
-        Which argument a parameter was ("args.1"), where `name` does not say it: such a call can be run again.
-    phase
-        Part of the step that it belongs to; None for that of its call. A gradient of a forward call is of the backward.
-    moment
-        When it was seen; None for right after what stands before it.
-    index
-        Which of the tensors of its role it is; None for the next.
-    dims
-        What its axes mean where ranks hold parts of it, see `core.dims`; "" where the tool does not tell.
-    """
-
-    role: Role
-    name: str
-    value: Array | LaterTensor
-    argument: str = ""
-    phase: Phase | None = None
-    moment: int | None = None
-    index: int | None = None
-    dims: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCall:
-    """One call that a different tool recorded; calls of a rank come in the order in which they began.
-
-    Parameters
-    ----------
-    step, rank
-        Numbers from 0.
-    module, op
-        Path of the module, and the operator as torch's API spells it, or the class of a module.
-    tensors
-        What went in and came out.
-    kind, phase
-        What was called, and when.
-    arguments
-        Plain arguments, `args.1` or `kwargs.dim`.
-    module_class
-        Class of the module that it is called in.
-    parent
-        How many calls of its rank were given before that of the module around it; -1 where that is not known.
-    stack
-        Where it was called from, innermost frame first.
-    moment
-        When it began, from 1; moments grow with time within a rank. None for right after what was given before, for
-        a reader that gives no moments at all.
-    mesh
-        How the ranks stand, as in `core.dims.Mesh`, where the tool tells it.
-    """
-
-    step: int
-    module: str
-    op: str
-    tensors: Sequence[ReadTensor]
-    rank: int = 0
-    kind: CallKind = CallKind.OPERATOR
-    phase: Phase = Phase.FORWARD
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    module_class: str = ""
-    parent: int = -1
-    stack: tuple[Frame, ...] = ()
-    moment: int | None = None
-    mesh: Mapping[str, int] = field(default_factory=dict)
 
 
 class CallsOfRank:

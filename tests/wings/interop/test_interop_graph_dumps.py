@@ -21,7 +21,7 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import Verdict
 from lockstep.core.manifest import NotSeen
-from lockstep.store.written_calls import ReadCall
+from lockstep.core.read_calls import ReadCall
 from lockstep.wings.interop.event_files import events_in
 from lockstep.wings.interop.proto_tensor import onnx_tensor, tensorflow_tensor
 from lockstep.wings.interop.readers import onnxruntime_dump, tensorflow_debugger

@@ -15,7 +15,7 @@ from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError
 from lockstep.core.finding import Verdict
-from lockstep.store.written_calls import ReadCall
+from lockstep.core.read_calls import ReadCall
 from lockstep.testing import MadeTraining, write_recording
 from lockstep.testing.made_dumps import probe_dump, ptdbg_dump
 from lockstep.wings.interop.readers import ptdbg_ascend

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.records import Array
+from lockstep.recordings import Array
 
 
 class Spread:

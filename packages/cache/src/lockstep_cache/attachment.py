@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import get_worker_info
 
-from lockstep.cli.notices import say
+from lockstep.terminal import say
 from lockstep_cache.client import AGAIN_S, DaemonGoneError, RefusedError
 from lockstep_cache.pipeline_checksum import Pipeline, differences
 from lockstep_cache.places import Address

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TypeVar
 
-from lockstep.core.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, UsageError
 from lockstep_cache import messages as m
 from lockstep_cache.daemon import peer
 from lockstep_cache.places import Address

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.posix import check_linux
+from lockstep import options
+from lockstep.errors import ExitCode, UsageError, check_linux
 from lockstep_cache import messages as m
 from lockstep_cache.places import Address, address_of, make_private, own_folder
 

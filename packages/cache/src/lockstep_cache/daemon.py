@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_cache import messages as m
 from lockstep_cache.keeper import Keeper
 from lockstep_cache.leftovers import lock, sweep, unlock

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_cache.attachment import Attachment
 from lockstep_cache.places import address_of
 from lockstep_cache.random_watch import drawing_by

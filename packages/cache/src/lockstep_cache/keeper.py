@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lockstep.core.text import printable
+from lockstep.terminal import printable
 from lockstep_cache import messages as m
 from lockstep_cache.eviction import KeepWhatIsUsed, Policy
 from lockstep_cache.reserves import Reserves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_cache.places import Address, make_private, own_folder
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.records import Array
+from lockstep.recordings import Array
 from lockstep_cache.sample_layout import (
     HEAD,
     MAGIC,

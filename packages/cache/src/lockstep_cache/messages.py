@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
-from lockstep.core.errors import LockstepError
+from lockstep.errors import LockstepError
 
 MOST_BYTES = 1 << 22
 """Of one message."""

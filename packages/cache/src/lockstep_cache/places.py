@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 VARIABLE = "LOCKSTEP_CACHE"
 """The environment variable that names the daemon for trainings that do not."""

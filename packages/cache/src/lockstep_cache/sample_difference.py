@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.core.records import Array
+from lockstep.recordings import Array
 
 
 def first_difference(before: Any, now: Any, where: str = "") -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import xxhash
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.records import Array
+from lockstep.errors import LockstepError
+from lockstep.recordings import Array
 from lockstep_cache.array_memory import Spread, dense_strides, reach, sharing
 
 MAGIC = b"LSC2"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.cli.notices import say
-from lockstep.core.errors import LockstepError, UsageError
-from lockstep.core.text import message as one_line
+from lockstep.errors import LockstepError, UsageError
+from lockstep.terminal import message as one_line
+from lockstep.terminal import say
 from lockstep_cache import messages as m
 from lockstep_cache.client import Client, DaemonGoneError, RefusedError, client_of
 from lockstep_cache.mapped_slab import MappedSlab

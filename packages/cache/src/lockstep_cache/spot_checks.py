@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 RATE = 0.01
 """Of all hits, if the user says nothing else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.report.table import Column, table_text
+from lockstep.terminal import Column, table_text
 
 _COLUMNS = (
     Column("session"), Column("samples", right=True), Column("of", right=True), Column("memory", right=True),

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_cache.attachment import Attachment
 from lockstep_cache.places import address_of
 from lockstep_cache.samples import MISSING, Samples, say_once

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 _KEY = "lockstep/cache/training"
 _RUN, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"

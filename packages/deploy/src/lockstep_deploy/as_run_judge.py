@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.judge.calibration import CalibratedJudge, SiteNoise
-from lockstep.judge.error_model import ErrorModel
-from lockstep.judge.protocol import Judge, Judgement, Operation, Region
-from lockstep.judge.tolerances import CALIBRATION_MARGIN_16_BIT, SINGLE
-from lockstep.measure.measured_pair import Measured
+from lockstep.judging import (
+    CALIBRATION_MARGIN_16_BIT,
+    SINGLE,
+    CalibratedJudge,
+    ErrorModel,
+    Judge,
+    Judgement,
+    Measured,
+    Operation,
+    Region,
+    SiteNoise,
+)
 from lockstep_deploy.rounding import allowed
 
 _ULP = 2.0

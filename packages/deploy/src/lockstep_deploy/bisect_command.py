@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options as shared
-from lockstep.cli.typed import typed_again
-from lockstep.commands.record_again import command_line
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import listed, times
-from lockstep.report.json_text import enveloped, json_text
+from lockstep import options as shared
+from lockstep.compare import command_line
+from lockstep.errors import ExitCode
+from lockstep.options import typed_again
+from lockstep.terminal import enveloped, json_text, listed, times
 from lockstep_deploy import options
 from lockstep_deploy.free_axes import extents_to_draw
 from lockstep_deploy.fusions import Apart, Bisection, Culprit, Trials, search

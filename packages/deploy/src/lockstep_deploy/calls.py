@@ -16,17 +16,18 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from lockstep.capture.calls.leaves import argument_tensors, plain_arguments
-from lockstep.capture.taps.exported_modules import module_of
-from lockstep.core.manifest import Options
-from lockstep.core.records import Frame
-from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.directory import RunDirectory
-from lockstep.store.written_calls import (
+from lockstep.recorder import argument_tensors, module_of, plain_arguments
+from lockstep.recordings import (
+    CallKind,
     CallsOfRank,
+    Frame,
+    Options,
+    Phase,
     RankOnDisk,
     ReadCall,
     ReadTensor,
+    Role,
+    RunDirectory,
     closed_manifest,
 )
 from lockstep_deploy.engines import bfloat16, first_line

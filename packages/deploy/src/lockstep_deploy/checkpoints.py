@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed, reason_of
+from lockstep.errors import UsageError, reason_of
+from lockstep.terminal import listed
 from lockstep_deploy.engines import engine, first_line
 
 SUFFIXES = (".pth", ".pt", ".tar", ".bin", ".ckpt", ".safetensors")

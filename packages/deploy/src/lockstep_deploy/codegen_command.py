@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import code_of
-from lockstep.report.json_text import enveloped, json_text
+from lockstep import options
+from lockstep.errors import OutputExistsError, UsageError, code_of
+from lockstep.terminal import enveloped, json_text
 from lockstep_deploy.codegen.checked import (
     allowed_differences,
     built_and_run,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 _CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lockstep.cli import options as shared
-from lockstep.cli.typed import typed_again
-from lockstep.commands.record_again import command_line, new_place
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison, Verdict, WhatNext
-from lockstep.core.replacement import replacing
-from lockstep.core.text import reason_of
-from lockstep.report.comparison.json import comparison_json
-from lockstep.report.comparison.screen import print_comparison
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.output import check_output_file
+from lockstep import options as shared
+from lockstep.compare import (
+    Comparison,
+    Verdict,
+    WhatNext,
+    command_line,
+    comparison_json,
+    new_place,
+    print_comparison,
+)
+from lockstep.errors import ExitCode, OutputExistsError, UsageError, reason_of
+from lockstep.files import check_output_file, replacing
+from lockstep.options import typed_again
+from lockstep.terminal import enveloped, json_text
 from lockstep_deploy import options
 from lockstep_deploy.stage import TARGET, Stage
 

@@ -14,7 +14,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from lockstep.kernels.digest import digest_of_bytes
+from lockstep.recordings import digest_of_bytes
 from lockstep_deploy import runtime
 from lockstep_deploy.calls import Array, array_of, is_call, names_of
 from lockstep_deploy.engines import bfloat16, engine

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from lockstep.core.errors import UsageError
-from lockstep.core.members import own_folders
-from lockstep.core.records import Frame
+from lockstep.errors import UsageError
+from lockstep.plugin import own_folders
+from lockstep.recordings import Frame
 from lockstep_deploy.calls import stack_of
 from lockstep_deploy.engines import engine, first_line, quiet
 from lockstep_deploy.free_axes import (
@@ -283,7 +283,7 @@ def equal_form(name: str) -> str:
     name
         Of the dispatcher, "aten.foo.default".
     """
-    from lockstep.replay.equal_forms.forms import forms_of, overload_of
+    from lockstep.rerun import forms_of, overload_of
 
     operator = overload_of(name.replace("aten.", "aten::", 1))
     found = [] if operator is None else [one.words for one in forms_of(operator)]

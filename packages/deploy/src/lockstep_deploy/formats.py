@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.finding import Verdict
-from lockstep.core.replacement import replacing
+from lockstep.compare import Verdict
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.files import replacing
 from lockstep_deploy import exporting
 from lockstep_deploy.engines import engine, first_line
 from lockstep_deploy.free_axes import Axes, bounds_of, free_axes, name_axes, other_extents

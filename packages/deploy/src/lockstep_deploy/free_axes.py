@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.model_file import TensorSpec
 
 if TYPE_CHECKING:  # `lockstep run` reads bounds without torch, which is slow to load

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.errors import UsageError
+from lockstep.terminal import listed
 from lockstep_deploy.engines import bfloat16, engine
 from lockstep_deploy.model_file import TensorSpec
 

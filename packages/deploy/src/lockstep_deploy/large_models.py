@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lockstep.core.replacement import replacing
+from lockstep.files import replacing
 from lockstep_deploy.engines import engine
 
 MOST_IN_ONE = (1 << 31) - 1

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.replacement import replacing
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.files import replacing
 from lockstep_deploy.engines import engine, first_line
 from lockstep_deploy.large_models import (
     MOST_IN_ONE,

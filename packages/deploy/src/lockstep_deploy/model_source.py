@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch.export import ExportedProgram
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
-from lockstep.hookspecs import AskedModel, LoadedModel
+from lockstep.errors import UsageError
+from lockstep.plugin import AskedModel, LoadedModel
+from lockstep.terminal import listed
 from lockstep_deploy.calls import tensor_of
 from lockstep_deploy.checkpoints import SUFFIXES, load_checkpoint
 from lockstep_deploy.engines import first_line

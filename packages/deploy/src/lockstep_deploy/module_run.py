@@ -15,8 +15,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
-from lockstep.capture.taps.exported_modules import module_of
-from lockstep.core.text import listed
+from lockstep.recorder import module_of
+from lockstep.terminal import listed
 from lockstep_deploy.calls import (
     arguments_of,
     array_of,

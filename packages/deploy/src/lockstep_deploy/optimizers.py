@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.errors import UsageError
+from lockstep.terminal import listed
 from lockstep_deploy.engines import engine
 
 RULES = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.cli import options
-from lockstep.core.errors import UsageError
+from lockstep import options
+from lockstep.errors import UsageError
 
 
 def entries_of(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -12,20 +12,23 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from lockstep.capture.taps.exported_modules import module_of
-from lockstep.comparison import compare_recordings
-from lockstep.core.errors import UsageError
-from lockstep.core.finding import Comparison, Finding, Kind, Outcome, Verdict, verdict_of
-from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.not_compared import NotCompared
-from lockstep.core.site import Role
-from lockstep.core.text import listed
-from lockstep.core.told_facts import Told
-from lockstep.judge.protocol import Judge
-from lockstep.locate.flow.noise import measure_noise
-from lockstep.reading.paired_steps import opened
-from lockstep.replay.process.rerun_process import RerunsApart
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.compare import (
+    Comparison,
+    Finding,
+    Kind,
+    NotCompared,
+    Outcome,
+    Told,
+    Verdict,
+    compare_recordings,
+    verdict_of,
+)
+from lockstep.errors import UsageError
+from lockstep.judging import Judge, measure_noise
+from lockstep.recorder import module_of
+from lockstep.recordings import MEMORY_BYTES, Role, opened
+from lockstep.rerun import LocalErrorJudge, RerunsApart
+from lockstep.terminal import listed
 from lockstep_deploy.as_run_judge import AsRunJudge
 from lockstep_deploy.calls import (
     WrittenRun,

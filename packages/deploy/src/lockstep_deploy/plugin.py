@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import AskedModel, LoadedModel, Task, Verb, hookimpl
+from lockstep.plugin import AskedModel, LoadedModel, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click

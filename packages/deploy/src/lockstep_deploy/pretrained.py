@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.errors import UsageError
+from lockstep.terminal import listed
 from lockstep_deploy.engines import as_sentence, engine
 from lockstep_deploy.inputs import Drawn
 

@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from lockstep.devices.vector_math import prepare_vector_math
+from lockstep.recorder import prepare_vector_math
 from lockstep_deploy.calls import Array, arguments_of, array_of, computing
 from lockstep_deploy.node_values import Held, Values
 

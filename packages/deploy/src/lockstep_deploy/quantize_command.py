@@ -11,13 +11,10 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import code_of
-from lockstep.core.text import listed
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.output import check_output_file
-from lockstep.report.paragraphs import counted
+from lockstep import options
+from lockstep.errors import UsageError, code_of
+from lockstep.files import check_output_file
+from lockstep.terminal import counted, enveloped, json_text, listed
 from lockstep_deploy.large_models import whole
 from lockstep_deploy.model_file import ModelFile, open_model, write_model
 from lockstep_deploy.quantize.build import Plan, quantized_model

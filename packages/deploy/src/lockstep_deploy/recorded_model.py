@@ -12,13 +12,10 @@ from typing import Any
 
 import torch
 
-from lockstep.core.errors import UsageError
-from lockstep.core.records import Call, Content
-from lockstep.core.site import CallKind, Phase, Role
-from lockstep.core.states import Moment
-from lockstep.core.text import listed
-from lockstep.devices.tensor_numbers import digest_of
-from lockstep.store.reader import open_recording
+from lockstep.errors import UsageError
+from lockstep.recorder import digest_of
+from lockstep.recordings import Call, CallKind, Content, Moment, Phase, Role, open_recording
+from lockstep.terminal import listed
 from lockstep_deploy.calls import tensor_of
 from lockstep_deploy.checkpoints import check_names, lacking
 from lockstep_deploy.module_run import flat_tensors, furthest

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.judge.tolerances import CALIBRATION_MARGIN_16_BIT
+from lockstep.judging import CALIBRATION_MARGIN_16_BIT
 
 SINGLE_EPS = 2.0**-23
 """Distance of 1 to the next number of single precision."""

@@ -12,14 +12,11 @@ from typing import Any
 import click
 import numpy as np
 
-from lockstep.cli import options as shared
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.replacement import replacing
-from lockstep.kernels.numbers import statistics_of
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.output import check_output_file
-from lockstep.report.table import Column, table_text
+from lockstep import options as shared
+from lockstep.errors import ExitCode, OutputExistsError, UsageError
+from lockstep.files import check_output_file, replacing
+from lockstep.recordings import statistics_of
+from lockstep.terminal import Column, enveloped, json_text, table_text
 from lockstep_deploy import options
 from lockstep_deploy.free_axes import check_extents, extents_to_draw
 from lockstep_deploy.inputs import read_inputs

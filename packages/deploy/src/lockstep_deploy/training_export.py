@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy import exporting
 from lockstep_deploy.calls import array_of
 from lockstep_deploy.engines import engine

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.replacement import replacing
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.files import replacing
 from lockstep_deploy.inputs import checked, read_inputs
 from lockstep_deploy.large_models import array_of_tensor
 from lockstep_deploy.model_file import ModelFile

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.engines import first_line
 from lockstep_deploy.program_run import moved
 from lockstep_deploy.stage import TARGET

@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options as shared
-from lockstep.cli.paths import PATH
-from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.output import check_output_file
+from lockstep import options as shared
+from lockstep.errors import ExitCode, OutputExistsError, UsageError
+from lockstep.files import check_output_file
+from lockstep.options import PATH
+from lockstep.terminal import enveloped, json_text, progress_bar
 from lockstep_migrate.delivery.diff import unified_diff
 from lockstep_migrate.delivery.in_place import undo, way_back, write_in_place
 from lockstep_migrate.delivery.json import render_migration_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lockstep.hookspecs import SupportList, hookspec
+from lockstep.plugin import SupportList, hookspec
 
 __all__ = ["MigrationTarget", "SupportList", "lockstep_migration_targets"]
 

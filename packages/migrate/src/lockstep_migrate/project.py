@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from lockstep.core.errors import UsageError
-from lockstep.core.progress import Progress
+from lockstep.errors import UsageError
+from lockstep.terminal import Progress
 from lockstep_migrate.distributed.head import takes_devices
 from lockstep_migrate.distributed.roles import Roles, roles_of
 from lockstep_migrate.engine.own_names import OwnNames, merged_own, own_names

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 
-from lockstep.core.devices import devices
-from lockstep.plugins import manager
+from lockstep.plugin import devices, manager
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.names import has_name
 from lockstep_migrate.torch.table import built_in

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.replacement import replacing
-from lockstep.hookspecs import Use
-from lockstep.store.partial import marked_as_part
-from lockstep.store.permissions import make_private_directory, open_private, write_private
-from lockstep.store.schema import MANIFEST
+from lockstep.files import make_private_directory, open_private, replacing, write_private
+from lockstep.plugin import Use
+from lockstep.recordings import MANIFEST, marked_as_part
 from lockstep_remote.jobs import Job, Output
 from lockstep_remote.link import RemoteError
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
-from lockstep.core.members import MEMBERS, own_folders
-from lockstep.core.version import DISTRIBUTION
-from lockstep.store.directory import is_recording
+from lockstep.errors import UsageError
+from lockstep.plugin import DISTRIBUTION, MEMBERS, own_folders
+from lockstep.recordings import is_recording
 
 MOST_BYTES = 256 << 20
 """What a folder that is no repository of git may hold: a data set beside a script is no part of it."""

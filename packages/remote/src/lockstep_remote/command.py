@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.paths import PATH
-from lockstep.core.exit_codes import ExitCode
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.table import Column, table_text
+from lockstep import options
+from lockstep.errors import ExitCode
+from lockstep.options import PATH
+from lockstep.terminal import Column, enveloped, json_text, table_text
 from lockstep_remote import machines
 from lockstep_remote.jobs import job_of, jobs
 from lockstep_remote.machines import Machine

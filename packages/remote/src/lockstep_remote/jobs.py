@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
-from lockstep.core.replacement import replacing
-from lockstep.core.secrets import masked_command
-from lockstep.hookspecs import Use
-from lockstep.store.permissions import make_private_directory, write_private
+from lockstep.errors import UsageError
+from lockstep.files import make_private_directory, masked_command, replacing, write_private
+from lockstep.plugin import Use
 
 
 @dataclass(frozen=True, slots=True)

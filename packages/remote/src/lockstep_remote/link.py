@@ -13,9 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lockstep.cli.sentences import say
-from lockstep.core.errors import LockstepError, UsageError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError, UsageError
+from lockstep.terminal import message, say
 from lockstep_remote.machines import Machine, parsed_address
 
 try:

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from lockstep.cli.sentences import say
-from lockstep.core.errors import NotARecordingError
-from lockstep.hookspecs import Elsewhere, PathWord, Use
-from lockstep.store.directory import is_recording
+from lockstep.errors import NotARecordingError
+from lockstep.plugin import Elsewhere, PathWord, Use
+from lockstep.recordings import is_recording
+from lockstep.terminal import say
 from lockstep_remote.bringing import Bringing
 from lockstep_remote.jobs import Job, Output
 from lockstep_remote.link import Answer, Link, RemoteError

@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
-from lockstep.core.replacement import replacing
-from lockstep.core.secrets import MASK, masked_setting
-from lockstep.core.text import reason_of
-from lockstep.store.permissions import make_private_directory, write_private
+from lockstep.errors import UsageError, reason_of
+from lockstep.files import MASK, make_private_directory, masked_setting, replacing, write_private
 
 WORKDIR = "~/.lockstep"
 PYTHON = "python3"

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.cli.sentences import say
-from lockstep.core.errors import LockstepError, OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.manifest import Options
-from lockstep.hookspecs import Elsewhere, PathWord, Use
-from lockstep.store.claim import Claim
-from lockstep.store.directory import RunDirectory
+from lockstep.errors import ExitCode, LockstepError, OutputExistsError, UsageError
+from lockstep.files import Claim
+from lockstep.plugin import Elsewhere, PathWord, Use
+from lockstep.recordings import Options, RunDirectory
+from lockstep.terminal import say
 from lockstep_remote import bundle
 from lockstep_remote.bringing import Bringing
 from lockstep_remote.bundle import Bundle

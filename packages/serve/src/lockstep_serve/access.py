@@ -16,8 +16,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import reason_of
+from lockstep.errors import UsageError, reason_of
 from lockstep_serve.failures import RequestError
 
 _LEAST_CHARACTERS = 16

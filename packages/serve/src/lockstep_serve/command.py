@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.notices import say
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep import options
+from lockstep.errors import ExitCode, UsageError
+from lockstep.terminal import say
 
 
 def _port(context: click.Context, parameter: click.Parameter, value: str) -> int | None:

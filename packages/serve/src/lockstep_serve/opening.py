@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 from lockstep_serve.protocol.tensors import is_served
 from lockstep_serve.servable import HasGraph, Servable, Signature, unserved
 from lockstep_serve.servables.kinds import open_servable

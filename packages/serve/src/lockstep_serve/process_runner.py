@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve import failures
 from lockstep_serve.failures import (
     ModelFailedError,
@@ -22,9 +22,8 @@ from lockstep_serve.failures import (
 )
 from lockstep_serve.opening import Source
 from lockstep_serve.protocol.tensors import dtype_of
-from lockstep_serve.runner_process import LENGTH
 from lockstep_serve.servable import Array, Arrays, Signature, TensorSpec
-from lockstep_serve.shared_region import SharedRegion
+from lockstep_serve.shared_region import LENGTH, SharedRegion
 
 _LOG = logging.getLogger("lockstep.serve")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve.batcher import Batcher
 from lockstep_serve.engine import EmbeddedEngine, Engine
 from lockstep_serve.failures import NotReadyError, NotThereError, RequestError

@@ -10,25 +10,22 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError
+from lockstep.terminal import message
 from lockstep_serve.failures import RequestError
 from lockstep_serve.opening import Source
 from lockstep_serve.protocol.tensors import datatype_of
 from lockstep_serve.runners import checked
 from lockstep_serve.servable import Servable, TensorSpec
-from lockstep_serve.shared_region import SharedRegion
+from lockstep_serve.shared_region import LENGTH, SharedRegion
 
 _NICE = 10
 """A reference has the time that answering leaves."""
-
-LENGTH = struct.Struct("<I")
 
 
 def main() -> None:

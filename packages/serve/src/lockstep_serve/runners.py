@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError
+from lockstep.terminal import message
 from lockstep_serve.failures import ModelFailedError, RequestError, TooSlowError
 from lockstep_serve.in_place import QUICK_ALONE_S, QUICK_S, InPlace
 from lockstep_serve.servable import Array, Arrays, Servable

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

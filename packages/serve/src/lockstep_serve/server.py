@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import uvicorn
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve.access import Gate, guarded
 from lockstep_serve.engine import Engine
 from lockstep_serve.metrics import Metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,6 +18,9 @@ from lockstep_serve.protocol.tensors import (
     tensor_from_raw,
 )
 from lockstep_serve.servable import BYTES, Array
+
+LENGTH = struct.Struct("<I")
+"""The length of a line of JSON, which stands before it."""
 
 _ALIGNED = 64
 """Where a tensor begins: at a cache line."""

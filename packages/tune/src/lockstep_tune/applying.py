@@ -25,11 +25,8 @@ from torch.optim import Optimizer
 from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
-from lockstep.capture.modules.live_modules import living
-from lockstep.capture.modules.module_paths import without_wrappers
-from lockstep.capture.recorder import Recorder
-from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.cli.sentences import say
+from lockstep.recorder import Recorder, living, rank_and_world_size, without_wrappers
+from lockstep.terminal import say
 from lockstep_tune import half_precision
 from lockstep_tune.half_precision import use_autocast, use_low_weights
 from lockstep_tune.loss_scale import LossScale

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.core.secrets import MASK, masked
-from lockstep.core.text import shell_line
+from lockstep.files import MASK, masked
+from lockstep.terminal import shell_line
 from lockstep_tune.differences import Difference, Differences, Levels
 from lockstep_tune.switches import AS_IT_IS, State
 

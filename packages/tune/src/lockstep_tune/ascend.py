@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from lockstep.core.errors import NotARecordingError, RecordingError
-from lockstep.core.text import reason_of
+from lockstep.errors import NotARecordingError, RecordingError, reason_of
 from lockstep_tune.profile import Operator, Phase, Profile
 
 _NAME = ("Op Name", "Name")

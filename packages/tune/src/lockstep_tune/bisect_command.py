@@ -10,14 +10,11 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.notices import say
-from lockstep.cli.training_command import TrainingCommand, training_command
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.report.json_text import json_text
-from lockstep.store.reader import open_recording
+from lockstep import options
+from lockstep.errors import ExitCode, UsageError
+from lockstep.options import TrainingCommand, runs_elsewhere, training_command
+from lockstep.recordings import open_recording
+from lockstep.terminal import json_text, say
 from lockstep_tune.arguments import arguments
 from lockstep_tune.bisect_screen import as_values, render
 from lockstep_tune.bisecting import Trial, TrialLog

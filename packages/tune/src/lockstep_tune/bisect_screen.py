@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.core.text import shell_line
-from lockstep.report.json_text import enveloped
-from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted
+from lockstep.terminal import Page, add_line, add_paragraph, counted, enveloped, shell_line
 from lockstep_tune.bisecting import Found, Outcome, Trial
 from lockstep_tune.searching import Answer
 from lockstep_tune.switches import SWITCHES, State

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lockstep.core.operators import Family, operator_of
-from lockstep.report.paragraphs import counted
+from lockstep.recordings import Family, operator_of
+from lockstep.terminal import counted
 from lockstep_tune import line_detectors
 from lockstep_tune.found import Found
 from lockstep_tune.profile import COLLECTIVE, Compile, Operator, Phase, Profile, time_text

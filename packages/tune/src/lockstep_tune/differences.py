@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_tune.switches import Ladder, State
 
 Levels = tuple[int, ...]

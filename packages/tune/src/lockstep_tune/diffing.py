@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lockstep.report.json_text import enveloped
-from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
-from lockstep.report.table import Column, add_table
+from lockstep.terminal import (
+    Column,
+    Page,
+    add_line,
+    add_paragraph,
+    add_table,
+    counted,
+    enveloped,
+    terminal_width,
+)
 from lockstep_tune.module_tree import place_of
 from lockstep_tune.profile import Phase, Profile, time_text
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import CorruptError, OutputExistsError
+from lockstep.errors import CorruptError, OutputExistsError
 
 
 class Journal:

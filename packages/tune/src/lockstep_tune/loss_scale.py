@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from lockstep.capture.recorder import Recorder
-from lockstep.core.members import OWN_PACKAGES
+from lockstep.plugin import OWN_PACKAGES
+from lockstep.recorder import Recorder
 
 _HOOKED = (
     (torch.Tensor, "register_hook"),

@@ -15,8 +15,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from lockstep.capture.modules.live_modules import living
-from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
+from lockstep.recorder import clean_tree, living, without_wrappers
 from lockstep_tune.marks import AGAIN, EVALUATION, LINE, MODULE
 from lockstep_tune.stacks import Stacks, line_of_the_user
 

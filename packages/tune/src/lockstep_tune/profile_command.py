@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_command import TrainingCommand, training_command
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode, code_of
-from lockstep.report.json_text import json_text
-from lockstep.report.page import write_page
+from lockstep import options
+from lockstep.errors import ExitCode, OutputExistsError, UsageError, code_of
+from lockstep.options import TrainingCommand, runs_elsewhere, training_command
+from lockstep.page import write_page
+from lockstep.terminal import json_text
 from lockstep_tune import diffing
 from lockstep_tune.diffing import differences
 from lockstep_tune.profile import Profile, time_text

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.report.page import Card, Grid, Page, Subject, Verdict
+from lockstep.page import Card, Grid, Page, Subject, Verdict
 from lockstep_tune.diffing import (
     CONFIDENCE,
     ModuleDifference,

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.report.page import (
+from lockstep.page import (  # fmt: skip
+    Block,
     Card,
     Code,
+    Column,
     Facts,
     Grid,
     Kind,
@@ -28,8 +30,7 @@ from lockstep.report.page import (
     Tree,
     Verdict,
     Work,
-)  # fmt: skip
-from lockstep.report.page.page import Block, Column
+)
 from lockstep_tune.bottlenecks import Bottleneck, bottlenecks
 from lockstep_tune.module_tree import module_tree, own_us, place_of
 from lockstep_tune.places import short_place

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.cli.notices import tell
-from lockstep.core.errors import UsageError
-from lockstep.core.manifest import Options
-from lockstep.core.selection import StepSelection
+from lockstep.errors import UsageError
 from lockstep.launch import launch
+from lockstep.options import StepSelection
+from lockstep.recordings import Options
+from lockstep.terminal import tell
 from lockstep_tune.marks import BESIDE, TRACE, VARIABLE
 from lockstep_tune.profile import Profile
 from lockstep_tune.trace import read_profile

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lockstep.report.json_text import enveloped
-from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
-from lockstep.report.table import Column, add_table
+from lockstep.terminal import (
+    Column,
+    Page,
+    add_line,
+    add_paragraph,
+    add_table,
+    counted,
+    enveloped,
+    terminal_width,
+)
 from lockstep_tune.bottlenecks import LEAST_SHARE, Bottleneck, bottlenecks
 from lockstep_tune.module_tree import ModuleTime, module_tree, own_us
 from lockstep_tune.places import short_place

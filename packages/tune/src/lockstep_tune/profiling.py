@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch.profiler import profile, record_function, supported_activities
 
-from lockstep.capture.recorder import Recorder
-from lockstep.capture.settings.setup import rank_and_world_size
+from lockstep.recorder import Recorder, rank_and_world_size
 from lockstep_tune.marking import Marks, mark_checkpoints, note_threads
 from lockstep_tune.marks import BESIDE, STEP, TRACE, VARIABLE
 from lockstep_tune.stacks import LEAST_S, Sampler, Stacks

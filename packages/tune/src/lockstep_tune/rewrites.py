@@ -10,8 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lockstep.core.errors import NotARecordingError, RecordingError
-from lockstep.core.text import reason_of
+from lockstep.errors import NotARecordingError, RecordingError, reason_of
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli.training_command import TrainingCommand, training_command
+from lockstep.options import TrainingCommand, training_command
 from lockstep_tune.settings import read_settings
 from lockstep_tune.tuned_run import check_command, run_tuned
 

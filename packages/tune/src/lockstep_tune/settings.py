@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from lockstep.core.errors import RecordingError, UsageError
+from lockstep.errors import RecordingError, UsageError
 from lockstep_tune.rewrites import Rewrite
 
 Value = int | str | bool

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from lockstep.capture.rows.user_code import is_of_the_user
+from lockstep.recorder import is_of_the_user
 
 LEAST_S, MOST_S = 0.0005, 0.005
 """Between two samples."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_tune.settings import Settings
 
 VARIABLE = "LOCKSTEP_SWITCHES"

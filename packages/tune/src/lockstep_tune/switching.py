@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from lockstep.capture.modules.live_modules import living
-from lockstep.capture.recorder import Recorder
-from lockstep.capture.settings.setup import rank_and_world_size
+from lockstep.recorder import Recorder, living, rank_and_world_size
 from lockstep_tune.marking import module_paths
 from lockstep_tune.switches import VARIABLE
 

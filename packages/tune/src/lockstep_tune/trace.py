@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import CorruptError, NotARecordingError, RecordingError
+from lockstep.errors import CorruptError, NotARecordingError, RecordingError
 from lockstep_tune.ascend import read_summary
 from lockstep_tune.marks import AGAIN, BESIDE, LINE, MODULE, STEP, TRACE
 from lockstep_tune.pieces import pieces_of

@@ -13,17 +13,19 @@ from typing import Any
 
 import click
 
-from lockstep.cli.notices import tell
-from lockstep.comparison import compare_recordings
-from lockstep.core.errors import LockstepError
-from lockstep.core.exit_codes import SIGNALLED, ExitCode
-from lockstep.core.finding import Comparison, Finding
-from lockstep.core.finding import Outcome as PairOutcome
-from lockstep.core.manifest import Options
-from lockstep.core.site import Role
+from lockstep.compare import (
+    Comparison,
+    Finding,
+    answer_of,
+    compare_recordings,
+    headline,
+    lines_below,
+)
+from lockstep.compare import Outcome as PairOutcome
+from lockstep.errors import SIGNALLED, ExitCode, LockstepError
 from lockstep.launch import launch
-from lockstep.report.comparison.verdict_words import answer_of, headline, lines_below
-from lockstep.store.reader import Recording, open_recording
+from lockstep.recordings import Options, Recording, Role, open_recording
+from lockstep.terminal import tell
 from lockstep_tune import settings
 from lockstep_tune.bisecting import Outcome, Trial
 from lockstep_tune.commits import Repository

@@ -12,14 +12,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.notices import say
-from lockstep.cli.training_command import TrainingCommand, training_command
-from lockstep.core.errors import LockstepError, OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import shell_line
-from lockstep.report.json_text import json_text
-from lockstep.report.page import write_page
+from lockstep import options
+from lockstep.errors import ExitCode, LockstepError, OutputExistsError, UsageError
+from lockstep.options import TrainingCommand, training_command
+from lockstep.page import write_page
+from lockstep.terminal import json_text, say, shell_line
 from lockstep_tune.bottlenecks import bottlenecks
 from lockstep_tune.choosing import left_out, named_first, worth_trying
 from lockstep_tune.edits import edits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.report.page import Card, Code, Command, Commands, Grid, Page, Sentences, Verdict
-from lockstep.report.page.page import Block
+from lockstep.page import Block, Card, Code, Command, Commands, Grid, Page, Sentences, Verdict
 from lockstep_tune import tuning
 from lockstep_tune.profile import time_text
 from lockstep_tune.settings import settings_text

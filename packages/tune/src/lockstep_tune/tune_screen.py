@@ -6,9 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.report.json_text import enveloped
-from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
-from lockstep.report.table import Column, add_table
+from lockstep.terminal import (
+    Column,
+    Page,
+    add_line,
+    add_paragraph,
+    add_table,
+    counted,
+    enveloped,
+    terminal_width,
+)
 from lockstep_tune.profile import time_text
 from lockstep_tune.settings import Settings
 from lockstep_tune.tuned_run import TimedRun

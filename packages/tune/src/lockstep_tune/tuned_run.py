@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from lockstep.cli.notices import tell
-from lockstep.core.errors import UsageError
-from lockstep.core.manifest import Options
+from lockstep.errors import UsageError
 from lockstep.launch import launch
+from lockstep.recordings import Options
+from lockstep.terminal import tell
 from lockstep_tune.rewrites import rewritten
 from lockstep_tune.settings import INSIDE, Settings
 from lockstep_tune.trials import INTERRUPTED

@@ -11,15 +11,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli.notices import tell
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison
-from lockstep.core.manifest import Options
-from lockstep.core.site import Role
+from lockstep.compare import Comparison, headline
+from lockstep.errors import ExitCode, UsageError
 from lockstep.launch import launch
-from lockstep.report.comparison.verdict_words import headline
-from lockstep.store.reader import open_recording
+from lockstep.recordings import Options, Role, open_recording
+from lockstep.terminal import tell
 from lockstep_tune.settings import KNOBS, Settings
 from lockstep_tune.switches import AS_IT_IS, State
 from lockstep_tune.trials import INTERRUPTED, Trials, in_short, results_of

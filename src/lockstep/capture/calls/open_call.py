@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.autograd.graph import Node
@@ -15,14 +15,64 @@ from lockstep.capture.calls.leaves import NamedTensor
 from lockstep.core.site import CallKind, Phase
 from lockstep.store.schema import NO_CONTENT
 
-if TYPE_CHECKING:  # which makes calls, and takes what comes to them
-    from lockstep.capture.rows.session import Session
+if TYPE_CHECKING:
+    from lockstep.capture.tensors.contents import Contents
 
 Edge = tuple[Node, int]
 Positions = tuple[tuple[int, int], ...]
 """Which of a node's gradients, and the number of the output or input of the call that it belongs to."""
 
 NO_NUMBERS: frozenset[int] = frozenset()
+
+
+class Receiver(Protocol):
+    """Takes what comes to a call: `Session`, in `capture/rows`."""
+
+    contents: Contents
+    fail: Callable[[Exception], None]
+
+    def end(
+        self,
+        call: OpenCall,
+        outputs: Sequence[NamedTensor],
+        buffers: Iterable[NamedTensor] = (),
+        part: object = ...,
+    ) -> None:
+        """Take its results."""
+
+    def abandon(self, call: OpenCall) -> None:
+        """Take it back: it has raised."""
+
+    def retract(self, call: OpenCall) -> None:
+        """Take it back: it does not deal in tensors."""
+
+    def await_results(self, call: OpenCall) -> None:
+        """Leave it open: its results come later."""
+
+    def gradients_came(
+        self, call: OpenCall, places: Positions, arrived: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Take gradients at its outputs."""
+
+    def gradients_left(
+        self,
+        call: OpenCall,
+        places: Positions,
+        sent: Sequence[torch.Tensor | None],
+        _: object,
+    ) -> None:
+        """Take gradients at its inputs."""
+
+    def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
+        """Take the gradient at one input."""
+
+    def gradients_passed(
+        self,
+        call: OpenCall,
+        sent: Sequence[torch.Tensor | None],
+        arrived: Sequence[torch.Tensor | None],
+    ) -> None:
+        """Take all at once, of the one node that it has made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +106,7 @@ class OpenCall:
     frame: FrameType | None = None
     """One that no frame of the user's is inside of; let go as soon as the stack has its number."""
     wanted: bool = True
-    session: Session = None  # type: ignore[assignment]
+    session: Receiver = None  # type: ignore[assignment]
     """Takes what comes to it; none of what is no call of the model."""
     id: int = -1
     step: int = -1

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
@@ -21,14 +21,12 @@ from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.taps.callers import ASKING, Callers, wrap_warn
+from lockstep.capture.taps.listener import Listener
 from lockstep.capture.taps.originals import Originals, is_torchs
 from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.taps.recursion_limit import STRIDE, RaisedLimit
 from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch
-
-if TYPE_CHECKING:  # which makes the taps
-    from lockstep.capture.calls.calls import Calls
 
 _TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # fmt: off
@@ -62,7 +60,7 @@ class Taps:
         "module", "api" or "aten".
     """
 
-    def __init__(self, listener: Calls, level: str) -> None:
+    def __init__(self, listener: Listener, level: str) -> None:
         self.listener = listener
         self.installed = False
         self._wanted = False

@@ -16,8 +16,8 @@ from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.locate.lone_calls.unaligned_calls import called_words
 from lockstep.store.reader import Recording
-from lockstep.store.shards.put_together import calls_by_key
-from lockstep.store.shards.rank_sums import BETWEEN_RANKS
+from lockstep.unify.collective_sums import BETWEEN_RANKS
+from lockstep.unify.one_recording import calls_by_key
 
 
 def with_calls_of_one_rank(origins: Sequence[Origin], *recordings: Recording) -> list[Origin]:

@@ -242,6 +242,7 @@ Block = (
     Sentences | Facts | Grid | Tiles | Chart | Points | Histogram | HeatMap | Images | Code | Stack
     | Commands | Note | Links
 )  # fmt: skip
+"""Whatever may stand in a card."""
 
 
 # ------------------------------------------------------------------------------------------- rows
@@ -256,6 +257,7 @@ class TextColumn:
 
 
 Column = Floats | Integers | TextColumn
+"""The values of one column of the table, one for each row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.core.site import Role
-from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
 from lockstep.wings.interop.device_layouts import BLOCKED, PLAIN, put_back
 from lockstep.wings.interop.wire import Fields, fields_of, numbers_of

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import CorruptError, UsageError
-from lockstep.store.later_tensors import Bytes, LaterTensor
+from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.store.limits import size_of
 
 _DEPTH = 32

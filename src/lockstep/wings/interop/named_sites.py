@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from lockstep.core.errors import UsageError
+from lockstep.core.read_calls import LaterTensor, ReadCall, ReadTensor
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.wings.interop.timeline import Clock, Draft
 
 _ROLES = "|".join(sorted((role.value for role in Role), key=len, reverse=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.core.errors import CorruptError
-from lockstep.store.later_tensors import Bytes, LaterTensor
+from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
 from lockstep.store.tensor_files import Shard
 from lockstep.wings.interop.hdf5_file import data_sets

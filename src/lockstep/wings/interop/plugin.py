@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import click
 
     from lockstep.core.manifest import NotSeen
-    from lockstep.store.written_calls import ReadCall
+    from lockstep.core.read_calls import ReadCall
 
 FORMS = {
     "mindstudio-probe": "mindstudio_probe",

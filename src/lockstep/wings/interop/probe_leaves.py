@@ -14,12 +14,12 @@ import numpy as np
 from lockstep.core.content_notes import Note, NoteKind
 from lockstep.core.dtypes import is_floating
 from lockstep.core.errors import CorruptError
+from lockstep.core.read_calls import Bytes, LaterTensor, ReadTensor
 from lockstep.core.records import Statistics
 from lockstep.core.site import Role
 from lockstep.kernels.numbers import statistics_of
-from lockstep.store.later_tensors import Bytes, LaterTensor, ReadLater
+from lockstep.store.later_tensors import ReadLater
 from lockstep.store.limits import MOST_ELEMENTS
-from lockstep.store.written_calls import ReadTensor
 from lockstep.wings.interop.places import file_in
 from lockstep.wings.interop.torch_file import tensors_in
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lockstep.store.later_tensors import Bytes
+from lockstep.core.read_calls import Bytes
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.wings.interop.wire import Fields, fields_of, numbers_of
 

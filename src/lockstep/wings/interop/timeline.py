@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.core.read_calls import ReadCall, ReadTensor
 
 Key = tuple[int, ...]
 """When something was: place in the file, before (0) or at it (1), depth, number."""

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from lockstep.core.errors import CorruptError
-from lockstep.store.later_tensors import Bytes, LaterTensor
+from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, size_of
 from lockstep.wings.interop.zip_member import member_bytes
 

@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from lockstep.store.later_tensors import Bytes
+from lockstep.core.read_calls import Bytes
 
 _HEAD = struct.Struct("<4s22xHH")
 """What stands before a member of a zip: its mark, and how long its name and what else is said of it are

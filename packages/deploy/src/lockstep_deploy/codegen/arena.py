@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 _ALIGNMENT = 8
 

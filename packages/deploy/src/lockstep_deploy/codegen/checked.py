@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
-from lockstep.measure.metrics import measure_tensors
+from lockstep.errors import UsageError
+from lockstep.judging import measure_tensors
 from lockstep_deploy.quantize.graphs import Graph
 from lockstep_deploy.runtime import Array, Level, Session, Settings
 

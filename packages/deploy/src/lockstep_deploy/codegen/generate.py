@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.errors import UsageError
+from lockstep.terminal import listed
 from lockstep_deploy.codegen.arena import Arena, with_arena
 from lockstep_deploy.engines import as_sentence, engine, first_line
 from lockstep_deploy.runtime import Array, Level, Settings, optimized_graph

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
-from lockstep.report.table import Column, add_table
+from lockstep.terminal import Column, Page, add_paragraph, add_table, counted, terminal_width
 from lockstep_deploy.codegen.checked import Held
 from lockstep_deploy.codegen.generate import Program
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import words_of
-from lockstep.hookspecs import LoadedModel
+from lockstep.errors import UsageError
+from lockstep.plugin import LoadedModel
+from lockstep.terminal import words_of
 
 try:
     from captum import attr as captum

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.hookspecs import AskedModel, LoadedModel
-from lockstep.plugins import manager
-from lockstep.report.json_text import enveloped, json_text
-from lockstep.report.output import check_output_file
-from lockstep.report.page import write_page
-from lockstep.report.table import Column, table_text
+from lockstep import options
+from lockstep.errors import ExitCode, UsageError
+from lockstep.files import check_output_file
+from lockstep.page import write_page
+from lockstep.plugin import AskedModel, LoadedModel, manager
+from lockstep.terminal import Column, enveloped, json_text, table_text
 
 if TYPE_CHECKING:
     from lockstep_deploy.explain.attributing import Explained

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lockstep.report.page import Card, Grid, HeatMap, Images, Page, Sentences, Verdict
-from lockstep.report.page.page import Block
+from lockstep.page import Block, Card, Grid, HeatMap, Images, Page, Sentences, Verdict
 from lockstep_deploy.explain.attributing import Explained, Part
 from lockstep_deploy.explain.comparing import Apart
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.engines import as_sentence, engine, quiet
 from lockstep_deploy.model_file import opset_of
 from lockstep_deploy.quantize.allowed import BLOCK

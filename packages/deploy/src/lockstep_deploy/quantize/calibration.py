@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
+from lockstep.errors import UsageError
+from lockstep.terminal import listed
 from lockstep_deploy.inputs import checked, named, read_inputs
 from lockstep_deploy.model_file import TensorSpec
 

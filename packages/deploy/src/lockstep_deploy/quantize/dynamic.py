@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.engines import as_sentence, engine, quiet
 from lockstep_deploy.noted import module_of, source_of
 from lockstep_deploy.quantize.calibration import Samples

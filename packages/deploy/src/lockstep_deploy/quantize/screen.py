@@ -8,9 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lockstep.core.text import listed
-from lockstep.report.paragraphs import Page, add_paragraph, counted, terminal_width
-from lockstep.report.table import Column, add_table
+from lockstep.terminal import (
+    Column,
+    Page,
+    add_paragraph,
+    add_table,
+    counted,
+    listed,
+    terminal_width,
+)
 from lockstep_deploy.quantize.build import FLOAT_BITS
 from lockstep_deploy.quantize.errors import FLUSHED_SHARE, LayerError, Standing
 from lockstep_deploy.quantize.mixed import Trial

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.quantize.calibration import Samples
 from lockstep_deploy.quantize.errors import apart, doubles, energy, sqnr
 from lockstep_deploy.rounding import relative_distance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_deploy.quantize.uniform import MOST_BITS
 
 _COSTS = {

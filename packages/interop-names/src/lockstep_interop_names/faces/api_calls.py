@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind, Phase, Role
+from lockstep.recordings import Call, CallKind, Phase, Role, TensorRecord
 
 _KINDS = {
     "torch.nn.functional.": "Functional", "torch.Tensor.": "Tensor", "torch.distributed.": "Distributed",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.core.arguments import choice_of, patterns_of, truth_of
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
+from lockstep.options import choice_of, patterns_of, truth_of
 
 MODES = ("all", "list", "range", "stack", "acl", "api_list", "api_stack")
 _PARTS = ("all", "forward", "backward", "input", "output")

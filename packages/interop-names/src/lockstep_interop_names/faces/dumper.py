@@ -8,11 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-from lockstep.capture.user_notes import warn
-from lockstep.core.arguments import path_of, truth_of
-from lockstep.core.errors import UsageError
-from lockstep.core.records import Call
-from lockstep.store.reader import RankRecording
+from lockstep.errors import UsageError
+from lockstep.options import path_of, truth_of
+from lockstep.recorder import warn
+from lockstep.recordings import Call, RankRecording
 from lockstep_interop_names.faces.api_calls import ApiNumbers, ApiPass, passes_of
 from lockstep_interop_names.faces.hdf5_passes import Hdf5Pass, h5py, hdf5_pass, write_hdf5
 from lockstep_interop_names.faces.loaded_inputs import LoadedInputs

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
-from lockstep.core.records import Array, Call, TensorRecord
-from lockstep.core.replacement import replacing
-from lockstep.core.site import Phase
+from lockstep.errors import UsageError
+from lockstep.files import replacing
+from lockstep.recordings import Array, Call, Phase, TensorRecord
 from lockstep_interop_names.faces.api_calls import ApiPass, place_of
 
 _TENSOR, _NUMBERS, _INTEGER, _TRUTH, _DOUBLE = 0, 2, 3, 4, 5

@@ -8,17 +8,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.records import Array, Call, TensorRecord
-from lockstep.core.site import Phase, Role
-from lockstep.reading import every_call
-from lockstep.replay.calls.budget import check_call
-from lockstep.replay.calls.machine import machine_of
-from lockstep.replay.calls.rebuild import rebuild
-from lockstep.replay.calls.recorded_tensors import LARGE
-from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
-from lockstep.store.reader import open_recording
+from lockstep.recordings import (
+    MEMORY_BYTES,
+    Array,
+    Call,
+    Phase,
+    Role,
+    TensorRecord,
+    every_call,
+    open_recording,
+)
+from lockstep.rerun import (
+    LARGE,
+    CannotReplay,
+    Precision,
+    Rerun,
+    check_call,
+    machine_of,
+    outputs_of,
+    rebuild,
+)
 from lockstep_interop_names.faces.api_calls import ApiPass
 from lockstep_interop_names.faces.hdf5_passes import (
     Hdf5Pass,

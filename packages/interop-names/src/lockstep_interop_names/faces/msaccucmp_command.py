@@ -9,16 +9,20 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lockstep.core.errors import OutputExistsError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Metrics
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.replacement import replacing
-from lockstep.core.site import Phase, Role
-from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.reading import every_call, paired_records
-from lockstep.report.csv_tables import Cell
-from lockstep.store.reader import open_recording
+from lockstep.compare import Metrics
+from lockstep.errors import ExitCode, OutputExistsError
+from lockstep.files import replacing
+from lockstep.judging import accuracy_reached
+from lockstep.recordings import (
+    Call,
+    Phase,
+    Role,
+    TensorRecord,
+    every_call,
+    open_recording,
+    paired_records,
+)
+from lockstep.terminal import Cell
 from lockstep_interop_names.faces.pair_table import measured, write_table
 from lockstep_interop_names.faces.verdict import said_of
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import Phase
-from lockstep.reading.first_non_finite import Part, first_made, is_finite
+from lockstep.recordings import Call, Part, Phase, TensorRecord, first_made, is_finite
 from lockstep_interop_names.faces.api_calls import ApiPass
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep.core.finding import Comparison, Evidence, Finding, Outcome, Pair
-from lockstep.core.records import Call, TensorRecord, would_differ
-from lockstep.core.site import Role, Site
+from lockstep.compare import Comparison, Evidence, Finding, Outcome, Pair, would_differ
+from lockstep.recordings import Call, Role, Site, TensorRecord
 
 PASS, WARNING, ERROR, UNKNOWN = "pass", "warning", "error", "N/A"
 

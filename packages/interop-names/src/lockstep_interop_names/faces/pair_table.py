@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from lockstep.core.errors import OutputExistsError
-from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.measure.metrics import measure
-from lockstep.report.csv_tables import Cell, write_csv_table
+from lockstep.compare import Evidence, Metrics, Pair
+from lockstep.errors import OutputExistsError
+from lockstep.judging import measure
+from lockstep.terminal import Cell, write_csv_table
 
 
 def measured(pair: Pair) -> tuple[Metrics, str]:

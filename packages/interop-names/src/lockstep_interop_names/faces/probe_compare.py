@@ -13,15 +13,21 @@ from typing import Any
 
 import click
 
-from lockstep.align.step import Aligned
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Evidence, Metrics, Pair
-from lockstep.core.records import Call, Statistics, TensorRecord
-from lockstep.core.site import Phase, Role, Site
-from lockstep.reading import paired_steps
-from lockstep.report.csv_tables import Cell
-from lockstep.store.later_tensors import ReadLater
-from lockstep.store.reader import Recording, open_recording
+from lockstep.compare import Aligned, Evidence, Metrics, Pair
+from lockstep.errors import ExitCode
+from lockstep.recordings import (
+    Call,
+    Phase,
+    ReadLater,
+    Recording,
+    Role,
+    Site,
+    Statistics,
+    TensorRecord,
+    open_recording,
+    paired_steps,
+)
+from lockstep.terminal import Cell
 from lockstep_interop_names.faces.pair_results import PairResults
 from lockstep_interop_names.faces.pair_table import measured, write_table
 from lockstep_interop_names.faces.probe_records import ProbeRecords, stack_lines

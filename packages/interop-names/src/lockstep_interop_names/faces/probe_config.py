@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.arguments import choice_of, path_of, patterns_of
-from lockstep.core.errors import UsageError
-from lockstep.wings.interop.places import json_in
+from lockstep.errors import UsageError
+from lockstep.files import json_in
+from lockstep.options import choice_of, path_of, patterns_of
 from lockstep_interop_names.faces.dump_choice import DumpChoice
 from lockstep_interop_names.faces.probe_files import ProbeChoice
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.capture.user_notes import warn
-from lockstep.core.errors import UsageError
-from lockstep.store.reader import RankRecording
+from lockstep.errors import UsageError
+from lockstep.recorder import rank_and_world_size, warn
+from lockstep.recordings import RankRecording
 from lockstep_interop_names.faces.api_calls import ApiNumbers, passes_of
 from lockstep_interop_names.faces.dump_choice import DumpChoice
 from lockstep_interop_names.faces.overflows import entered_sentence, overflow_words, overflows_in

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.dtypes import is_floating
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.replacement import replacing
-from lockstep.devices.torch_files import save_tensor
-from lockstep.store.reader import RankRecording
+from lockstep.files import replacing
+from lockstep.recorder import save_tensor
+from lockstep.recordings import Call, RankRecording, TensorRecord, is_floating
 from lockstep_interop_names.faces.dump_choice import ChosenPasses, DumpChoice
 from lockstep_interop_names.faces.probe_records import ProbeRecords, stack_lines
 

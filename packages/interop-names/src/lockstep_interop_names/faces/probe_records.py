@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind, Phase, Role
+from lockstep.recordings import Call, CallKind, Phase, Role, TensorRecord
 from lockstep_interop_names.faces.api_calls import PASSES, ApiNumbers, place_of
 
 Leaf = Callable[[str, TensorRecord], dict[str, Any] | None]

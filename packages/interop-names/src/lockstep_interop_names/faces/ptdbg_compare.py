@@ -11,13 +11,12 @@ from typing import Any
 import click
 import numpy as np
 
-from lockstep.core.arguments import path_of, truth_of
-from lockstep.core.errors import UsageError
-from lockstep.core.finding import Evidence, Metrics
-from lockstep.core.records import Array
-from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.measure.metrics import measure_tensors
-from lockstep.report.csv_tables import Cell
+from lockstep.compare import Evidence, Metrics
+from lockstep.errors import UsageError
+from lockstep.judging import accuracy_reached, measure_tensors
+from lockstep.options import path_of, truth_of
+from lockstep.recordings import Array
+from lockstep.terminal import Cell
 from lockstep_interop_names.faces.pair_table import write_table
 from lockstep_interop_names.faces.ptdbg_files import noted_recording
 from lockstep_interop_names.faces.ptdbg_lines import Key, PassLines, TensorLine, passes_in

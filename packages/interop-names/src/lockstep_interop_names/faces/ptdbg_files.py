@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.records import Array, Call, TensorRecord
-from lockstep.core.replacement import replacing
-from lockstep.core.site import Phase
-from lockstep.store.reader import RankRecording
+from lockstep.files import replacing
+from lockstep.recordings import Array, Call, Phase, RankRecording, TensorRecord
 from lockstep_interop_names.faces.api_calls import ApiNumbers, ApiPass, passes_of, place_of
 from lockstep_interop_names.faces.dump_choice import ChosenPasses, DumpChoice
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import CorruptError, UsageError
-from lockstep.store.limits import read_manifest, values_of
+from lockstep.errors import CorruptError, UsageError
+from lockstep.files import read_manifest, values_of
 
 _NAME = re.compile(r"(?P<api>.+?)[_.](?P<count>\d+)[_.](?P<phase>forward|backward)(?P<place>.*)")
 

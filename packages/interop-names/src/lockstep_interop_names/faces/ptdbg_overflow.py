@@ -9,14 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.api import Recording
-from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.capture.user_notes import warn
-from lockstep.core.manifest import Options
-from lockstep.core.selection import StepSelection
-from lockstep.launch.follow import Follow, WhenFull, WrittenStep
-from lockstep.launch.follower import Follower
-from lockstep.launch.running import unheard
+from lockstep.launch import Follow, Follower, WhenFull, WrittenStep, unheard
+from lockstep.options import StepSelection
+from lockstep.recorder import Recording, rank_and_world_size, warn
+from lockstep.recordings import Options
 from lockstep_interop_names.faces.api_calls import ApiNumbers, passes_of
 from lockstep_interop_names.faces.dump_choice import DumpChoice
 from lockstep_interop_names.faces.overflows import entered_sentence, overflow_words, overflows_in

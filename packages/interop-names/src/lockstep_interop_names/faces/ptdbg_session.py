@@ -11,11 +11,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.user_notes import warn
-from lockstep.core.arguments import choice_of, integer_of, path_of
-from lockstep.core.errors import UsageError
-from lockstep.core.text import listed
-from lockstep.store.reader import RankRecording
+from lockstep.errors import UsageError
+from lockstep.options import choice_of, integer_of, path_of
+from lockstep.recorder import warn
+from lockstep.recordings import RankRecording
+from lockstep.terminal import listed
 from lockstep_interop_names.faces.api_calls import ApiNumbers
 from lockstep_interop_names.faces.dump_choice import DumpChoice, dump_choice
 from lockstep_interop_names.faces.ptdbg_files import VERSION, DumpFiles

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from lockstep.capture.settings.setup import seed_everything, seed_generators
-from lockstep.core.arguments import truth_of
+from lockstep.options import truth_of
+from lockstep.recorder import seed_everything, seed_generators
 from lockstep_interop_names.faces.told import told
 
 

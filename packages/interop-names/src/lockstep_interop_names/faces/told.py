@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
-from lockstep.capture.user_notes import warn
-from lockstep.core.errors import LockstepError
+from lockstep.errors import LockstepError
+from lockstep.recorder import warn
 
 P = ParamSpec("P")
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.comparison import compare_recordings
-from lockstep.core.errors import LockstepError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison
-from lockstep.report.comparison.screen import render_comparison
-from lockstep.report.comparison.verdict_words import answer_of
+from lockstep.compare import Comparison, answer_of, compare_recordings, render_comparison
+from lockstep.errors import ExitCode, LockstepError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from lockstep.capture.api import record
-from lockstep.capture.settings.setup import rank_and_world_size
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.store.reader import RankRecording
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.recorder import rank_and_world_size, record
+from lockstep.recordings import RankRecording
 from lockstep_interop_names.faces.told import told
 
 Write = Callable[[Path, RankRecording], None]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.core.arguments import path_of
+from lockstep.options import path_of
 from lockstep_interop_names.faces.probe_compare import compare_probes
 from lockstep_interop_names.faces.probe_debugger import DEBUGGER
 from lockstep_interop_names.faces.seeds import seed_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lockstep.cli.main import main
+from lockstep.terminal import main
 
 if __name__ == "__main__":
     data = Path("precision_data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.wings.frameworks.tensorflow.precision_data import FACE
+from lockstep.recorder import PRECISION_FACE as FACE
 
 __all__ = ["sess_dump", "session_dump_config"]
 

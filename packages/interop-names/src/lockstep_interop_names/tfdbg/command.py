@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep import options
+from lockstep.errors import ExitCode, OutputExistsError, UsageError
 from lockstep_interop_names.tfdbg.commands import Prints, prints_of, tensor_names
 from lockstep_interop_names.tfdbg.prompt import Prompt, written
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 PROMPT = "tfdbg>"
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f]")

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from lockstep.core.errors import CorruptError, OutputExistsError, UsageError
-from lockstep.core.replacement import aside_of
+from lockstep.errors import CorruptError, OutputExistsError, UsageError
+from lockstep.files import aside_of
 from lockstep_migrate.delivery.writing import inside, locked, naming, replace, stage
 from lockstep_migrate.files.collection import OWN_FOLDER, from_here
 from lockstep_migrate.plan import Plan

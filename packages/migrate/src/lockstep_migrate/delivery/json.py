@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lockstep.report.json_text import json_text
+from lockstep.terminal import json_text
 from lockstep_migrate.delivery.rows import counts_of, counts_of_plan, edit_rows
 from lockstep_migrate.plan import FilePlan, Plan, Row
 

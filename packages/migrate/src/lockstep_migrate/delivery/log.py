@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.core.replacement import replacing
-from lockstep.core.text import printable
-from lockstep.core.version import VERSION
-from lockstep.report.paragraphs import counted
+from lockstep.files import replacing
+from lockstep.plugin import VERSION
+from lockstep.terminal import counted, printable
 from lockstep_migrate.delivery.rows import Counts, counts_of, counts_of_plan, cut
 from lockstep_migrate.plan import Failure, FilePlan, Plan, rows_of
 

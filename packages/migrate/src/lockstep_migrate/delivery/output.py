@@ -8,8 +8,8 @@ import stat
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.replacement import replacing
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.files import replacing
 from lockstep_migrate.delivery.writing import inside, naming, replace
 from lockstep_migrate.files.collection import Collection, Found, Link
 from lockstep_migrate.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.core.errors import OutputExistsError
+from lockstep.errors import OutputExistsError
 from lockstep_migrate.delivery.log import write_migration_log
 from lockstep_migrate.delivery.tables import (
     write_changes,

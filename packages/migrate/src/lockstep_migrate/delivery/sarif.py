@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from lockstep.core.replacement import replacing
-from lockstep.core.version import VERSION
+from lockstep.files import replacing
+from lockstep.plugin import VERSION
 from lockstep_migrate.delivery.rows import HEAD, RULES, UNREADABLE, is_advice
 from lockstep_migrate.engine.text import SourceText
 from lockstep_migrate.plan import Edit, Failure, FilePlan, Mention, Outcome, Plan, Span

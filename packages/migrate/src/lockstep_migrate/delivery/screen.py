@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from lockstep.core.text import printable
-from lockstep.report.console import OutputConsole
-from lockstep.report.paragraphs import add_line, add_paragraph, counted
-from lockstep.report.table import Column, add_more, add_table
+from lockstep.terminal import (
+    Column,
+    OutputConsole,
+    add_line,
+    add_more,
+    add_paragraph,
+    add_table,
+    counted,
+    printable,
+)
 from lockstep_migrate.delivery.log import place_of
 from lockstep_migrate.delivery.rows import (
     Counts,

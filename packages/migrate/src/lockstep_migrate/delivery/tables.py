@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.report.csv_tables import Cell, write_csv_table
-from lockstep.report.workbook import workbook_at, write_sheets
+from lockstep.terminal import Cell, workbook_at, write_csv_table, write_sheets
 from lockstep_migrate.delivery.rows import (
     CELL_CHARACTERS,
     NEW_FILE,

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.posix import needs_posix
-from lockstep.core.replacement import aside_of
+from lockstep.errors import OutputExistsError, UsageError, needs_posix
+from lockstep.files import aside_of
 
 
 def inside(root: Path, path: PurePosixPath) -> Path:

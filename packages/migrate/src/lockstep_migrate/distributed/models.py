@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lockstep.core.devices import devices
+from lockstep.plugin import devices
 from lockstep_migrate.distributed.training import Function, Script, Wrap, is_before
 from lockstep_migrate.engine.arguments import called
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_migrate.distributed.launch import launch_script
 from lockstep_migrate.distributed.models import assigned_names, likely_models
 from lockstep_migrate.distributed.project_modules import imported_modules, list_imported

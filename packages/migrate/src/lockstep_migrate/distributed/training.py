@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lockstep.core.devices import accelerators
+from lockstep.plugin import accelerators
 from lockstep_migrate.engine.arguments import argument, called, is_constant
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.statements import blocks_of

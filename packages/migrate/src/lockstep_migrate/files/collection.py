@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_migrate.engine.text import SourceText, UndecodableError, read_plain, read_python
 from lockstep_migrate.plan import Failure
 

@@ -6,7 +6,7 @@ import ast
 import enum
 from functools import lru_cache
 
-from lockstep.core.devices import devices
+from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import ModuleScopes
 

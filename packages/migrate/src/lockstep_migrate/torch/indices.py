@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from lockstep.core.devices import accelerators
+from lockstep.plugin import accelerators
 from lockstep_migrate.engine.arguments import argument
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.context import Use, use_of

@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from lockstep.core.devices import accelerators
+from lockstep.plugin import accelerators
 from lockstep_migrate.plan import Edit
 from lockstep_migrate.torch.unit import Unit
 

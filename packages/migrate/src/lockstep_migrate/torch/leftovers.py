@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from lockstep.core.devices import devices
+from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span

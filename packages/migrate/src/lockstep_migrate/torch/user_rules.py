@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 ARGUMENT, FUNCTION, MODULE = "ArgsModifyRule", "FuncNameModifyRule", "ModuleNameModifyRule"
 _KEYS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from lockstep.core.finding import Origin
-from lockstep.core.records import Frame
+from lockstep.compare import Origin
+from lockstep.recordings import Frame
 from lockstep_migrate.plan import Plan
 from lockstep_migrate.verify.places import Behind, MigratedFile
 from lockstep_migrate.verify.trials import Place, Trial

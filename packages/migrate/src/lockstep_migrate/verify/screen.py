@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison
-from lockstep.report.comparison.screen import render_comparison
-from lockstep.report.console import OutputConsole
-from lockstep.report.paragraphs import add_line, add_paragraph
+from lockstep.compare import Comparison, render_comparison
+from lockstep.errors import ExitCode
+from lockstep.terminal import OutputConsole, add_line, add_paragraph
 
 
 class Result(enum.Enum):

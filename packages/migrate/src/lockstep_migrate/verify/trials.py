@@ -15,11 +15,8 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from lockstep.cli.record import Recorded, run_recorded
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.manifest import Options
-from lockstep.core.text import reason_of
+from lockstep.errors import ExitCode, UsageError, reason_of
+from lockstep.recordings import Options, Recorded, run_recorded
 from lockstep_migrate.files.collection import Collection, Kind, from_here
 from lockstep_migrate.plan import Plan
 from lockstep_migrate.verify.copies import Ground, Linked, make_copy

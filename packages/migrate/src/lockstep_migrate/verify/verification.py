@@ -10,13 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.comparison import compare_recordings
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import headline
-from lockstep.report.paragraphs import counted
+from lockstep.compare import Comparison, compare_recordings, headline, tally_of
+from lockstep.errors import ExitCode, UsageError
+from lockstep.terminal import counted
 from lockstep_migrate.files.collection import Collection
 from lockstep_migrate.plan import Plan
 from lockstep_migrate.verify.migrated_lines import Behinds

@@ -12,8 +12,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 from lockstep_serve.cluster.contents import contents_of
 from lockstep_serve.cluster.replica import MARK, Replica
 from lockstep_serve.cluster.scale import Scale

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 
 _LOG = logging.getLogger("lockstep.serve")
 _FOLDER = "lockstep-ray-"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 
 _BLOCK_BYTES = 1 << 20
 

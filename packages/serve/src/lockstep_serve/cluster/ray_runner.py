@@ -10,7 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import RayServeException
 
-from lockstep.core.text import message
+from lockstep.terminal import message
 from lockstep_serve.failures import (
     ModelFailedError,
     NotReadyError,

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError
+from lockstep.terminal import message
 from lockstep_serve.cluster.contents import refuse_other
 from lockstep_serve.failures import RequestError, TooSlowError
 from lockstep_serve.opening import Source

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.judge.stray_elements import stray_elements
-from lockstep.judge.tolerances import (
+from lockstep.judging import (
     DEFAULT_CONDITION,
     FEW_ELEMENTS,
     LINEAR_REGIME,
     LOCAL_MARGIN,
     NOISE_MARGIN,
     SINGLE,
+    stray_elements,
 )
 from lockstep_serve.parity.magnitudes import band_beyond
 from lockstep_serve.servable import Array, Arrays

@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
-from lockstep.core.manifest import Options
-from lockstep.core.replacement import replacing
-from lockstep.core.site import CallKind, Phase, Role
-from lockstep.core.text import shell_line
-from lockstep.store.directory import RunDirectory
-from lockstep.store.written_calls import (
+from lockstep.errors import UsageError
+from lockstep.files import replacing
+from lockstep.recordings import (
+    CallKind,
     CallsOfRank,
+    Options,
+    Phase,
     RankOnDisk,
     ReadCall,
     ReadTensor,
+    Role,
+    RunDirectory,
     closed_manifest,
 )
+from lockstep.terminal import shell_line
 from lockstep_serve.parity.quantised import (
     float_values,
     layers_of,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.judge.tolerances import FEW_ELEMENTS, LOCAL_MARGIN, NOISE_MARGIN
+from lockstep.judging import FEW_ELEMENTS, LOCAL_MARGIN, NOISE_MARGIN
 from lockstep_serve.servable import Array
 
 _BAND = 4

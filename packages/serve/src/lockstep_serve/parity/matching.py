@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve.servable import BYTES, TensorSpec
 
 

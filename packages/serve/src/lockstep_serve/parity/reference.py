@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
+from lockstep.errors import LockstepError
+from lockstep.terminal import message
 from lockstep_serve.neighbours import neighbours
 from lockstep_serve.opening import Source
 from lockstep_serve.parity.judging import Judged, Outcome, judged, judged_within

@@ -11,7 +11,7 @@ from fractions import Fraction
 from random import Random, SystemRandom
 from typing import Any, Protocol
 
-from lockstep.report.paragraphs import counted
+from lockstep.terminal import counted
 from lockstep_serve.failures import RequestError
 from lockstep_serve.parity.distribution import Errors
 from lockstep_serve.parity.reference import SERVED

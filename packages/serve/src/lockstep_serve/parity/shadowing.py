@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve.failures import RequestError
 from lockstep_serve.parity.reference import ReferenceSource
 from lockstep_serve.parity.shadow import Shadow

@@ -11,8 +11,8 @@ from math import lgamma
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import UsageError
-from lockstep.judge.tolerances import LOCAL_MARGIN
+from lockstep.errors import UsageError
+from lockstep.judging import LOCAL_MARGIN
 
 CHANCE = 1e-9
 """Below this probability, errors above the worst that was measured are no accident. A request is judged after each

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from lockstep.core.text import message
+from lockstep.terminal import message
 from lockstep_serve.failures import RequestError
 from lockstep_serve.protocol.tensors import (
     datatype_of,

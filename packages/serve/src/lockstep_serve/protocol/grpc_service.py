@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
-from lockstep.core.version import VERSION
+from lockstep.errors import LockstepError
+from lockstep.plugin import VERSION
+from lockstep.terminal import message
 from lockstep_serve.access import Gate
 from lockstep_serve.failures import RequestError
 from lockstep_serve.metrics import Metrics

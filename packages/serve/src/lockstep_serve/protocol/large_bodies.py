@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_serve.batcher import Batcher
 from lockstep_serve.failures import NotReadyError
 from lockstep_serve.opening import Source

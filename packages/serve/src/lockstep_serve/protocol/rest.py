@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lockstep.core.errors import LockstepError
-from lockstep.core.text import message
-from lockstep.core.version import VERSION
+from lockstep.errors import LockstepError
+from lockstep.plugin import VERSION
+from lockstep.terminal import message
 from lockstep_serve.failures import NotThereError, RequestError
 from lockstep_serve.metrics import Metrics
 from lockstep_serve.protocol.bodies import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 from lockstep_serve.failures import RequestError
 from lockstep_serve.neighbours import neighbours
 from lockstep_serve.servable import (

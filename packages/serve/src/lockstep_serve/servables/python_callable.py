@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 from lockstep_serve.servable import Servable, Signature
 
 NAME = "servable.py"

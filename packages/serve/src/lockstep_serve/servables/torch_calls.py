@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from lockstep.capture.calls.leaves import argument_tensors, plain_arguments
-from lockstep.capture.taps.exported_modules import module_of
-from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.written_calls import ReadCall, ReadTensor
+from lockstep.recorder import argument_tensors, module_of, plain_arguments
+from lockstep.recordings import CallKind, Phase, ReadCall, ReadTensor, Role
 from lockstep_serve.servable import Array, Arrays
 
 

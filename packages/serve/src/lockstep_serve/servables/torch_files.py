@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.core.errors import UsageError
-from lockstep.core.text import message
+from lockstep.errors import UsageError
+from lockstep.terminal import message
 from lockstep_serve.servable import Array, Arrays, Signature, TensorSpec, unserved
 
 SIGNATURE = "signature.json"

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.training_command import TrainingCommand, training_command
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.posix import check_posix
-from lockstep.report.json_text import json_text
-from lockstep.store.reader import open_recording
+from lockstep import options
+from lockstep.errors import ExitCode, OutputExistsError, UsageError, check_posix
+from lockstep.options import TrainingCommand, training_command
+from lockstep.recordings import open_recording
+from lockstep.terminal import json_text
 from lockstep_tune.search.given import command_with
 from lockstep_tune.search.plan import Plan, read_plan
 

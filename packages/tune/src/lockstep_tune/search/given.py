@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names
+from lockstep.errors import UsageError
+from lockstep.terminal import nearest_names
 from lockstep_tune.search.plan import Kind, Parameter, Plan, Value
 
 FOLDER = "LOCKSTEP_TRIAL"

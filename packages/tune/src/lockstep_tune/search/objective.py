@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.core.errors import UsageError
+from lockstep.errors import UsageError
 from lockstep_tune.search.plan import Source, Target
 
 

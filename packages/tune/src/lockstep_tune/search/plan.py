@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from lockstep.core.errors import RecordingError, UsageError
-from lockstep.core.patterns import nearest_names
-from lockstep.core.text import reason_of
+from lockstep.errors import RecordingError, UsageError, reason_of
+from lockstep.terminal import nearest_names
 
 Value = float | int | str | bool
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockstep.core.secrets import masked_command
-from lockstep.core.text import message, shell_line
-from lockstep.report.json_text import enveloped
-from lockstep.report.paragraphs import counted
-from lockstep.report.table import Column, figure, table_text
+from lockstep.files import masked_command
+from lockstep.terminal import Column, counted, enveloped, figure, message, shell_line, table_text
 
 if TYPE_CHECKING:
     import optuna

@@ -16,8 +16,8 @@ from typing import cast
 import optuna
 from optuna.trial import Trial
 
-from lockstep.cli.sentences import say
-from lockstep.core.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, UsageError
+from lockstep.terminal import say
 from lockstep_tune.search.plan import Plan, Value
 from lockstep_tune.search.screen import came_words
 from lockstep_tune.search.study import (

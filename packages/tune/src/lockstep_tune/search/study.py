@@ -15,10 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.secrets import masked
-from lockstep.core.text import reason_of
-from lockstep.launch.descendants import started_with
+from lockstep.errors import OutputExistsError, UsageError, reason_of
+from lockstep.files import masked
+from lockstep.launch import started_with
 from lockstep_tune.search.given import FOLDER
 from lockstep_tune.search.plan import Kind, Parameter, Plan, Value
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import SIGNALLED, ExitCode
-from lockstep.core.finding import Kind as OriginKind
-from lockstep.store.reader import open_recording
+from lockstep.compare import Kind as OriginKind
+from lockstep.errors import SIGNALLED, ExitCode, UsageError
+from lockstep.recordings import open_recording
 from lockstep_tune.search.given import command_with, summaries_of
 from lockstep_tune.search.objective import objective_of
 from lockstep_tune.search.plan import Plan, Source, Value

@@ -14,9 +14,10 @@ def arm_from_environment() -> None:
         return
     recording = arm("TensorFlow", packages(), why_unsupported(), seed)
     if recording is not None:
-        from lockstep.wings.frameworks.tensorflow.tap import Tap  # an old release has not all of it
+        # an old release has not all of it
+        from lockstep.wings.frameworks.tensorflow.assembled_tap import tap_of
 
-        tap = Tap(recording)
+        tap = tap_of(recording)
         _armed.append(recording)
         recording.without_step = (
             "no optimizer of Keras applied gradients that a tf.GradientTape gave, and no session"

@@ -101,3 +101,4 @@ def _take_fusion_off(config: Any) -> None:
 
 
 FACE = PrecisionFace()
+"""Records a session of TensorFlow 1 as the calls of precision_tool ask for it."""

@@ -29,7 +29,8 @@ from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.recording import FrameworkRecording
 from lockstep.wings.frameworks.tensorflow.attributes import constant_of, settings_of
 from lockstep.wings.frameworks.tensorflow.code_places import HIDDEN, graph_stack, stack_here
-from lockstep.wings.frameworks.tensorflow.session_gradients import SessionGradients, is_of_a_session
+from lockstep.wings.frameworks.tensorflow.session_gradients import is_of_a_session
+from lockstep.wings.frameworks.tensorflow.tap_parts import GradientPart, GraphPart, LatePart, Part
 from lockstep.wings.frameworks.tensorflow.tensor_kinds import (
     PASSED_ON,
     SILENT,
@@ -69,14 +70,6 @@ class Tap:
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:
-        from lockstep.wings.frameworks.tensorflow import (
-            gradients,
-            graph_looks,
-            layers,
-            optimizers,
-            sessions,
-        )
-
         self.recording = recording
         self.local = Local()
         self.made: dict[int, tuple[CodeSite | None, Any]] = {}
@@ -91,15 +84,16 @@ class Tap:
         self._names: dict[int, str] = {}
         self._names_used: dict[str, int] = {}
         self._arrived: dict[int, Any] = {}
-        self.gradients = gradients.Gradients(self)
-        self._optimizers = optimizers.Optimizers(self)
-        self._layers = layers.Layers(self)
-        self.graphs = graph_looks.GraphLooks(self)
-        self._sessions = sessions.Sessions(recording, SessionGradients())
         self._patches = [
             Patch(polymorphic_function.Function, "__call__", self._wrap_function),
             Patch(resource_variable_ops.BaseResourceVariable, "_read_variable_op", self._wrap_read),
         ]
+
+    def attach(
+        self, gradients: GradientPart, graphs: GraphPart, late: Sequence[LatePart], sessions: Part
+    ) -> None:
+        """Take the parts that look at gradients, graphs, sessions, and (`late`) at what Keras loads later."""
+        self.gradients, self.graphs, self._late, self._sessions = gradients, graphs, late, sessions
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -118,7 +112,7 @@ class Tap:
         """Listen no more; what is in graphs by now looks once whether it is wanted."""
         for patch in self._patches:
             patch.take_back()
-        for part in (self._sessions, self.gradients, self.graphs, self._optimizers, self._layers):
+        for part in (self._sessions, self.gradients, self.graphs, *reversed(self._late)):
             part.remove()
         self.forget()
 
@@ -188,8 +182,8 @@ class Tap:
         try:
             self.local.has_tape = record.could_possibly_record()
             with self.quietly():
-                self._layers.install_once()
-                self._optimizers.install_once()
+                for part in self._late:
+                    part.install_once()
                 look()
         except Exception as error:
             self.recording.fail(error)

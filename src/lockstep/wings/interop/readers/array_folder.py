@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
-from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.core.read_calls import LaterTensor, ReadCall
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of
 from lockstep.wings.interop.probe_leaves import npy_in
 from lockstep.wings.interop.readers.tensor_folder import what_is_missing

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.limits import read_manifest
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.device_dump import DeviceDump, Origin, Part, dump_in, tensor_of
 from lockstep.wings.interop.device_graph import DeviceOperator, operators_in, plain_name
 from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of

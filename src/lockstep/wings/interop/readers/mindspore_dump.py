@@ -14,10 +14,10 @@ from pathlib import Path
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall
 from lockstep.core.site import Role
-from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, read_manifest
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.device_graph import plain_name
 from lockstep.wings.interop.named_sites import Spot, calls_of, spot_of
 from lockstep.wings.interop.probe_leaves import npy_in, statistics_in

@@ -17,10 +17,10 @@ from typing import Any
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import ReadCall
 from lockstep.core.records import OF_LAST_FUNCTION
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.limits import CALL_DEPTH
-from lockstep.store.written_calls import ReadCall
 from lockstep.wings.interop.api_names import class_name, operator_name
 from lockstep.wings.interop.places import Place, json_in, places_in
 from lockstep.wings.interop.probe_context import GRADIENTS, missing_in, parents_in, stacks_in

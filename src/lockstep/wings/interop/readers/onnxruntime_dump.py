@@ -17,10 +17,10 @@ from pathlib import Path
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall
 from lockstep.core.site import Role
-from lockstep.store.later_tensors import Bytes, LaterTensor
 from lockstep.store.limits import size_of
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.named_sites import Spot, calls_of
 from lockstep.wings.interop.onnx_graph import Node, nodes_in
 from lockstep.wings.interop.proto_tensor import ProtoTensor, onnx_tensor

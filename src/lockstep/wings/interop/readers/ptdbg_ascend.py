@@ -14,11 +14,10 @@ from typing import Any
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import MODULES, NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall, ReadTensor
 from lockstep.core.records import OF_LAST_FUNCTION, Frame
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.later_tensors import LaterTensor
 from lockstep.store.limits import MOST_ELEMENTS, read_manifest, size_of, values_of
-from lockstep.store.written_calls import ReadCall, ReadTensor
 from lockstep.wings.interop.api_names import class_name, operator_name
 from lockstep.wings.interop.places import Place, file_in, is_library, places_in
 from lockstep.wings.interop.probe_leaves import digest_of, statistics_in, with_file

@@ -16,9 +16,9 @@ from typing import Any
 from lockstep.core.dims import Mesh
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.named_sites import Spot, calls_of
 from lockstep.wings.interop.readers.tensor_folder import what_contradicts, what_is_missing
 from lockstep.wings.interop.torch_file import noted_in, tensors_in

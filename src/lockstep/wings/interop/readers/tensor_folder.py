@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import ARGUMENTS, CONTRADICTIONS, NESTING, ORDER, NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall
 from lockstep.core.site import Role
 from lockstep.core.text import listed
-from lockstep.store.later_tensors import LaterTensor
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.named_sites import Spot, calls_of, pattern_of, spot_of
 from lockstep.wings.interop.named_tensors import SUFFIXES, named_tensors
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.manifest import NotSeen
+from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall
 from lockstep.core.site import Role
-from lockstep.store.later_tensors import Bytes, LaterTensor
-from lockstep.store.written_calls import ReadCall, known
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.event_files import Event, events_in, fields_at
 from lockstep.wings.interop.named_sites import Spot, calls_of
 from lockstep.wings.interop.proto_tensor import number_in, parts_in, tensorflow_tensor, text_in

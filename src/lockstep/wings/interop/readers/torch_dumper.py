@@ -15,9 +15,10 @@ import numpy as np
 
 from lockstep.core.errors import CorruptError, LockstepError
 from lockstep.core.manifest import MODULES, ORDER, NotSeen
+from lockstep.core.read_calls import LaterTensor, ReadCall, ReadTensor
 from lockstep.core.site import Phase, Role
-from lockstep.store.later_tensors import LaterTensor, ReadLater
-from lockstep.store.written_calls import ReadCall, ReadTensor, known
+from lockstep.store.later_tensors import ReadLater
+from lockstep.store.written_calls import known
 from lockstep.wings.interop.hdf5_file import DataSet, data_sets
 
 _PATH = re.compile(r"([^/]+)/(\d{1,12})/(input|output)\w*/(.+)")

@@ -1,0 +1,82 @@
+"""What the taps tell of what they see: `Calls`, in `capture/calls`, hears it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from lockstep.capture.taps.callers import Caller
+
+if TYPE_CHECKING:
+    from lockstep.capture.calls.compiled_calls import CompiledCalls
+
+Run = Callable[..., Any]
+
+
+class Listener(Protocol):
+    """Hears of every call; what it is given to run, it runs once and returns the result of."""
+
+    compiled: CompiledCalls
+    compiler_loaded: Callable[[], None]
+    """Is told that the compiler may trace what the script calls from now on."""
+    waited: Callable[[Any], None]
+    """Is told that the script has waited for what a collective brings."""
+
+    def module_call(
+        self, call: Run, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A module is called."""
+
+    def operator_call(
+        self,
+        name: str,
+        function: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: Caller,
+        frame: FrameType,
+    ) -> tuple[Any, bool]:
+        """A function of torch is called; also returns whether it deals in tensors."""
+
+    def aten_call(
+        self,
+        name: str,
+        function: Run,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: Caller,
+    ) -> Any:
+        """An operator of the dispatcher is called."""
+
+    def custom_function_call(
+        self, name: str, function: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An autograd function of a script is applied."""
+
+    def plumbing_call(self, function: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Torch works between ranks."""
+
+    def recomputed_here(self, function: Run) -> Run:
+        """Return a checkpointed function that knows its place in backward too."""
+
+    def backward_call(
+        self,
+        losses: list[torch.Tensor],
+        run: Callable[[], Any],
+        *,
+        accumulates: bool,
+        create_graph: bool,
+    ) -> Any:
+        """The autograd engine is to run."""
+
+    def gradient_given(self, parameter: Any) -> None:
+        """A script sets a gradient itself."""
+
+    def read_by_python(self, tensor: Any) -> None:
+        """Python takes the numbers of a tensor."""
+
+    def taken_by_python(self, values: tuple[Any, ...]) -> None:
+        """Python decides by the numbers of tensors."""

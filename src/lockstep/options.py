@@ -1,0 +1,40 @@
+"""Options and arguments that mean the same in every verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.core.faces import names_of_face
+
+if TYPE_CHECKING:
+    from lockstep.cli.elsewhere import runs_elsewhere
+    from lockstep.cli.options import OPTIONS, Duration, Option, Size, as_json, force, limit, option
+    from lockstep.cli.paths import PATH
+    from lockstep.cli.training_command import TrainingCommand, training_command
+    from lockstep.cli.typed import typed_again
+    from lockstep.core.arguments import choice_of, integer_of, path_of, patterns_of, truth_of
+    from lockstep.core.selection import StepSelection
+else:
+    __getattr__ = names_of_face(__name__)
+
+__all__ = [
+    "OPTIONS",
+    "PATH",
+    "Duration",
+    "Option",
+    "Size",
+    "StepSelection",
+    "TrainingCommand",
+    "as_json",
+    "choice_of",
+    "force",
+    "integer_of",
+    "limit",
+    "option",
+    "path_of",
+    "patterns_of",
+    "runs_elsewhere",
+    "training_command",
+    "truth_of",
+    "typed_again",
+]

@@ -1,0 +1,93 @@
+"""One HTML file from plain data: areas, tables and pictures, no script of your own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.core.faces import names_of_face
+
+if TYPE_CHECKING:
+    from lockstep.report.page import (
+        Card,
+        Chart,
+        Code,
+        Columns,
+        Command,
+        Commands,
+        Facts,
+        Grid,
+        HeatMap,
+        Histogram,
+        Images,
+        Kind,
+        Line,
+        Link,
+        Links,
+        Marked,
+        Metric,
+        Note,
+        Page,
+        Points,
+        Rows,
+        Ruler,
+        Scatter,
+        Selected,
+        Sentences,
+        Stack,
+        Strip,
+        Subject,
+        Table,
+        TableColumn,
+        TextColumn,
+        Tiles,
+        Tree,
+        Verdict,
+        Work,
+        render,
+        write_page,
+    )
+    from lockstep.report.page.page import Block, Column
+else:
+    __getattr__ = names_of_face(__name__)
+
+__all__ = [
+    "Block",
+    "Card",
+    "Chart",
+    "Code",
+    "Column",
+    "Columns",
+    "Command",
+    "Commands",
+    "Facts",
+    "Grid",
+    "HeatMap",
+    "Histogram",
+    "Images",
+    "Kind",
+    "Line",
+    "Link",
+    "Links",
+    "Marked",
+    "Metric",
+    "Note",
+    "Page",
+    "Points",
+    "Rows",
+    "Ruler",
+    "Scatter",
+    "Selected",
+    "Sentences",
+    "Stack",
+    "Strip",
+    "Subject",
+    "Table",
+    "TableColumn",
+    "TextColumn",
+    "Tiles",
+    "Tree",
+    "Verdict",
+    "Work",
+    "render",
+    "write_page",
+]

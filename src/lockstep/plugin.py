@@ -1,0 +1,55 @@
+"""Extension points: what a plug-in adds to Lockstep, and what it may ask about the installation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.core.faces import names_of_face
+
+if TYPE_CHECKING:
+    from lockstep.core.devices import Device, accelerators, devices
+    from lockstep.core.members import MEMBERS, OWN_PACKAGES, own_folders
+    from lockstep.core.version import DISTRIBUTION, VERSION
+    from lockstep.hookspecs import (
+        AskedModel,
+        Elsewhere,
+        Framework,
+        LoadedModel,
+        PathWord,
+        Reader,
+        ReportWriter,
+        SupportList,
+        Task,
+        Use,
+        Verb,
+        hookimpl,
+        hookspec,
+    )
+    from lockstep.plugins import manager
+else:
+    __getattr__ = names_of_face(__name__)
+
+__all__ = [
+    "DISTRIBUTION",
+    "MEMBERS",
+    "OWN_PACKAGES",
+    "VERSION",
+    "AskedModel",
+    "Device",
+    "Elsewhere",
+    "Framework",
+    "LoadedModel",
+    "PathWord",
+    "Reader",
+    "ReportWriter",
+    "SupportList",
+    "Task",
+    "Use",
+    "Verb",
+    "accelerators",
+    "devices",
+    "hookimpl",
+    "hookspec",
+    "manager",
+    "own_folders",
+]

@@ -1,0 +1,56 @@
+"""Sentences, tables, progress and machine-readable answers, as all verbs give them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.core.faces import names_of_face
+
+if TYPE_CHECKING:
+    from lockstep.cli.main import main
+    from lockstep.cli.notices import tell
+    from lockstep.cli.progress_bar import progress_bar
+    from lockstep.cli.sentences import say
+    from lockstep.core.patterns import nearest_names
+    from lockstep.core.progress import Progress
+    from lockstep.core.text import listed, message, printable, shell_line, times, words_of
+    from lockstep.report.console import OutputConsole
+    from lockstep.report.csv_tables import Cell, write_csv_table
+    from lockstep.report.json_text import enveloped, json_text
+    from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
+    from lockstep.report.table import Column, add_more, add_table, figure, table_text
+    from lockstep.report.workbook import workbook_at, write_sheets
+else:
+    __getattr__ = names_of_face(__name__)
+
+__all__ = [
+    "Cell",
+    "Column",
+    "OutputConsole",
+    "Page",
+    "Progress",
+    "add_line",
+    "add_more",
+    "add_paragraph",
+    "add_table",
+    "counted",
+    "enveloped",
+    "figure",
+    "json_text",
+    "listed",
+    "main",
+    "message",
+    "nearest_names",
+    "printable",
+    "progress_bar",
+    "say",
+    "shell_line",
+    "table_text",
+    "tell",
+    "terminal_width",
+    "times",
+    "words_of",
+    "workbook_at",
+    "write_csv_table",
+    "write_sheets",
+]
