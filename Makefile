@@ -10,7 +10,7 @@ EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
+.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
 demo: $(CORE)
 	$(BIN)/python examples/demo.py
@@ -98,6 +98,11 @@ bench-serve: $(READY)
 # One training under several instruction sets and numbers of threads, each compared with each; `--arch lstm` for one.
 bench-processors: $(READY)
 	$(BIN)/python benchmarks/processors.py --docs docs/faults.md $(OPTIONS)
+
+# Sound pairs and planted faults on a device, in pieces of at most 8 minutes; a killed run goes on where it was.
+# OPTIONS="--device cpu --emulate reorder --only 'gpt/*'"; --plan says how much there is.
+bench-device: $(READY)
+	$(BIN)/python benchmarks/devices $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md
