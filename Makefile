@@ -10,7 +10,7 @@ EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
+.PHONY: demo demo-deploy test test-all test-device test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
 demo: $(CORE)
 	$(BIN)/python examples/demo.py
@@ -31,6 +31,13 @@ test: $(READY)
 # All that the tests leave out of `make test`: every case of what is sampled there, and what takes long.
 test-all: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --every-way $(TESTS) $(OPTIONS)
+
+# What `make test` leaves out about devices: Triton (280 MB) in its interpreter beside the CPU's kernels, where there is no GPU, and a device
+# in name, compiled here, that trains, records and compares. Some ten minutes.
+test-device: $(READY)
+	$(PIP) install -q triton
+	TRITON_INTERPRET=$(if $(shell command -v nvidia-smi),0,1) $(BIN)/python tests/devices/triton_beside_cpu.py --tensors 200 $(OPTIONS)
+	$(BIN)/python -m pytest -q --every-way tests/devices/test_triton_numbers.py tests/devices/test_fake_device.py
 
 # One room's or wing's tests: W=audit.
 test-wing: $(READY)
@@ -98,6 +105,11 @@ bench-serve: $(READY)
 # One training under several instruction sets and numbers of threads, each compared with each; `--arch lstm` for one.
 bench-processors: $(READY)
 	$(BIN)/python benchmarks/processors.py --docs docs/faults.md $(OPTIONS)
+
+# Sound pairs and planted faults on a device, in pieces of at most 8 minutes; a killed run goes on where it was.
+# OPTIONS="--device cpu --emulate reorder --only 'gpt/*'"; --plan says how much there is.
+bench-device: $(READY)
+	$(BIN)/python benchmarks/devices $(OPTIONS)
 
 bench-faults: $(READY)
 	$(BIN)/python benchmarks/faults --docs docs/faults.md

@@ -214,7 +214,8 @@ def _other_mask(run: Run, args: Arguments, kwargs: dict[str, Any], amount: float
     mask = _mask(args, kwargs)
     if mask is None:
         queries, keys = args[0].shape[-2], args[1].shape[-2]
-        shifted = torch.ones(queries, keys, dtype=torch.bool).tril(diagonal=1)
+        ones = torch.ones(queries, keys, dtype=torch.bool, device=args[0].device)
+        shifted = ones.tril(diagonal=1)
         return run(*args, **{**kwargs, "is_causal": False, "attn_mask": shifted})
 
     def moved(value: Any) -> Any:

@@ -18,7 +18,8 @@ _CONVOLUTIONS = frozenset(
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mkldnn_linear"})
 _ATTENTION = frozenset({
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
-    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
 })  # fmt: skip
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "gru_cell"})
 
@@ -131,7 +132,7 @@ _forward("attention-bf16", _no_change, kernels=_ATTENTION, rounded_to=torch.bflo
 _forward(
     "recurrence-fp16",
     _no_change,
-    kernels=_PRODUCTS | {"mkldnn_rnn_layer"},
+    kernels=_PRODUCTS | {"mkldnn_rnn_layer", "_cudnn_rnn"},
     operators=_RECURRENT,
     rounded_to=torch.float16,
 )

@@ -156,7 +156,7 @@ def _scaled_start(training: Training, planted: Planted) -> None:
 def _redrawn_start(training: Training, planted: Planted) -> None:
     parameter = _parameter(training, planted)
     generator = torch.Generator().manual_seed(int(planted.amount))
-    drawn = torch.randn(parameter.shape, generator=generator)
+    drawn = torch.randn(parameter.shape, generator=generator).to(parameter.device)
     with torch.no_grad():
         parameter.copy_(drawn * parameter.std() + parameter.mean())
 

@@ -174,23 +174,23 @@ def numbers_of(
             total.add(torch.abs(part))
             finite = _finite(view(torch.view_as_real(part), -1))
         else:
-            finite = total.add(_real(part))
+            finite = total.add(real_part(part))
         if sketch is not None:
             sketch.add(finite, huge=total.peak > _HUGE)
     found = total.statistics(numel(flat))
     if found.nan_count or found.inf_count:
-        found.not_finite = _places(flat)
+        found.not_finite = where_not_finite(flat)
     return found, None if sketch is None else sketch.numbers()
 
 
-def _places(flat: torch.Tensor) -> str:
+def where_not_finite(flat: torch.Tensor) -> str:
     """Digest of the places of what is not finite."""
     places = NotFinite()
     for start in range(0, numel(flat), _PLACES_AT_ONCE):
         part = narrow(flat, 0, start, min(_PLACES_AT_ONCE, numel(flat) - start))
         if part.dtype.is_complex:
             part = view(torch.view_as_real(part), -1)
-        places.add(_host_array(_real(part)))
+        places.add(_host_array(real_part(part)))
     return places.hexdigest()
 
 
@@ -202,7 +202,8 @@ def _array(flat: torch.Tensor) -> npt.NDArray[Any]:
     return _host_array(flat, _BITS if flat.dtype is torch.bfloat16 else None)
 
 
-def _real(part: torch.Tensor) -> torch.Tensor:
+def real_part(part: torch.Tensor) -> torch.Tensor:
+    """Elements that are no complex numbers, in a dtype that computes."""
     if part.dtype in _WIDENED or part.dtype in _EIGHT_BIT:
         return to(part, torch.float32)
     if part.dtype.is_floating_point:

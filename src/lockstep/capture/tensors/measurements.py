@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lockstep.capture.tensors.content_sink import ContentSink
 from lockstep.core.formulas import Formula, Stored
 from lockstep.core.records import Statistics
 from lockstep.devices.methods import cpu, data_ptr, numel
+from lockstep.devices.on_device.choice import pending
 from lockstep.devices.tensor_numbers import (
     digest_of,
     dtype_name,
@@ -64,6 +66,9 @@ class Measurements:
         self, run: torch.Tensor, number: int, formula: Formula | None, *, with_sketch: bool
     ) -> Measured:
         """Measure a contiguous tensor, of any shape; as number `number` it is saved where it is saved."""
+        there = None if self._keeps_tensors else pending(run, with_sketch=with_sketch)
+        if there is not None:
+            return self._known_as(run, *there.numbers())
         # The digest needs the bytes here, and numbers that are taken with it cost little more.
         run = cpu(run)
         norm = finite_norm(run) if self._finite_alone else None
@@ -82,9 +87,20 @@ class Measurements:
             if known is not None:
                 return known
         place = self.place(run, number, formula, statistics) if self._keeps_tensors else None
+        return self._known_as(run, digest, statistics, sketch, place)
+
+    def _known_as(
+        self,
+        run: torch.Tensor,
+        digest: str,
+        statistics: Statistics,
+        sketch: npt.NDArray[np.float64] | None,
+        place: Stored | None = None,
+    ) -> Measured:
+        """What was measured, or the same from before."""
         packed = None if sketch is None else np.ascontiguousarray(sketch, dtype="<f8").tobytes()
-        found = self._known[digest, run.dtype] = Measured(digest, statistics, packed, place)
-        return found
+        found = Measured(digest, statistics, packed, place)
+        return self._known.setdefault((digest, run.dtype), found)
 
     def place(
         self, run: torch.Tensor, number: int, formula: Formula | None, statistics: Statistics
