@@ -43,6 +43,7 @@ from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
 from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
+from lockstep.locate.step_log.compared_logs import compare_step_logs, with_step_logs
 from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
@@ -164,6 +165,9 @@ def compare_recordings(
     if shared is not None:
         each = [judged(window.steps, ends=False) for window in shared.windows]
         found = together(shared, each, None if each else found)
+    if steps is None and not pairing.is_of_another_tool:
+        noisy = None if calibration is None else opened("calibration", calibration)
+        found = with_step_logs(found, compare_step_logs(pairing, noisy))
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)

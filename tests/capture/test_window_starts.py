@@ -293,7 +293,9 @@ def test_a_generator_that_was_another_one_is_the_answer(reference: Path, tmp_pat
     found = compared(reference, tmp_path / "cand", Late(draws_at=20))
 
     assert found.verdict is Verdict.DIVERGED
-    assert "before step 40: torch's generator" in headline(found)
+    assert "at step 20, the state of the random generator of torch" in headline(found)
+    shown = " ".join(render_comparison(found).plain.split())
+    assert "before, torch's generator was in a different state" in shown
 
 
 def test_a_window_that_was_not_set_is_not_compared(reference: Path, tmp_path: Path) -> None:

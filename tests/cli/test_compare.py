@@ -120,6 +120,7 @@ def test_json_has_every_key_of_the_contract(
         "trained": dict,
         "ends": dict,
         "windows": list,
+        "step_logs": type(None),
         "inherited": int,
         "compared": int,
         "equal": int,

@@ -69,6 +69,7 @@ def test_the_contract_is_kept_key_by_key(diverged: Comparison) -> None:
         "trained": {"reference": None, "candidate": None},
         "ends": None,
         "windows": [],
+        "step_logs": None,
         "inherited": 1,
         "compared": 3,
         "equal": 1,

@@ -237,6 +237,7 @@ def record(
     compile_eager: bool = False,
     redact: bool = False,
     whole_bytes: int | str = WHOLE_BYTES,
+    step_log: bool = True,
     force: bool = False,
 ) -> Recording:
     """Describe a recording of the training in this process; a `with` block around the training makes it.
@@ -279,6 +280,8 @@ def record(
         Keep no path, no name of user or host, and no command: for a recording that others get.
     whole_bytes
         With `save="program"`, keep so many bytes of whole tensors of each rank; sketches of the rest.
+    step_log
+        Keep a small row of each step of the training, recorded or not.
     force
         Replace a recording that is there.
 
@@ -329,6 +332,7 @@ def record(
         whole_bytes=bytes_of("whole_bytes", whole_bytes),
         states_at="" if chosen is None else chosen.starts,
         set_from="" if source is None else str(source),
+        step_log=truth_of("step_log", step_log),
     )
     device = device_of(options)
     if device:

@@ -33,6 +33,7 @@ from lockstep.capture.settings import setup
 from lockstep.capture.settings.configuration import Configuration
 from lockstep.capture.settings.without_draws import without_draws
 from lockstep.capture.silence import Silence
+from lockstep.capture.step_log.training_log import TrainingLog
 from lockstep.capture.steps import End, Steps
 from lockstep.capture.taps.compiled_code import CompiledCodeGate, wrap_compile
 from lockstep.capture.taps.interception import Taps
@@ -155,6 +156,11 @@ class Recorder:
             starts = WindowStarts(self.recording, self._optimizers, self._living)
             self._hearers.append(starts)
             self.recording.hear_begin = starts.begins
+        self._log: TrainingLog | None = None
+        if options.step_log:
+            self._log = TrainingLog(self.recording, self._step_now)
+            self._hearers.append(self._log)
+            self._optimizers.hearer = self._log
         if options.records_nothing:
             self.steps.choose(StepSelection.not_known_yet())
         if options.until_losses_part:
@@ -235,6 +241,8 @@ class Recorder:
             raise
 
     def _arm(self) -> None:
+        if self._log is not None:
+            self._log.listen()
         for patch in self._patches:
             patch.put()
         self._hooks.begin()
@@ -271,7 +279,8 @@ class Recorder:
             if recording.optimizer_seen and not self.steps.is_finished:
                 manifest.trained = self.steps.number
         for hearer in self._hearers:
-            hearer.finish()
+            if hearer is not self._log:  # that listens below all other taps
+                hearer.finish()
         if self._loss_watch is not None and not recording.failure:
             with self._failing_aloud():
                 self._loss_watch.finish(self.steps.number)
@@ -281,6 +290,8 @@ class Recorder:
             wait_until_written(writer)
             self._kept.write_end(writer, recording.manifest)
         self._kept.forget()
+        if self._log is not None:
+            self._log.finish()
         if recording.began and (self._is_no_training or recording.holds_nothing):
             recording.discard()
         self._release()
@@ -325,6 +336,8 @@ class Recorder:
         """After a fork: forget everything the parent holds, write nothing."""
         self.steps.abandon()
         self._kept.forget()
+        if self._log is not None:
+            self._log.stop()
         self._disarm()
         self.recording.abandon()
         self._release()
@@ -507,6 +520,10 @@ class Recorder:
         if self._limit is not None and self._limit.ends_after(self.steps.number):
             self._end()
             self._limit.end()
+
+    def _step_now(self) -> int:
+        """Number of the step that is under way, after the recorded ones too."""
+        return self.steps.number + self._optimizers.counted_on
 
     def _tell_hearers(self) -> None:
         for hearer in self._hearers:

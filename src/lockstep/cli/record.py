@@ -110,6 +110,11 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
 @shared.option("--max-steps", words="Recorded steps count too; the end is recorded.")
 @click.option("--no-shuffle", is_flag=True, help="Disable shuffling, whatever the script asks.")
 @click.option("--no-dropout", is_flag=True, help="Disable dropout, whatever the script asks.")
+@click.option(
+    "--no-step-log",
+    is_flag=True,
+    help="Keep no row of each step of the whole training (loss, learning rates, batch digest).",
+)
 @click.option("--exit-after", is_flag=True, help="Stop the command after the last chosen step.")
 @shared.force
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -134,6 +139,7 @@ def record(
     max_steps: int | None,
     no_shuffle: bool,
     no_dropout: bool,
+    no_step_log: bool,
     exit_after: bool,
     force: bool,
     command: tuple[str, ...],
@@ -170,6 +176,7 @@ def record(
         whole_bytes=whole_bytes,
         states_at="" if chosen is None else chosen.starts,
         set_from="" if source is None else str(source.absolute()),
+        step_log=not no_step_log,
     )  # fmt: skip
     device = device_of(options)
     if device:

@@ -95,6 +95,7 @@ def record_again(
     whole_bytes: int | None = None,
     compile_eager: bool = False,
     start_from: Path | None = None,
+    windows: str = "",
 ) -> RecordAgain:
     """Return the command that records the missing parts of a recording, of the same training in the same way.
 
@@ -117,6 +118,8 @@ def record_again(
     start_from
         For a training that was set to the states of a reference: the new recording of that, whose windows it takes;
         the old one where None.
+    windows
+        In the place of `steps`, windows that begin with a state; with `start_from`, those of that recording.
     """
     manifest = recording.manifest
     options = dataclasses.replace(
@@ -128,6 +131,7 @@ def record_again(
     path = new_place(named.with_name(f"{named.name}-{word}") if named.name else Path(word))
     folder = _other_folder(manifest)
     source = (start_from or Path(options.set_from)) if options.set_from else None
+    source = start_from if windows else source
     words = ["record"]
     for pattern in only:
         words += ["--only", pattern]
@@ -135,7 +139,10 @@ def record_again(
         "--save",
         save,
         *_which_steps(
-            options, steps, source if folder is None or source is None else source.absolute()
+            options,
+            windows or steps,
+            source if folder is None or source is None else source.absolute(),
+            in_windows=bool(windows),
         ),
         *_kept_options(options, seed),
         *(["--exit-after"] if exit_after else []),
@@ -157,10 +164,14 @@ def record_again(
     )
 
 
-def _which_steps(options: Options, steps: str, source: Path | None) -> list[str]:
+def _which_steps(
+    options: Options, steps: str, source: Path | None, *, in_windows: bool
+) -> list[str]:
     """The option that says which steps are recorded; of a training with windows each begins with a state."""
     if source is not None:
         return ["--start-from", str(source)]
+    if in_windows:
+        return ["--windows", steps]
     if not options.states_at:
         return ["--steps", steps]
     _, _, stride = StepSelection.parse(steps).ranges[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.step_rows import Growth
 from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
 from lockstep.locate.causes.explained_origins import made_by
@@ -52,6 +54,8 @@ def what_next(
         return asked.after_origin(comparison.origins[0])
     if comparison.uniform:
         return asked.after_uniform(comparison)
+    if (step := _step_to_look_at(comparison)) is not None and not manner.is_golden:
+        return asked.after_step_log(step)
     if comparison.crashes and comparison.not_compared == comparison.crashes:
         return asked.after_agreement(comparison)
     if asked.can_show_inside(comparison):
@@ -61,6 +65,17 @@ def what_next(
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
     return asked.after_agreement(comparison)
+
+
+def _step_to_look_at(comparison: Comparison) -> int | None:
+    """The step of which the step logs say that a window there shows more; None without one."""
+    logs = comparison.step_logs
+    if logs is None:
+        return None
+    told = logs.first or logs.left
+    if isinstance(told, Growth):
+        return told.left_at
+    return None if told is None else told.step
 
 
 def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> WhatNext:
@@ -270,6 +285,23 @@ class _Asked:
             for run in self.both
         ]
         return self._recorded("see where the runs part", recorded, verb="compare")
+
+    def after_step_log(self, step: int) -> WhatNext:
+        """Return the command that records the step before, this one and the next, from one state in both runs."""
+        if self._is_foreign:
+            return self._what_they_hold()
+        first = max(step - 1, 0)
+        recorded = partial(
+            record_again,
+            steps="",
+            save="program",
+            word=f"step-{step}",
+            windows=f"{first}:{step + 2}",
+        )
+        reference = recorded(self.reference)
+        candidate = recorded(self.candidate, start_from=reference.path)
+        words = f"record the steps around step {step} from one state, and compare them"
+        return self._recorded(words, [reference, candidate], verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Return the command that shows what each recording holds, if nothing was compared, else every pair.

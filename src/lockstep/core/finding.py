@@ -15,6 +15,7 @@ from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import Reason
 from lockstep.core.records import Call, Content, TensorRecord, is_other_checksum_alone
 from lockstep.core.site import Phase, Role, Site
+from lockstep.core.step_rows import StepLogsCompared
 from lockstep.core.told_facts import Told
 from lockstep.core.windows import StateDifference
 
@@ -488,9 +489,9 @@ class Comparison(Shown):
     not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
     allowed, they stand in `not_compared` too. `laws` is what running both programs again says, None where that was not
     done. `windows` are those that both trainings began with one state, empty where none was set; each was compared by
-    itself. With `is_strict`, another precision throughout ends a verb with exit
-    code 1. `not_run_again` names a framework whose operators Lockstep cannot run, `unconfirmed` tells of guesses of a
-    mapping file that were not used.
+    itself. `step_logs` is what the rows of all steps say, recorded or not, None where there are none. With
+    `is_strict`, another precision throughout ends a verb with exit code 1. `not_run_again` names a framework whose
+    operators Lockstep cannot run, `unconfirmed` tells of guesses of a mapping file that were not used.
     """
 
     reference: str
@@ -524,6 +525,7 @@ class Comparison(Shown):
     crashes: tuple[NotCompared, ...] = ()
     laws: LawsVerdict | None = None
     windows: tuple[JudgedWindow, ...] = ()
+    step_logs: StepLogsCompared | None = None
     is_strict: bool = False
 
     @property
@@ -532,6 +534,7 @@ class Comparison(Shown):
         operator at fault.
         """
         part_later = self.ends is not None and self.ends.course is Course.APART
+        part_later |= self.step_logs is not None and self.step_logs.first is not None
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
     @property

@@ -71,6 +71,8 @@ class Options:
     """Steps at whose start the whole state is kept, or is set where `set_from` names a recording; "" for none."""
     set_from: str = ""
     """The recording whose states are set at these steps."""
+    step_log: bool = False
+    """A small row is kept of each step, recorded or not, see `lockstep.store.step_log`."""
 
 
 @dataclass(slots=True)
@@ -191,6 +193,9 @@ SOURCES_LEFT_OUT, BATCHES_LEFT_OUT = "sources of the program", "batches"
 
 STATE = "the state at the start of step "
 """What is not seen where it could not be kept, before the step."""
+
+STEP_LOG = "the step log from step "
+"""What is not seen where no more rows could be written, before the step."""
 
 HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""

@@ -90,7 +90,7 @@ class LossWatch:
     def _hear(self, losses: LaterLosses, *, before: int | None) -> bool:
         """Write the losses that have come since; tells whether one is further off than it may be."""
         file, parted = self._file or self._begin(), False
-        for step, value in losses.take(before=before):
+        for step, value, _ in losses.take(before=before):
             file.write(heard_line(step, value))
             parted |= any(pair.floors > 1 for pair in self._comparison.add(step, value))
         file.flush()

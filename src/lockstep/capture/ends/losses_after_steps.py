@@ -57,8 +57,12 @@ class LaterLosses:
         rows = [(step, value, dtype_name(dtype)) for step, value, dtype in self._read]
         return sorted(rows, key=lambda row: row[0])
 
-    def take(self, *, before: int | None) -> list[tuple[int, float]]:
-        """Step and value of those that are known by now, to be forgotten here.
+    def of_this_thread(self) -> None:
+        """Keep the losses of the thread that calls this."""
+        self._thread = threading.get_ident()
+
+    def take(self, *, before: int | None) -> list[tuple[int, float, torch.dtype]]:
+        """Step, value and dtype of those that are known by now, to be forgotten here.
 
         Of other devices than the host, those are read that are of steps before this one; None for all.
         """
@@ -66,7 +70,7 @@ class LaterLosses:
         self._waiting = [one for one in self._waiting if before is None or one[0] < before]
         self._read_waiting()
         taken, self._read, self._waiting = self._read, [], later
-        return sorted(((step, value) for step, value, _ in taken), key=lambda one: one[0])
+        return sorted(taken, key=lambda one: one[0])
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -70,6 +70,19 @@ class StepCounter(Protocol):
         """The recorder's own work failed."""
 
 
+class UpdateHearer(Protocol):
+    """Hears of each update of the training, recorded or not."""
+
+    def updated(self, optimizer: Optimizer) -> None:
+        """An optimizer has made its step."""
+
+    def update_skipped(self, optimizer: Optimizer) -> None:
+        """A gradient scaler has left an optimizer's step out."""
+
+    def loss_scaled(self, factor: float) -> None:
+        """The factor that a gradient scaler has put into the loss of this step."""
+
+
 @dataclass(slots=True)
 class _Update:
     """A step of an optimizer that has begun, with the calls that record it."""
@@ -93,6 +106,8 @@ class Optimizers:
     ----------
     trainers
         Tells the recorded training from those of other threads.
+    hearer
+        Hears of each update, until `count_no_more`; None for nobody.
     """
 
     def __init__(self, steps: StepCounter, is_known: Callable[[torch.Tensor], bool]) -> None:
@@ -111,6 +126,7 @@ class Optimizers:
         self._hooks_are_untraced = self._collected = False
         self._lines: OptimizerLines | None = None
         self._behind: Any = None
+        self.hearer: UpdateHearer | None = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -139,8 +155,7 @@ class Optimizers:
 
     def stop(self) -> None:
         """Stop listening; the hook that torch stands at stays if others come after it."""
-        for patch in self._patches:
-            patch.take_back()
+        self._patches[0].take_back()
         following = list(_global_optimizer_post_hooks)[:-1] if self._running else []
         for handle in self._handles:
             if handle.id not in following:
@@ -172,12 +187,27 @@ class Optimizers:
         return lines.steps if lines is not None else None
 
     def _hear_no_more(self) -> None:
+        self._patches[1].take_back()
         if self._behind is not None:
             self._behind.remove()
         self._behind = None
 
     def _made_a_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._lines is not None and not is_inner_step(optimizer):
+        if (self._lines is None and self.hearer is None) or is_inner_step(optimizer):
+            return
+        if self.hearer is not None and not torch.compiler.is_compiling():
+            self.hearer.updated(optimizer)
+        if self._lines is not None:
+            self._lines.stepped(optimizer)
+
+    def _left_out(self, optimizer: Optimizer) -> None:
+        """A scaler has left the step of an optimizer out: it counts as one."""
+        if self.hearer is not None:
+            self.hearer.update_skipped(optimizer)
+        if self._handles:
+            self._steps.update_skipped()
+            self._count(optimizer, End.UPDATE_SKIPPED)
+        elif self._lines is not None:
             self._lines.stepped(optimizer)
 
     def found(self, optimizers: Iterable[Optimizer]) -> None:
@@ -381,12 +411,15 @@ class Optimizers:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            listened = self._handles and not self.trainers.is_another
+            counted = self._handles or self._lines is not None
+            listened = counted and not self.trainers.is_another
             if not listened or not hasattr(optimizer, "register_step_post_hook"):
                 return original(scaler, optimizer, *args, **kwargs)
             called: list[None] = []
             if self._steps.session is not None and scaler.is_enabled():
                 self._steps.loss_scaled(float(scaler.get_scale()))
+            if self.hearer is not None and scaler.is_enabled():
+                self.hearer.loss_scaled(float(scaler.get_scale()))
 
             def after(*_: Any) -> None:
                 called.append(None)
@@ -399,9 +432,8 @@ class Optimizers:
                 result = original(scaler, optimizer, *args, **kwargs)
             finally:
                 handle.remove()
-            if not called and self._handles:
-                self._steps.update_skipped()
-                self._count(optimizer, End.UPDATE_SKIPPED)
+            if not called:
+                self._left_out(optimizer)
             return result
 
         return step

@@ -17,6 +17,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.reason import Clause
+from lockstep.core.step_rows import StepLogsCompared
 from lockstep.core.told_facts import Told
 from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import answer_of
@@ -50,6 +51,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "trained": dict(zip(("reference", "candidate"), comparison.trained, strict=True)),
         "ends": _ends(comparison.ends),
         "windows": [_window(one, comparison) for one in comparison.windows],
+        "step_logs": _step_logs(comparison.step_logs),
         "inherited": comparison.inherited,
         "compared": comparison.compared,
         "equal": tally.equal,
@@ -101,6 +103,31 @@ def _window(window: JudgedWindow, comparison: Comparison) -> dict[str, Any]:
         "differed_before": [dataclasses.asdict(one) for one in window.differed],
         "not_set": list(window.not_set),
         "distance_before": window.distance,
+    }
+
+
+def _step_logs(logs: StepLogsCompared | None) -> dict[str, Any] | None:
+    """What the rows of all steps say."""
+    if logs is None:
+        return None
+    return {
+        "steps": logs.steps,
+        "facts": [one.value for one in logs.facts],
+        "differences": [
+            {**dataclasses.asdict(one), "fact": one.fact.value, "words": str(one)}
+            for one in logs.differences
+        ],
+        "equal_losses": logs.equal_losses,
+        "growths": [
+            {
+                **dataclasses.asdict(one),
+                "began": _number(one.began),
+                "ended": _number(one.ended),
+                "left_with": _number(one.left_with),
+                "expected": _number(one.expected),
+            }
+            for one in logs.growths
+        ],
     }
 
 

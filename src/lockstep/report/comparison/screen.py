@@ -18,7 +18,7 @@ from lockstep.core.finding import (
 )
 from lockstep.core.text import factor_figure, listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.report.comparison import end_words
+from lockstep.report.comparison import end_words, step_log_words
 from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
@@ -116,6 +116,7 @@ def render_comparison(
     for line in lines_below(comparison):
         add_paragraph(text, line)
     _add_windows(text, comparison, tally)
+    _add_list(text, "Step log", step_log_words.paragraphs(comparison))
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_ends(text, comparison)

@@ -22,7 +22,7 @@ from lockstep.core.remarks import On
 from lockstep.core.site import Phase
 from lockstep.core.text import listed, spans, times
 from lockstep.core.told_facts import Told
-from lockstep.report.comparison import end_words
+from lockstep.report.comparison import end_words, step_log_words
 from lockstep.report.comparison.idle_settings import idle_settings
 from lockstep.report.comparison.idle_settings import in_headline as settings_in_headline
 from lockstep.report.comparison.tally import Tally, tally_of
@@ -112,6 +112,8 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
     if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
         return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
+    if of_all_steps := step_log_words.in_headline(comparison.step_logs):
+        return "", [of_all_steps]
     if differed := next((one for one in comparison.windows if one.differed), None):
         return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
     if parted := end_words.parting(comparison):
@@ -146,6 +148,8 @@ def lines_below(comparison: Comparison) -> list[str]:
         if origin.explanation is not None:
             lines.append(explanation_sentence(origin.explanation))
         lines.append(tolerance_words(origin))
+    if comparison.origins and (differed := step_log_words.in_headline(comparison.step_logs)):
+        lines.append(f"the trainings differ {differed}")
     return [line for line in lines if line]
 
 
@@ -281,6 +285,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     found += [comparison.unconfirmed] if comparison.unconfirmed else []
     if comparison.windows:
         found.append("each window begins with one state, which was set")
+    found += step_log_words.in_agreement(comparison.step_logs)
     found += end_words.in_headline(comparison.ends)
     found += settings_in_headline(comparison)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
