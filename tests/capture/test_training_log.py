@@ -21,7 +21,7 @@ import lockstep
 from lockstep.capture.step_log.update_facts import EACH_STEP, STRIDE, takes_norms
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
-from lockstep.core.step_rows import Fact, StepLog, StepRow
+from lockstep.core.step_rows import BY_LOSS, Fact, StepLog, StepRow
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline, render_comparison
 from lockstep.store.step_log import ROW_BYTES, STEP_LOG, StepLogWriter, read_step_log
@@ -176,6 +176,23 @@ def test_two_optimizers_have_settings_of_their_own(tmp_path: Path) -> None:
     assert [row.step for row in rows] == list(range(6))
     assert (rows[5].settings["0.lr"], rows[5].settings["1.0.lr"]) == (0.1, 0.01)
     assert {row.passes for row in rows} == {2}
+
+
+def test_a_schedule_that_asks_for_losses_is_noted(tmp_path: Path) -> None:
+    # given a rate that waits for the loss to fall
+    with lockstep.record(tmp_path / "run", steps="0:1"):
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            schedule.step(loss.item())
+    # then its rows say so from the first time it asked on
+    rows = log_of(tmp_path / "run").rows
+    assert [BY_LOSS in row.settings for row in rows] == [False, True, True]
 
 
 def test_redacted_recordings_hold_no_digest_of_a_batch(tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_a_batch_is_compared_after_a_skipped_update_all_the_same() -> None:
     assert [one.fact for one in differences(log_of(), log_of(skips))] == [Fact.SKIPPED, Fact.BATCH]
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_rate_that_follows_losses_is_certain_only_while_these_are_equal(apart: bool) -> None:
+    # given a schedule of the second optimizer that asks for losses, and lowers its rate in one run alone
+    def follows(lowered: bool) -> Callable[[int], dict[str, Any]]:
+        def change(step: int) -> dict[str, Any]:
+            rate = 1e-4 if lowered and step >= 30 else 1e-3
+            off = 1e-7 if lowered and apart else 0.0
+            return {"settings": {"1.0.lr": rate, "1.by_loss": 1.0}, "loss": 1.0 + off}
+
+        return change
+
+    [one] = differences(log_of(follows(False)), log_of(follows(True)))
+
+    assert (one.fact, one.step, one.certain) == (Fact.SETTING, 30, not apart)
+
+
 # --- growth -----------------------------------------------------------------------------------------------------------
 
 

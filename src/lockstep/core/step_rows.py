@@ -8,6 +8,9 @@ from enum import Enum
 
 from lockstep.core.text import listed
 
+BY_LOSS = "by_loss"
+"""The setting of an optimizer whose learning rates follow losses."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
@@ -84,7 +87,8 @@ class FactDifference:
     rank
         The rank, "" if there is one alone.
     certain
-        Whether rounding cannot have made it: all but a skipped update, which an overflow decides.
+        Whether rounding cannot have made it: not so for a skipped update, which an overflow decides, and for a learning
+        rate that follows losses which differ already.
     """
 
     fact: Fact

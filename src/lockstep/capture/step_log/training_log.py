@@ -7,6 +7,7 @@ Whatever fails in here ends the log, never the training or its recording.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -15,8 +16,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.ends.losses_after_steps import LaterLosses
@@ -30,8 +33,9 @@ from lockstep.capture.step_log.update_facts import (
     settings_of,
     takes_norms,
 )
+from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import STEP_LOG, NotSeen
-from lockstep.core.step_rows import StepRow
+from lockstep.core.step_rows import BY_LOSS, StepRow
 from lockstep.core.text import words_of
 from lockstep.devices.tensor_numbers import dtype_name
 from lockstep.store.step_log import MOST_ROWS, StepLogWriter
@@ -69,6 +73,8 @@ class TrainingLog:
         if not recording.options.redact:  # a digest confirms a guess at what was trained on
             self._batches = DrawnBatches(self._hears, self._fail)
         self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._follow_losses: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._plateaus = Patch(ReduceLROnPlateau, "step", self._wrap_plateau)
         self._devices: set[str] = set()
         self._open: _OpenRow | None = None
         self._closed: deque[_OpenRow] = deque()
@@ -83,6 +89,7 @@ class TrainingLog:
     def listen(self) -> None:
         """Begin to listen, before all other taps."""
         self._losses.listen()
+        self._plateaus.put()
         if self._batches is not None:
             self._batches.listen()
 
@@ -107,6 +114,7 @@ class TrainingLog:
         """Listen no more, and let go."""
         self._is_over = True
         self._losses.stop()
+        self._plateaus.take_back()
         if self._batches is not None:
             self._batches.stop()
         if self._writer is not None:
@@ -142,13 +150,25 @@ class TrainingLog:
             with Silence(self._fail):
                 self._hears().settings["scale"] = factor
 
+    def _wrap_plateau(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scheduler: ReduceLROnPlateau, *arguments: Any, **named: Any) -> Any:
+            with Silence(self._fail):
+                self._follow_losses.add(scheduler.optimizer)
+            return original(scheduler, *arguments, **named)
+
+        return step
+
     @property
     def _is_here(self) -> bool:
         return os.getpid() == self._process and threading.get_ident() == self._thread
 
     def _note(self, row: _OpenRow, optimizer: Optimizer) -> None:
         number = self._numbers.setdefault(optimizer, len(self._numbers))
-        row.settings |= settings_of(optimizer, f"{number}." if number else "")
+        prefix = f"{number}." if number else ""
+        row.settings |= settings_of(optimizer, prefix)
+        if optimizer in self._follow_losses:
+            row.settings[prefix + BY_LOSS] = 1.0
         row.generators = generator_digests()
         if not self._devices:
             parameters = (one for group in optimizer.param_groups for one in group["params"])

@@ -1,6 +1,6 @@
 """The facts of two step logs that must be equal bit by bit on every device, and the first step at which one is not.
 
-Three laws keep sound trainings silent:
+Four laws keep sound trainings silent:
 
 - A fact counts once it was equal in the first `FIRST_STEPS` steps of both logs. What differs from the start on is a
   difference of the scripts or of the devices, and the recorded steps judge it.
@@ -8,6 +8,7 @@ Three laws keep sound trainings silent:
   generator of another.
 - An overflow decides whether a gradient scaler skips an update, and rounding may decide an overflow. After the first
   skip of one run alone the loss scale is not compared, nor are settings: a schedule may wait for updates.
+- A schedule that follows losses (torch's `ReduceLROnPlateau`) may be decided by their rounding, once they differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from lockstep.core.step_rows import Fact, FactDifference, StepLog, StepRow
+from lockstep.core.step_rows import BY_LOSS, Fact, FactDifference, StepLog, StepRow
 
 FIRST_STEPS = 4
 """Steps in which a fact must be equal to be compared at all."""
@@ -34,7 +35,7 @@ def fact_differences(
     compared: dict[Fact, None] = {}
     found: dict[tuple[Fact, str], FactDifference] = {}
     settled: dict[tuple[Fact, str], int] = {}
-    skipped_alone = False
+    skipped_alone = losses_differ = False
     for left, right in pairs:
         for fact, name, one, two in _facts(left, right, generators=alike):
             key = fact, name
@@ -51,9 +52,12 @@ def fact_differences(
             else:
                 found[key] = FactDifference(
                     fact, left.step, _words(fact, name), *_shown(fact, one, two), rank,
-                    certain=fact is not Fact.SKIPPED,
+                    certain=not (
+                        fact is Fact.SKIPPED or (losses_differ and _follows_losses(name, left, right))
+                    ),
                 )  # fmt: skip
         skipped_alone |= left.skipped != right.skipped
+        losses_differ |= repr(left.loss) != repr(right.loss)
     return list(compared), sorted(found.values(), key=lambda one: (one.step, _ORDER[one.fact]))
 
 
@@ -73,12 +77,21 @@ def _facts(
         if counts[0] == counts[1]:
             yield Fact.BATCH, name, left.batches[name], right.batches[name]
     for name, one, two in _in_both(left.settings, right.settings):
+        if name.endswith(BY_LOSS):
+            continue
         yield _kind_of(name), name, one, two
     yield Fact.SKIPPED, "", float(left.skipped), float(right.skipped)
     yield Fact.PASSES, "", float(left.passes), float(right.passes)
     if generators:
         for name, one, two in _in_both(left.generators, right.generators):
             yield Fact.GENERATOR, name, one, two
+
+
+def _follows_losses(name: str, left: StepRow, right: StepRow) -> bool:
+    """Whether a setting is a learning rate of an optimizer whose schedule asks for losses."""
+    *optimizer, _, setting = ("", *name.split("."))[-3:]
+    prefix = f"{optimizer[0]}." if optimizer and optimizer[0] else ""
+    return setting == "lr" and any(prefix + BY_LOSS in row.settings for row in (left, right))
 
 
 def _in_both(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockstep.core.finding import Comparison
-from lockstep.core.step_rows import Growth, StepLogsCompared
+from lockstep.core.step_rows import Fact, Growth, StepLogsCompared
 from lockstep.core.text import factor_figure
 
 LEAST_STEPS = 16
@@ -44,10 +44,15 @@ def _facts(logs: StepLogsCompared) -> Iterator[str]:
     if not logs.differences and logs.facts:
         yield f"equal in all {logs.steps} steps: {logs.compared}"
     for one in logs.differences[:_MOST_DIFFERENCES]:
-        overflow = "" if one.certain else "; an overflow decides that, and rounding may decide it"
-        yield f"{one}{overflow}"
+        yield f"{one}{'' if one.certain else _DECIDED_BY[one.fact]}"
     if len(logs.differences) > _MOST_DIFFERENCES:
         yield f"and {len(logs.differences) - _MOST_DIFFERENCES} more (--json lists them)"
+
+
+_DECIDED_BY = {
+    Fact.SKIPPED: "; an overflow decides that, and rounding may decide it",
+    Fact.SETTING: "; it follows the losses, which differ before, and rounding may decide it",
+}
 
 
 def _numbers(logs: StepLogsCompared) -> Iterator[str]:
