@@ -17,7 +17,7 @@ from lockstep import plugins
 from lockstep.capture.rows.code_frames import frames_here
 from lockstep.capture.rows.user_code import is_of_the_user
 from lockstep.cli.main import main
-from lockstep.core.members import MEMBERS, Member, own_folders
+from lockstep.core.members import MEMBERS, OWN_VERBS, Member, own_folders
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 if sys.version_info >= (3, 11):
@@ -43,10 +43,10 @@ def built_from(folder: Path, into: Path) -> list[str]:
 @pytest.fixture
 def reloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plug-ins are found anew before and after the test."""
-    plugins.manager.cache_clear()
+    plugins.forget()
     yield
     monkeypatch.undo()
-    plugins.manager.cache_clear()
+    plugins.forget()
 
 
 @pytest.fixture
@@ -105,6 +105,19 @@ def test_the_verbs_of_a_member_are_those_of_the_table(member: Member) -> None:
         for verb in module.lockstep_commands()
     ]
     assert sorted(added) == sorted(member.verbs)
+
+
+def test_the_table_of_verbs_is_that_of_the_plug_ins() -> None:
+    # given every plug-in of the core and of the members, and the verbs that it adds
+    found = {}
+    for folder in (ROOT, *(ROOT / "packages" / member.name for member in MEMBERS)):
+        points = settings_of(folder)["project"]["entry-points"]["lockstep"]
+        for name in points.values():
+            module = importlib.import_module(name)
+            if hasattr(module, "lockstep_commands"):
+                found[name] = tuple(verb.name for verb in module.lockstep_commands())
+    # then the table, by which a verb loads no plug-in but its own, says the same
+    assert found == OWN_VERBS
 
 
 def test_a_verb_whose_member_is_absent_says_what_to_install(

@@ -29,11 +29,11 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
 
     def find_also(folder: Path) -> None:
         monkeypatch.syspath_prepend(str(folder))
-        plugins.manager.cache_clear()
+        plugins.forget()
 
     yield find_also
     monkeypatch.undo()
-    plugins.manager.cache_clear()
+    plugins.forget()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import bytes_of
 from lockstep.core.text import listed
-from lockstep.judge.calibration import CalibratedJudge
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
@@ -37,7 +36,6 @@ from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
-from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
@@ -138,8 +136,7 @@ def compare_recordings(
     if runs and rule is Rule.FIXED:
         raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
     if runs:
-        site_noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
-        chosen = CalibratedJudge(site_noise, chosen)
+        chosen = _by_noise(chosen, reference, runs, steps, read_tensors=read_tensors)
     by_model = judge is None and rule is Rule.ERROR_MODEL
     if read_tensors and rerun and by_model:
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
@@ -222,10 +219,8 @@ class GrowingComparison:
         self._reference, self._mapping = reference, mapping
         self._judge: Judge = ErrorModel()
         if calibration is not None:
-            noise = measure_noise(
-                reference, [opened("calibration", calibration)], steps=None, read_tensors=False
-            )
-            self._judge = CalibratedJudge(noise, self._judge)
+            runs = [opened("calibration", calibration)]
+            self._judge = _by_noise(self._judge, reference, runs, None, read_tensors=False)
         self._gathered: Gathered | None = None
 
     def add(self, candidate: Recording) -> Iterator[SteppedTo]:
@@ -373,6 +368,22 @@ def read_indices(recordings: Iterable[Recording], progress: Progress | None = No
         for rank in recording.ranks.values():
             what = f"{recording.path} ({rank.name}: reading what is where)"
             rank.index(partial(progress, what) if progress is not None else None)
+
+
+def _by_noise(
+    judge: Judge,
+    reference: Recording,
+    runs: Sequence[Recording],
+    steps: Collection[int] | None,
+    *,
+    read_tensors: bool,
+) -> Judge:
+    """A judge that knows how far other runs of the reference are from it."""
+    from lockstep.judge.calibration import CalibratedJudge
+    from lockstep.locate.flow.noise import measure_noise
+
+    noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
+    return CalibratedJudge(noise, judge)
 
 
 def _with_local_error(

@@ -10,7 +10,7 @@ import pluggy
 
 from lockstep import hookspecs
 from lockstep.core.devices import add_devices
-from lockstep.core.members import MEMBERS, Member
+from lockstep.core.members import MEMBERS, OWN_VERBS, Member
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 _broken: list[str] = []
@@ -21,14 +21,29 @@ _MEMBERS = frozenset(member.distribution for member in MEMBERS)
 def manager() -> pluggy.PluginManager:
     """The manager with every plug-in loaded whose entry point is in the group `lockstep`: the core's and its members'
     first, without a member of a different version."""
+    return _with(entry_points(group=hookspecs.NAME))
+
+
+@cache
+def _others() -> pluggy.PluginManager:
+    """A manager with the plug-ins of others alone."""
+    return _with(entry for entry in entry_points(group=hookspecs.NAME) if not _is_own(entry))
+
+
+def forget() -> None:
+    """Look for plug-ins anew when the next one is asked for."""
+    manager.cache_clear()
+    _others.cache_clear()
+    _own_plugins.cache_clear()
+
+
+def _with(entries: Iterable[EntryPoint]) -> pluggy.PluginManager:
     _broken.clear()
     plugins = pluggy.PluginManager(hookspecs.NAME)
     plugins.add_hookspecs(hookspecs)
     plugins.hook.lockstep_add_hookspecs.call_historic(kwargs={"plugins": plugins})
-    for entry in sorted(entry_points(group=hookspecs.NAME), key=_of_others):
-        if unfit := _unfit(entry):
-            if unfit not in _broken:  # a member may have several plug-ins
-                _broken.append(unfit)
+    for entry in sorted(entries, key=_order_of_loading):
+        if _unfit(entry):
             continue
         try:
             plugins.register(entry.load(), f"{_distribution(entry)}:{entry.name}")
@@ -39,31 +54,49 @@ def manager() -> pluggy.PluginManager:
     return plugins
 
 
-def broken_plugins() -> list[str]:
-    """Which plug-ins could not be loaded, and why, in sentences."""
-    manager()
-    return _broken
+def broken_plugins(verb: str = "") -> list[str]:
+    """Which plug-ins could not be loaded, and why, in sentences: all, or those that one of Lockstep's verbs needs."""
+    _ = _others() if verb in _own_plugins() else manager()
+    # a member may have several plug-ins
+    unfit = dict.fromkeys(map(_unfit, entry_points(group=hookspecs.NAME)))
+    return [*filter(None, unfit), *_broken]
 
 
 def verbs() -> dict[str, hookspecs.Verb]:
     """Return every verb by name, in the order of `lockstep --help`; one that is there already is not replaced."""
     found: dict[str, hookspecs.Verb] = {}
-    for _, verb in _claims():
+    for _, verb in _claims(manager()):
         found.setdefault(verb.name, verb)
     return {verb.name: verb for verb in sorted(found.values(), key=_order_of)}
 
 
-def doubled_verbs() -> list[str]:
-    """Which verbs two plug-ins add, in sentences that name both."""
+def verb_named(name: str) -> hookspecs.Verb | None:
+    """Return the verb of a name, None if there is none; of Lockstep's own plug-ins the one that adds it is loaded."""
+    own = _own_plugins().get(name)
+    if own is None:
+        return verbs().get(name)
+    given: list[hookspecs.Verb] = own.load().lockstep_commands()
+    return next(verb for verb in given if verb.name == name)
+
+
+def doubled_verbs(typed: str = "") -> list[str]:
+    """Which verbs two plug-ins add, in sentences that name both; for one of Lockstep's verbs no other's is loaded."""
+    own = _own_plugins()
+    if typed not in own:
+        return _doubled((plugin, verb.name) for plugin, verb in _claims(manager()))
+    known = ((f"{_distribution(entry)}:{entry.name}", name) for name, entry in own.items())
+    return _doubled((*known, *((plugin, verb.name) for plugin, verb in _claims(_others()))))
+
+
+def _doubled(claims: Iterable[tuple[str, str]]) -> list[str]:
     first: dict[str, str] = {}
     said = []
-    for plugin, verb in _claims():
-        if verb.name in first:
+    for plugin, verb in claims:
+        if verb in first:
             said.append(
-                f"the plug-ins {first[verb.name]} and {plugin} both add the verb {verb.name}; that of"
-                f" {first[verb.name]} runs"
+                f"the plug-ins {first[verb]} and {plugin} both add the verb {verb}; that of {first[verb]} runs"
             )
-        first.setdefault(verb.name, plugin)
+        first.setdefault(verb, plugin)
     return said
 
 
@@ -73,9 +106,9 @@ def absent_members() -> list[Member]:
     return [member for member in MEMBERS if not set(member.verbs) <= there.keys()]
 
 
-def _claims() -> Iterator[tuple[str, hookspecs.Verb]]:
+def _claims(plugins: pluggy.PluginManager) -> Iterator[tuple[str, hookspecs.Verb]]:
     """Each verb with the plug-in that adds it, as `distribution:entry point`, in the order of loading."""
-    for one in manager().hook.lockstep_commands.get_hookimpls():
+    for one in plugins.hook.lockstep_commands.get_hookimpls():
         given: Iterable[hookspecs.Verb] = one.function()  # type: ignore[assignment]
         yield from ((one.plugin_name, verb) for verb in given)
 
@@ -104,9 +137,20 @@ def frameworks() -> list[hookspecs.Framework]:
     return [framework for given in reversed(found) for framework in given]
 
 
-def _of_others(entry: EntryPoint) -> tuple[bool, str]:
+@cache
+def _own_plugins() -> dict[str, EntryPoint]:
+    """By the verb, the plug-ins of the core and of the members that are installed here."""
+    own = [one for one in entry_points(group=hookspecs.NAME) if _is_own(one) and not _unfit(one)]
+    return {verb: one for one in own for verb in OWN_VERBS.get(one.value, ())}
+
+
+def _is_own(entry: EntryPoint) -> bool:
     distribution = _distribution(entry)
-    return distribution != DISTRIBUTION and distribution not in _MEMBERS, entry.name
+    return distribution == DISTRIBUTION or distribution in _MEMBERS
+
+
+def _order_of_loading(entry: EntryPoint) -> tuple[bool, str]:
+    return not _is_own(entry), entry.name
 
 
 def _unfit(entry: EntryPoint) -> str:

@@ -21,7 +21,7 @@ from lockstep.core.members import installing, lacking, member_of
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import say_before_compiling
-from lockstep.plugins import absent_members, broken_plugins, doubled_verbs, verbs
+from lockstep.plugins import absent_members, broken_plugins, doubled_verbs, verb_named, verbs
 
 
 class _ClosedPipeError(Exception):
@@ -44,7 +44,7 @@ class _Verbs(click.Group):
         return list(verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        verb = verbs().get(cmd_name)
+        verb = verb_named(cmd_name)
         return None if verb is None else verb.load()
 
     def resolve_command(
@@ -110,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unprintable()
     if in_the_way := shadow():
         print(f"lockstep: {in_the_way}", file=sys.stderr)
-    for sentence in (*broken_plugins(), *doubled_verbs()):
+    typed = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    for sentence in (*broken_plugins(typed), *doubled_verbs(typed)):
         print(f"lockstep: {message(sentence)}", file=sys.stderr)
     say_before_compiling(_say)
     try:

@@ -167,6 +167,12 @@ APART = "parts of tensors"
 CONTRADICTIONS = "files that contradict their names"
 """What is not seen where another tool's file says in itself that it is of something else: such dumps never agree."""
 
+LEFT_OUT = "what the other tool left out"
+"""What is not seen in a recording that was read from a different tool's files: no more can be said of it than that."""
+
+PUT_TOGETHER = "how it was made"
+"""The same of a recording that was put together of several."""
+
 TOKENS = "lockstep.tokens"
 """Not missing: the operator of a call that tells which tokens the model is given next."""
 

@@ -54,6 +54,34 @@ MEMBERS = (
 """Every member, with its verbs."""
 
 
+OWN_VERBS = {
+    "lockstep.cli.verbs": ("record", "compare", "show", "copy"),
+    "lockstep.wings.audit.plugin": ("audit",),
+    "lockstep.wings.check.plugin": ("check", "diagnose", "doctor"),
+    "lockstep.wings.extract.plugin": ("extract",),
+    "lockstep.wings.frameworks.plugin": ("map",),
+    "lockstep.wings.gate.plugin": ("gate",),
+    "lockstep.wings.interop.plugin": ("convert",),
+    "lockstep.wings.operators.plugin": ("ops",),
+    "lockstep.wings.replay.plugin": ("replay",),
+    "lockstep.wings.report.plugin": ("report", "plot"),
+    "lockstep.wings.shell.plugin": ("shell",),
+    "lockstep.wings.skill.plugin": ("skill",),
+    "lockstep.wings.ui.plugin": ("ui",),
+    "lockstep.wings.watch.plugin": ("watch", "overflow", "follow", "guide"),
+    "lockstep_cache.plugin": ("cache",),
+    "lockstep_deploy.explain.plugin": ("explain",),
+    "lockstep_deploy.plugin": ("export", "run", "quantize", "codegen", "bisect-fusions"),
+    "lockstep_interop_names.plugin": ("tfdbg", "msaccucmp", "msprobe"),
+    "lockstep_migrate.plugin": ("migrate",),
+    "lockstep_remote.plugin": ("remote",),
+    "lockstep_serve.plugin": ("serve",),
+    "lockstep_tune.plugin": ("profile", "bisect", "tune", "run-tuned"),
+    "lockstep_tune.search.plugin": ("search",),
+}
+"""The verbs of the core and of its members by the plug-in that adds them, so that a verb loads no other's."""
+
+
 OWN_PACKAGES = frozenset({"lockstep", *(member.package for member in MEMBERS)})
 """The packages of Lockstep's own modules."""
 

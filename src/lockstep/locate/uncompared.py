@@ -10,14 +10,13 @@ from lockstep.core.finding import (
     Finding,
     Outcome,
 )
-from lockstep.core.manifest import APART, CONTRADICTIONS, NESTING, PART
+from lockstep.core.manifest import APART, CONTRADICTIONS, LEFT_OUT, NESTING, PART
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import would_differ
 from lockstep.core.site import Role
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.lone_calls.unaligned_calls import unjudged_calls
 from lockstep.reading.paired_steps import Pairing
-from lockstep.store.other_tools import LEFT_OUT
 
 
 def not_compared_in(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.core.errors import CorruptError, LockstepError, UsageError
-from lockstep.core.manifest import MODULES, NESTING, ORDER, NotSeen, Options
+from lockstep.core.manifest import LEFT_OUT, MODULES, NESTING, ORDER, NotSeen, Options
 from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
@@ -22,12 +22,6 @@ from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDis
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
 """What alignment asks of each rank."""
-
-LEFT_OUT = "what the other tool left out"
-"""What is not seen in such a recording: no more can be said of it than that."""
-
-PUT_TOGETHER = "how it was made"
-"""The same of a recording that was put together of several."""
 
 
 def recording_of(path: Path, form: str = "") -> Path | None:

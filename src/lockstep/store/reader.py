@@ -21,8 +21,10 @@ from lockstep.core.errors import (
 )
 from lockstep.core.manifest import (
     BY_TOKENS,
+    LEFT_OUT,
     OTHER_TRAININGS,
     PART,
+    PUT_TOGETHER,
 )
 from lockstep.core.progress import CountedProgress
 from lockstep.core.records import Call, Frame, TensorRecord
@@ -33,7 +35,6 @@ from lockstep.store.call_decoder import CallDecoder
 from lockstep.store.integrity import GROWING, Files
 from lockstep.store.limits import check_directory
 from lockstep.store.manifest_files import read_rank_manifest, read_run_manifest
-from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, recording_of
 from lockstep.store.rank_names import RANK, absent_ranks, rank_order
 from lockstep.store.record_columns import record_rows
 from lockstep.store.source_frames import frames_in
@@ -85,6 +86,8 @@ def open_recording(
     try:
         return Recording(given, read_sketches=read_sketches)
     except NotARecordingError:
+        from lockstep.store.other_tools import recording_of  # loads the writer
+
         made = recording_of(given, form)
         if made is None:
             raise

@@ -282,11 +282,6 @@ def are_read(records: Records) -> bool:
     return kept and len({one.dtype for one in records}) == 1
 
 
-def is_outermost(call: Call) -> bool:
-    """Whether it is of a module that no module called."""
-    return call.kind is CallKind.MODULE and call.parent == -1
-
-
 def both_made(
     sides: tuple[Recording, Recording],
     steps: Sequence[tuple[Joint, tuple[ReadCall, ReadCall] | None]],
@@ -353,6 +348,5 @@ __all__ = [
     "Way",
     "are_read",
     "both_made",
-    "is_outermost",
     "numbered",
 ]

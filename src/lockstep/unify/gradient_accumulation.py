@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-import polars as pl
-
 from lockstep.core.dtypes import is_floating
 from lockstep.core.manifest import APART, NotSeen
 from lockstep.core.read_calls import ReadCall
@@ -28,6 +26,7 @@ from lockstep.unify.by_one_rank import Joiner
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.joined_parts import Array
 from lockstep.unify.micro_batches import Dealt, Parted, groups_of
+from lockstep.unify.model_calls import parts_of_both
 from lockstep.unify.one_recording import Key, made_of
 from lockstep.unify.rank_layouts import Form, Spread, apart, together
 from lockstep.unify.tensors_of_ranks import Seen
@@ -48,22 +47,17 @@ def as_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Rec
     UsageError
         If nothing says which parts belong together, though the samples are the same.
     """
-    if min(len(side.ranks) for side in sides) != 1 or any(one.is_of_another_tool for one in sides):
+    found = parts_of_both(sides)
+    if found is None:
         return None
-    steps = [set(rank.complete_steps) for side in sides for rank in side.ranks.values()]
-    shared = sorted(set.intersection(*steps))
-    if not shared:
-        return None
-    counts = [_parts_a_step(side, shared[0]) for side in sides]
-    if min(counts) == 0 or max(counts) == 1:
-        return None
+    first, counts = found
     order = [(len(side.ranks), parts) for side, parts in zip(sides, counts, strict=True)]
     parted = order.index(max(order))
     many, one = sides[parted], sides[1 - parted]
     (alone,) = one.ranks.values()
     ranks = _ranks_of(many)
-    parted_ranks = [Parted.of(rank.calls(shared[0])) for rank in ranks]
-    whole = Parted.of(alone.calls(shared[0]))
+    parted_ranks = [Parted.of(rank.calls(first)) for rank in ranks]
+    whole = Parted.of(alone.calls(first))
     if Dealt.of(parted_ranks, whole).are_parts(many, one) is None:
         return None
     made = whole_batches_of(many, ranks, alone)
@@ -114,27 +108,6 @@ def _losses_of_steps(losses: Sequence[LaterLoss], *, summed: bool) -> tuple[Late
         )
         for step, some in by_step.items()
     )
-
-
-def takes_parts(rank: RankRecording) -> bool:
-    """Whether a rank takes the batch of its first step in parts."""
-    return bool(rank.steps) and len(_model_calls(rank, rank.steps[0])) > 1
-
-
-def _parts_a_step(side: Recording, step: int) -> int:
-    """In how many parts each rank takes its batch; 0 where they take different numbers of them."""
-    counts = {len(_model_calls(rank, step)) for rank in side.ranks.values()}
-    return counts.pop() if len(counts) == 1 else 0
-
-
-def _model_calls(rank: RankRecording, step: int) -> pl.DataFrame:
-    """The calls of the model in a step: those of the first module that no module calls."""
-    table = rank.call_table
-    outermost = table.filter(
-        (table["kind"] == CallKind.MODULE.value) & (table["step"] == step) & (table["parent"] == -1)
-    )
-    first = outermost.head(1).select("module", "op")
-    return outermost.join(first, on=["module", "op"], how="semi")
 
 
 class MicroForms(DataForms):
@@ -364,6 +337,5 @@ __all__ = [
     "as_whole_batches",
     "give_losses",
     "in_time",
-    "takes_parts",
     "whole_batches_of",
 ]

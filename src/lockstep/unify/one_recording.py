@@ -9,13 +9,13 @@ from pathlib import Path
 
 from lockstep.core.errors import UsageError
 from lockstep.core.gradient_calls import parameters_by_call
-from lockstep.core.manifest import APART, ARGUMENTS, NotSeen
+from lockstep.core.manifest import APART, ARGUMENTS, LEFT_OUT, PUT_TOGETHER, NotSeen
 from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
-from lockstep.store.other_tools import LEFT_OUT, PUT_TOGETHER, made_by
+from lockstep.store.other_tools import made_by
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.states_of_ranks import DimsOf, give_ends
 

@@ -17,7 +17,7 @@ from lockstep.core.manifest import TOKENS, NotSeen
 from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.reader import RankRecording, Recording
+from lockstep.store.reader import Recording
 from lockstep.unify.calls_of_tokens import (
     NO_ROWS,
     Following,
@@ -28,10 +28,10 @@ from lockstep.unify.calls_of_tokens import (
     both_made,
 )
 from lockstep.unify.joined_parts import Array
+from lockstep.unify.model_calls import have_other_rows, trains
 from lockstep.unify.one_recording import Calls, Numbered
 from lockstep.unify.rank_layouts import Shape, apart
-from lockstep.unify.same_tokens import Given, Same, given_in, same_tokens, top_of
-from lockstep.unify.sampler import ids_of, trains
+from lockstep.unify.same_tokens import Given, Same, given_in, same_tokens
 from lockstep.unify.tensors_of_ranks import GRADIENTS, Seen
 from lockstep.unify.whole_tensor import elements_of
 
@@ -53,13 +53,9 @@ def as_same_rows(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordi
     RecordingError
         If one of them cannot be read.
     """
-    if any(len(side.ranks) != 1 or side.is_of_another_tool for side in sides):
+    if not have_other_rows(sides):
         return None
     ranks = [next(iter(side.ranks.values())) for side in sides]
-    if ranks[0].steps != ranks[1].steps or not ranks[0].steps:
-        return None
-    if not any(map(_is_told, ranks)) and not _has_other_rows(ranks):
-        return None
     steps = []
     for step in ranks[0].steps:
         left, right = (given_in(rank.calls(step)) for rank in ranks)
@@ -72,17 +68,6 @@ def as_same_rows(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordi
             left, right = left.within_model(), right.within_model()
         steps.append((_Rows((left, right), same), _first_calls(step, same)))
     return both_made(sides, steps)
-
-
-def _is_told(rank: RankRecording) -> bool:
-    return bool((rank.call_table["op"] == TOKENS).any())
-
-
-def _has_other_rows(ranks: Sequence[RankRecording]) -> bool:
-    """Whether each calls its model once in the first step, with ids of another shape."""
-    tops = [top_of(rank.calls(rank.steps[0], kind=CallKind.MODULE)) for rank in ranks]
-    ids = [None if top is None else ids_of(top) for top in tops]
-    return ids[0] is not None and ids[1] is not None and ids[0].shape != ids[1].shape
 
 
 def _first_calls(step: int, same: Same) -> tuple[ReadCall, ReadCall]:

@@ -7,7 +7,6 @@ of runs that hide their tokens.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +15,10 @@ import numpy as np
 from lockstep.core.manifest import TOKENS
 from lockstep.core.records import Call
 from lockstep.core.site import Phase, Role
-from lockstep.unify.calls_of_tokens import Piece, is_outermost, numbered
+from lockstep.unify.calls_of_tokens import Piece, numbered
 from lockstep.unify.joined_parts import Array
+from lockstep.unify.model_calls import ids_of, top_of
 from lockstep.unify.one_recording import Key, calls_by_key
-from lockstep.unify.sampler import ids_of
 
 LOST = -1
 Label = tuple[int, int]
@@ -63,21 +62,6 @@ def given_in(calls: Sequence[Call]) -> Given | None:
     if top is None or ids is None:
         return None
     return Given([Piece(ids, top, _of_step(calls))], _mask_of(top, ids), None)
-
-
-def top_of(calls: Sequence[Call]) -> Call | None:
-    """Return the call of the model: of those that no module makes, the one within which most are made.
-
-    None where there is none, or the same module is called several times.
-    """
-    around: dict[int, int] = {}
-    for call in calls:
-        around[call.id] = call.id if is_outermost(call) else around.get(call.parent, call.id)
-    within = Counter(around.values())
-    tops = [call for call in calls if is_outermost(call)]
-    top = max(tops, key=lambda call: within[call.id], default=None)
-    again = [one for one in tops if top is not None and one.site.module == top.site.module]
-    return top if len(again) == 1 else None
 
 
 def _annotated(calls: Sequence[Call], told: Sequence[int]) -> Given | None:
@@ -311,4 +295,4 @@ def _in_order(left: Array, right: Array) -> tuple[Array, Array] | None:
     return found if few is left else (found[1], found[0])
 
 
-__all__ = ["Given", "Same", "given_in", "same_tokens", "top_of"]
+__all__ = ["Given", "Same", "given_in", "same_tokens"]

@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from lockstep.core.records import Call
-from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.site import CallKind, Phase
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.calls_of_tokens import (
     NO_ROWS,
@@ -28,9 +28,8 @@ from lockstep.unify.calls_of_tokens import (
     numbered,
 )
 from lockstep.unify.joined_parts import Array
+from lockstep.unify.model_calls import are_samplers, ids_of
 from lockstep.unify.rank_layouts import Shape
-
-_IDS = frozenset({"int64", "int32"})
 
 
 def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
@@ -46,14 +45,9 @@ def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recor
     RecordingError
         If one of them cannot be read.
     """
-    if any(len(side.ranks) != 1 or side.is_of_another_tool for side in sides):
+    if not are_samplers(sides):
         return None
-    ranks = [next(iter(side.ranks.values())) for side in sides]
-    if any(len(rank.steps) != 1 or trains(rank) for rank in ranks):
-        return None
-    if sorted(map(_model_calls, ranks))[0] != 1:
-        return None
-    found = [_pieces(rank) for rank in ranks]
+    found = [_pieces(next(iter(side.ranks.values()))) for side in sides]
     whole = next((number for number, pieces in enumerate(found) if len(pieces) == 1), None)
     if whole is None or len(found[1 - whole]) < 2:
         return None
@@ -61,20 +55,6 @@ def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recor
     if not joint.are_the_same:
         return None
     return both_made(sides, [(joint, None)], whole)
-
-
-_OF_TRAINING = [one.value for one in (CallKind.LOSS, CallKind.GRADIENT, CallKind.OPTIMIZER)]
-
-
-def trains(rank: RankRecording) -> bool:
-    """Whether more was recorded than calls of a model, which would be left out."""
-    return bool(rank.call_table["kind"].is_in(_OF_TRAINING).any())
-
-
-def _model_calls(rank: RankRecording) -> int:
-    """How often a module was called that no module called."""
-    table = rank.call_table
-    return table.filter((table["kind"] == CallKind.MODULE.value) & (table["parent"] == -1)).height
 
 
 def _pieces(rank: RankRecording) -> list[Piece]:
@@ -94,19 +74,6 @@ def _pieces(rank: RankRecording) -> list[Piece]:
     return [
         Piece(ids, top, numbered(group)) for (top, ids), group in zip(tops, groups, strict=True)
     ]
-
-
-def ids_of(call: Call) -> Array | None:
-    """The tokens that a call was given: its first whole numbers of two axes."""
-    first = next(
-        (
-            record
-            for record in call.with_role(Role.INPUT)
-            if record.dtype in _IDS and len(record.shape) == 2
-        ),
-        None,
-    )
-    return None if first is None or first.content.loader is None else first.load()
 
 
 class _Sampled(Joint):
@@ -217,4 +184,4 @@ def _spread(way: Way, axis: int, alike: Sequence[int]) -> Way:
     return lambda arrays: spread(left(arrays)), lambda arrays: spread(right(arrays))
 
 
-__all__ = ["as_same_tokens", "ids_of", "trains"]
+__all__ = ["as_same_tokens"]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockstep.core.dims import DIMS_FILE
 from lockstep.core.errors import UsageError
 from lockstep.core.text import listed
 from lockstep.store.reader import Recording
-from lockstep.unify.by_dims import as_one_rank, has_axes, is_placed
-from lockstep.unify.by_one_rank import as_global_batch
-from lockstep.unify.dims_file import DimsFile, read_dims
-from lockstep.unify.gradient_accumulation import as_whole_batches, takes_parts, whole_batches_of
-from lockstep.unify.packed_tokens import as_same_rows
-from lockstep.unify.pipeline import as_whole_model, stages_of
-from lockstep.unify.sampler import as_same_tokens
+from lockstep.unify.model_calls import are_samplers, have_other_rows, parts_of_both, takes_parts
+
+if TYPE_CHECKING:
+    from lockstep.unify.dims_file import DimsFile
 
 
 def side_by_side(
@@ -48,7 +46,10 @@ def side_by_side(
         )
     alike = len({(len(one.ranks), _world_size(one)) for one in sides}) == 1
     if not dims and (alike or not any(map(_of_a_group, sides))):
-        return as_same_tokens(sides) or as_same_rows(sides) or as_whole_batches(sides) or sides
+        return _of_as_many_ranks(sides)
+    from lockstep.unify.by_dims import as_one_rank, is_placed
+    from lockstep.unify.dims_file import read_dims
+
     given = [[read_dims(path)] for path in ((dims[0], dims[-1]) if dims else ())] or [[], []]
     own = [_own(one) for one in sides]
     if not dims and not any(own) and (whole := _beside_one(sides)):
@@ -60,6 +61,28 @@ def side_by_side(
         for one, several, files, annotated in zip(sides, spread, given, own, strict=True)
     )
     return left, right
+
+
+def _of_as_many_ranks(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording]:
+    """Both, where they are one training as the same tokens or in whole batches; what that takes is rarely loaded."""
+    made = None
+    if are_samplers(sides):
+        from lockstep.unify.sampler import as_same_tokens
+
+        made = as_same_tokens(sides)
+    if made is None and have_other_rows(sides):
+        from lockstep.unify.packed_tokens import as_same_rows
+
+        made = as_same_rows(sides)
+    return made or _with_whole_batches(sides) or sides
+
+
+def _with_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
+    if parts_of_both(sides) is None:
+        return None
+    from lockstep.unify.gradient_accumulation import as_whole_batches
+
+    return as_whole_batches(sides)
 
 
 def _of_a_group(recording: Recording) -> bool:
@@ -77,6 +100,9 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
 
     Another tool's dump does not tell how many ranks there were: one rank of it may be what is left of several.
     """
+    from lockstep.unify.by_dims import has_axes, is_placed
+    from lockstep.unify.by_one_rank import as_global_batch
+
     sizes = [_world_size(side) for side in sides]
     if any(side.is_of_another_tool for side in sides) or sizes[0] == sizes[1]:
         return None
@@ -86,7 +112,7 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
     _check_ranks(many, max(sizes))
     if len(one.ranks) == min(sizes) == 1 and (both := _of_stages(many, one)):
         return both if sides[0] is many else (both[1], both[0])
-    if whole := as_whole_batches(sides):
+    if whole := _with_whole_batches(sides):
         return whole
     if len(one.ranks) != 1 or min(sizes) != 1:
         raise UsageError(
@@ -99,6 +125,9 @@ def _beside_one(sides: tuple[Recording, Recording]) -> tuple[Recording, Recordin
 
 def _of_stages(many: Recording, one: Recording) -> tuple[Recording, Recording] | None:
     """Both as of one rank with whole batches; None where ranks do not hold stages of the model."""
+    from lockstep.unify.gradient_accumulation import whole_batches_of
+    from lockstep.unify.pipeline import as_whole_model, stages_of
+
     (alone,) = one.ranks.values()
     stages = stages_of(many, alone)
     if not stages:
@@ -133,6 +162,8 @@ def _check_ranks(many: Recording, size: int) -> None:
 
 def _own(recording: Recording) -> list[DimsFile]:
     """What lies beside a dump, and then what the tool that wrote it told itself."""
+    from lockstep.unify.dims_file import read_dims
+
     folders = [recording.path, *(rank.path.parent for rank in recording.ranks.values())]
     files = dict.fromkeys(folder / DIMS_FILE for folder in folders)
     return [read_dims(file) for file in files if file.is_file() and not file.is_symlink()]

@@ -16,8 +16,6 @@ from lockstep.core.records import Call
 from lockstep.core.site import CallKind
 from lockstep.locate.lone_calls.unaligned_calls import called_words
 from lockstep.store.reader import Recording
-from lockstep.unify.collective_sums import BETWEEN_RANKS
-from lockstep.unify.one_recording import calls_by_key
 
 
 def with_calls_of_one_rank(origins: Sequence[Origin], *recordings: Recording) -> list[Origin]:
@@ -33,9 +31,11 @@ def with_calls_of_one_rank(origins: Sequence[Origin], *recordings: Recording) ->
 
 def _words_of(origin: Origin, recording: Recording) -> Iterator[str]:
     many = recording.put_together_of
-    ranks = (
-        [] if many is None else [rank for rank in many.ranks.values() if origin.step in rank.steps]
-    )
+    if many is None:
+        return
+    from lockstep.unify.one_recording import calls_by_key
+
+    ranks = [rank for rank in many.ranks.values() if origin.step in rank.steps]
     by_rank = [calls_by_key(rank.calls(origin.step)) for rank in ranks]
     for number, rank in enumerate(ranks):
         others = [found for place, found in enumerate(by_rank) if place != number]
@@ -56,6 +56,8 @@ def _words_of(origin: Origin, recording: Recording) -> Iterator[str]:
 
 def _may_act(call: Call, origin: Origin, calls: Iterable[Call]) -> bool:
     """Whether a call of the script itself stands before an origin, as far as its rank makes that too."""
+    from lockstep.unify.collective_sums import BETWEEN_RANKS
+
     if call.kind is not CallKind.OPERATOR or call.site.op.startswith(BETWEEN_RANKS):
         return False
     site = origin.module, origin.op, origin.call
