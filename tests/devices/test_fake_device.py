@@ -45,7 +45,8 @@ def run(
 
 
 def record(programs: Path, environment: dict[str, str], target: Path, *words: str) -> Path:
-    command = ["-m", "lockstep", "record", "-o", str(target), "--"]
+    weight = ["--save", "sketch"] if "--autocast" in words else []
+    command = ["-m", "lockstep", "record", *weight, "-o", str(target), "--"]
     run(programs, environment, *command, str(programs / "python"), str(FAKE / "train.py"), *words)
     return target
 
@@ -90,3 +91,13 @@ def test_a_device_trains_records_and_compares(
     lines = (FAKE / "train.py").read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "* self.factor" in text)
     assert str(found["origin"]["source"]).endswith(f"train.py:{line}")  # type: ignore[index]
+
+
+def test_a_device_that_autocasts_by_other_rules_agrees(
+    programs: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    # given a device whose autocast normalises in float32, as a GPU's does
+    cpu = record(programs, environment, tmp_path / "cpu", "cpu", "--autocast")
+    fake = record(programs, environment, tmp_path / "fake", "fake", "--autocast")
+    # then that is no fault
+    assert compared(programs, environment, cpu, fake)["verdict"] == "agree"

@@ -310,8 +310,9 @@ class RankManifest:
     known, and with `--redact`.
     `wrappers` are the options of DistributedDataParallel and FSDP. `unseeded` names the generators that nobody had
     seeded when the first recorded step began: torch's, and those of "python", "numpy" and `DEFAULT_RNG` that something
-    was drawn from by then. Empty where that is not known, as in earlier builds. `windows` are those that began with a
-    state that was kept or set.
+    was drawn from by then. Empty where that is not known, as in earlier builds. `autocast_policies` have, by device
+    type, what autocast computes operators in there, where it was on and torch could tell. `windows` are those that
+    began with a state that was kept or set.
     """
 
     schema: int
@@ -333,6 +334,7 @@ class RankManifest:
     configuration: dict[str, dict[str, Any]] = field(default_factory=dict)
     wrappers: dict[str, str] = field(default_factory=dict)
     mixed_precision: dict[str, str] = field(default_factory=dict)
+    autocast_policies: dict[str, dict[str, str]] = field(default_factory=dict)
     distributed: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     optimizers: list[OptimizerSetup] = field(default_factory=list)

@@ -27,6 +27,7 @@ from lockstep.locate.hidden_code import CompiledCode
 from lockstep.locate.lone_calls.idle_calls import IdleCalls
 from lockstep.locate.lone_calls.lone_effects import lone_effects
 from lockstep.locate.lone_calls.unaligned_calls import Unaligned
+from lockstep.locate.setups.autocast_policies import autocast_policies
 from lockstep.locate.setups.circumstances import circumstances
 from lockstep.locate.setups.dtype_changes import DtypeChanges
 from lockstep.locate.setups.model_setup import ModelSetup, model_setup
@@ -77,6 +78,7 @@ class Gathered:
             setup = replace(setup, modules={})
         self.ledgers[name], self.origins[name] = ledger, Origins()
         self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
+        self.dtypes.policies = autocast_policies(reference.manifest, candidate.manifest)
         self.setups[name] = setup
         unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)

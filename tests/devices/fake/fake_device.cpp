@@ -1,6 +1,7 @@
 // A device in name: memory from malloc that torch takes for an accelerator's (PrivateUse1). Every operator copies its
 // arguments to the CPU, computes there and copies the results back; views share memory as on any device.
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/as_strided_native.h>
@@ -140,6 +141,18 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", &as_strided);
   m.impl("_reshape_alias", &reshape_alias);
   m.impl("set_.source_Storage_storage_offset", &set_source);
+}
+
+// Autocast as a GPU has it: products in the lower precision, norms, softmax and losses in float32.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(layer_norm, fp32)
+  KERNEL_PRIVATEUSEONE(nll_loss, fp32)
+  KERNEL_PRIVATEUSEONE(softmax, int, fp32)
+  KERNEL_PRIVATEUSEONE(log_softmax, int, fp32)
 }
 
 struct Registered {

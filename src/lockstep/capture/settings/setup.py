@@ -25,6 +25,7 @@ from lockstep.core.devices import devices
 from lockstep.core.manifest import DEFAULT_RNG, FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.secrets import masked_command
 from lockstep.core.variables import known_variables
+from lockstep.devices.autocast_policy import policy_of
 from lockstep.devices.emulation.mode import emulated_device
 from lockstep.store.schema import SCHEMA_VERSION
 
@@ -209,6 +210,8 @@ def note_autocast(manifest: RankManifest) -> None:
     """Note on which devices autocast is on, and to which dtype."""
     for device, dtype in autocast_dtypes().items():
         manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
+        if device not in manifest.autocast_policies:
+            manifest.autocast_policies[device] = policy_of(device, dtype)
 
 
 def autocast_dtypes() -> dict[str, torch.dtype]:

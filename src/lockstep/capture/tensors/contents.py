@@ -57,6 +57,7 @@ from lockstep.devices.methods import (
     stride,
     untyped_storage,
 )
+from lockstep.devices.on_device.choice import is_captured
 from lockstep.devices.tensor_numbers import digest_of, dtype_name
 from lockstep.kernels.jit import available
 from lockstep.store.content_rows import content_row
@@ -587,6 +588,8 @@ def unreadable(tensor: torch.Tensor) -> str:
         return "meta tensor, it has no data"
     if tensor.is_quantized:
         return "quantized tensor"
+    if is_captured(tensor.device):
+        return "inside a CUDA graph that is captured: it has numbers once the graph is replayed"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     return ""

@@ -79,7 +79,7 @@ def pending(run: torch.Tensor, *, with_sketch: bool) -> Pending | None:
     if run.device.type == "cpu" or run.nbytes <= SMALL_BYTES:
         return None
     find, _ = _finder(run.device, run.dtype)
-    if find is None or _is_captured(run.device):
+    if find is None:
         return None
     return Pending(view(detach(run), -1), find, with_sketch=with_sketch)
 
@@ -89,8 +89,8 @@ def why_copied(device: torch.device, dtype: torch.dtype) -> str:
     return _finder(device, dtype)[1]
 
 
-def _is_captured(device: torch.device) -> bool:
-    """Whether kernels are captured as a graph now: what runs later has no numbers yet."""
+def is_captured(device: torch.device) -> bool:
+    """Return whether kernels of a device are captured as a graph now: what runs later has no numbers yet."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

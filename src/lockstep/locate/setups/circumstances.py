@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
 from lockstep.core.redaction import is_withheld
+from lockstep.locate.setups.autocast_policies import policy_of, words_of
 from lockstep.locate.setups.setup_facts import (
     BACKEND,
     DEVICES,
@@ -67,6 +68,8 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[Fact, s
     )
     for name, mine in _both(manifest.mixed_precision, other.mixed_precision):
         yield _row(named(name.replace("_", " "), "amp"), mine)
+    if (policy := policy_of(manifest)) and (others := policy_of(other)):
+        yield _row(named("autocast's rules for", "amp"), words_of(policy, others) or _ABSENT)
     yield _row(named(DEVICES, ""), ", ".join(manifest.devices) or _ABSENT)
     yield from _noted(PLATFORM, PLATFORM, manifest.platform, other.platform)
     yield _row(named(RANKS, ""), str(manifest.world_size))

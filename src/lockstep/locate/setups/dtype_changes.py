@@ -30,6 +30,7 @@ from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.flow.origins import Place, origin_at, place_of, place_of_call
+from lockstep.locate.setups.autocast_policies import AutocastPolicies
 
 _PARAMETERS, _BUFFERS, _INPUTS = "parameters", "buffers", "inputs"
 _SHOWN = 4
@@ -44,7 +45,10 @@ class _First:
 
 
 class DtypeChanges:
-    """Collects, per operator, the sites with a different dtype, over all ranks and steps."""
+    """Collects, per operator, the sites with a different dtype, over all ranks and steps.
+
+    `policies` are the rules of autocast on both devices, which explain some of them.
+    """
 
     def __init__(self) -> None:
         self._sites: dict[str, set[Site]] = defaultdict(set)
@@ -52,6 +56,7 @@ class DtypeChanges:
             lambda: defaultdict(set)
         )
         self._first: dict[tuple[str, str], _First] = {}
+        self.policies = AutocastPolicies()
 
     def note(self, step: AlignedStep) -> None:
         """Take down the results and the parameters of one step, in order of time."""
@@ -90,7 +95,7 @@ class DtypeChanges:
         self._sites[name].add(site)
         if left.role is Role.BUFFER and _hold_the_same(left, right):
             return  # a mask, say: not one of its numbers was rounded
-        if left.dtype != right.dtype:
+        if left.dtype != right.dtype and not self.policies.explain(item, pair):
             key = (left.dtype, right.dtype)
             self._changed[key][name].add(site)
             if key not in self._first:
