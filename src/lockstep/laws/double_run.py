@@ -223,6 +223,7 @@ class DoubleRun:
         keep_gradients: bool = False,
         keep: bool = True,
         seen: Seen | None = None,
+        widens: bool = True,
     ) -> Run:
         """Run it.
 
@@ -244,6 +245,9 @@ class DoubleRun:
             Whether all results are kept, or those alone that stand at the end: what parameters and buffers hold.
         seen
             Told each result once it is there.
+        widens
+            Whether calls of which autocast widens the inputs compute in the wider dtype. An operator that is made of
+            others may not: of `cross_entropy` a device may widen `nll_loss` alone, and round what lies between.
 
         Raises
         ------
@@ -252,7 +256,7 @@ class DoubleRun:
         """
         execution = _Execution(
             self.program, self._ready, self._masks, given, precision, rounding, instead or {},
-            decided, keep_gradients, {} if keep else self._done, seen,
+            decided, keep_gradients, {} if keep else self._done, seen, widens,
         )  # fmt: skip
         double = precision is Precision.DOUBLE
         default = torch.float64 if double else torch.get_default_dtype()
@@ -300,6 +304,7 @@ class _Execution:
     keep_gradients: bool
     done_with: Mapping[int, Sequence[Node]] = field(default_factory=dict)
     seen: Seen | None = None
+    widens: bool = True
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
 
@@ -405,7 +410,7 @@ class _Execution:
     def _as_kept(
         self, results: Iterable[tuple[TensorRecord, torch.Tensor | None]]
     ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
-        """What ranks exchange, in the dtype that it is kept in, where programs run in recorded dtypes."""
+        """Results in the dtype that they are kept in, where programs run in recorded dtypes."""
         for record, found in results:
             own = self.precision is Precision.OWN and found is not None
             yield (
@@ -419,7 +424,8 @@ class _Execution:
         """What a call gives; one that draws beside what it computes draws from its generator's state."""
         ready, call = self.ready[operator.call.id], operator.call
         if not draws_inside(call):
-            return list(ready.results(passed, self.precision))
+            made = list(ready.results(passed, self.precision))
+            return made if self.widens else list(self._as_kept(made))
         with leaving_no_trace(state_of_draw(call)):
             made = list(ready.results(passed, self.precision))
         if self.precision is Precision.DOUBLE and call.id not in self.masks:
@@ -457,10 +463,13 @@ class _Execution:
             return tensor
         if ready.cast is not None and tensor.dtype.is_floating_point:
             if self.precision is Precision.OWN:
-                tensor = tensor.to(ready.cast)
+                tensor = tensor.to(ready.cast) if self._casts(tensor, ready.cast) else tensor
             elif self.rounding is not None:
                 tensor = self.rounding.of(tensor, str(ready.cast).removeprefix("torch."))
         return tensor.clone() if ready.writes else tensor
+
+    def _casts(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+        return self.widens or torch.finfo(tensor.dtype).eps <= torch.finfo(dtype).eps
 
     def _value(self, taken: Taken) -> torch.Tensor:
         link = taken.link

@@ -74,7 +74,7 @@ class OwnRuns:
         In double precision.
     draws
         With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside: by oneDNN's
-        where there are such, and without.
+        where there are such; and without, in the dtypes of inputs that autocast widens.
     at_kinks
         Where elements lie at a kink but for rounding: with these on its other side.
     left
@@ -103,9 +103,9 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
     draws, left_own = [rounded], before.of_this_machine
     for with_onednn in (True, False):  # its kernels sum in another order
         with torch.backends.mkldnn.flags(enabled=with_onednn):
-            own = _of_this_machine(side, before.of_this_machine, base)
+            own = _of_this_machine(side, before.of_this_machine, base, widens=with_onednn)
         if own is None:
-            left_own = {}
+            left_own = {} if with_onednn else left_own
             break
         if with_onednn:
             left_own = _left(side, own, before.of_this_machine, torch.Tensor.detach)
@@ -195,7 +195,7 @@ class _AtKinks:
             self.turned[node] = torch.where(near, -value, value)
 
 
-def _of_this_machine(side: Side, carried: Numbers, base: Run) -> OwnRun | None:
+def _of_this_machine(side: Side, carried: Numbers, base: Run, *, widens: bool) -> OwnRun | None:
     """The program in its recorded dtypes, where this machine has a kernel for each call of it."""
     numbers, off = replace(side.numbers, carried=carried), _Off(base)
     try:
@@ -205,6 +205,7 @@ def _of_this_machine(side: Side, carried: Numbers, base: Run) -> OwnRun | None:
             decided=True,
             keep=False,
             seen=off,
+            widens=widens,
         )
     except NotApplicable:
         return None
