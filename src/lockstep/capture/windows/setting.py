@@ -12,7 +12,7 @@ import torch
 
 from lockstep.capture.windows.live_generators import LiveGenerator
 from lockstep.capture.windows.state_of_training import LiveTensor, StateOfTraining
-from lockstep.capture.windows.taking import GENERATORS, KINDS, NUMBERS, OPTIMIZERS
+from lockstep.capture.windows.taking import EARLIER, GENERATORS, KINDS, NUMBERS, OPTIMIZERS
 from lockstep.core.site import Role
 from lockstep.core.text import listed
 from lockstep.core.windows import StateDifference
@@ -75,10 +75,14 @@ def set_tensors(kept: WindowState, live: StateOfTraining) -> StateSet:
 
 
 def set_generators(
-    kept: WindowState, live: Mapping[str, LiveGenerator]
+    kept: WindowState, live: Mapping[str, LiveGenerator], begun: int = 0
 ) -> tuple[list[str], list[StateDifference]]:
-    """Set the generators; return what could not be set, and which were not where those of the state are."""
+    """Set the generators; return what could not be set, and which were not where those of the state are.
+
+    `begun` is how often the step has begun before.
+    """
     states, kinds = kept.values.get(GENERATORS, {}), kept.values.get(KINDS, {})
+    states = dict(enumerate(kept.values.get(EARLIER, ()))).get(begun, states)
     not_set = [f"{name}: not here" for name in states if name not in live]
     not_set += [f"{name}: not there" for name in live if name not in states]
     differed = []

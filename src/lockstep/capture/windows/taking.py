@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from lockstep.devices.tensor_numbers import digest_of, dtype_name, raw_bytes
 from lockstep.store.tensors import SAFETENSORS_NAMES, raw_dtype
 from lockstep.store.window_states import GivenTensor, StateWriter, can_keep
 
-OPTIMIZERS, GENERATORS, KINDS, SETTINGS, NUMBERS, DEVICES = (
-    "optimizers", "generators", "kinds", "settings", "numbers", "devices",
+OPTIMIZERS, GENERATORS, EARLIER, KINDS, SETTINGS, NUMBERS, DEVICES = (
+    "optimizers", "generators", "earlier", "kinds", "settings", "numbers", "devices",
 )  # fmt: skip
-"""Keys of a state's other values. `settings` are schedulers' and other numbers, `numbers` those in optimizers' states;
-`kinds` says what each generator is."""
+"""Keys of a state's other values. `earlier` are the generators at each time that the step began before, and turned out
+to be none; `settings` are schedulers' and other numbers, `numbers` those in optimizers' states; `kinds` says what each
+generator is."""
 
 _NUMBERS = (bool, int, float)
 
@@ -27,7 +29,7 @@ def take(
     step: int,
     state: StateOfTraining,
     script: ScriptState,
-    generators: dict[str, str],
+    generators: Sequence[dict[str, str]],
     live: dict[str, LiveGenerator],
 ) -> tuple[str, list[str]]:
     """Write a state; return its digest, and the parts that could not be kept.
@@ -41,7 +43,7 @@ def take(
     state, script
         The state, and what variables lead to.
     generators, live
-        States of the generators before the batch was drawn, and the generators.
+        States of the generators each time that the step began, before its batch was drawn, and the generators.
 
     Raises
     ------
@@ -57,8 +59,9 @@ def take(
             not_kept.append(f"{name}: of dtype {dtype}")
     values: dict[str, Any] = {
         OPTIMIZERS: sorted(state.optimizers),
-        GENERATORS: generators,
-        KINDS: {name: one.kind for name, one in live.items() if name in generators},
+        GENERATORS: generators[-1],
+        EARLIER: list(generators[:-1]),
+        KINDS: {name: one.kind for name, one in live.items() if name in generators[-1]},
         SETTINGS: {one.path: one.value for one in script.settings},
         NUMBERS: numbers_in_states(state),
         DEVICES: devices_of(state),

@@ -4,12 +4,16 @@ Generators are taken and set as the step before ends, before anything is drawn f
 first call of the step: by then schedulers have stepped, means of weights are updated and gradients are zeroed. Before
 the first step of all there is no model yet that could be compared, so everything waits.
 
+The first step may begin several times: a copy of the model looks like its first call, until the batch is drawn. The
+state of the generators is kept at each of them, and the training that is set gets that of the same one.
+
 Numbers that a script sets by itself are kept and never set: learning rates, weight decay, schedulers. They must be
 equal on every device, so a difference is the answer, and setting them would hide it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +41,9 @@ from lockstep.core.text import words_of
 from lockstep.core.windows import StateDifference, WindowStart
 from lockstep.store.window_states import StateWriter, WindowState, read_state
 
+MOST_BEGINNINGS = 16
+"""Beginnings of the first step of which the generators are kept."""
+
 
 class WindowStarts:
     """Keeps states, or sets them; hears of each step of a training.
@@ -61,6 +68,8 @@ class WindowStarts:
         self._writer: StateWriter | None = None
         self._kept: WindowState | None = None
         self._generators: dict[str, str] = {}
+        self._earlier: list[dict[str, str]] = []
+        self._begun = 0
         self._not_set: list[str] = []
         self._differed: list[StateDifference] = []
         self._before: dict[str, object] = {}
@@ -81,6 +90,10 @@ class WindowStarts:
 
     def _prepare(self, step: int, script: ScriptState, state: StateOfTraining) -> None:
         live = all_generators(script)
+        if self._ready != step:
+            self._earlier, self._begun = [], 0
+        elif self._source is None and len(self._earlier) < MOST_BEGINNINGS:
+            self._earlier.append(self._generators)
         self._ready, self._kept = step, None
         self._not_set, self._differed, self._generators = [], [], {}
         if self._source is None:
@@ -98,9 +111,10 @@ class WindowStarts:
             self._not_set.append(f"the whole state, as the two train different models: {other}")
             return
         self._kept = kept
-        self._not_set, differed = set_generators(kept, live)
+        self._not_set, differed = set_generators(kept, live, self._begun)
+        self._begun += 1
         # What the first window sets may be of no use: a generator that nobody has seeded, or draws from.
-        self._differed = [one for one in differed if one.name in self._set_before]
+        self._differed = [one for one in differed if step and one.name in self._set_before]
         self._set_before |= set(live)
 
     def begins(self, step: int) -> None:
@@ -118,8 +132,9 @@ class WindowStarts:
             )
             manifest = self._recording.manifest
             if manifest is not None and start is not None:
+                before = next((one for one in manifest.windows if one.step == step), None)
                 manifest.windows = [one for one in manifest.windows if one.step != step]
-                manifest.windows.append(start)
+                manifest.windows.append(start if before is None else _begun_again(before, start))
         self._before = {}
 
     def _failed(self, step: int, error: Exception) -> None:
@@ -143,7 +158,8 @@ class WindowStarts:
         live: dict[str, LiveGenerator] = all_generators(script)
         self._writer = self._writer or StateWriter(self._recording.rank_directory)
         try:
-            digest, not_kept = take(self._writer, step, state, script, self._generators, live)
+            generators = [*self._earlier, self._generators]
+            digest, not_kept = take(self._writer, step, state, script, generators, live)
         except OSError as error:
             self._failed(step, error)
             return None
@@ -161,3 +177,10 @@ class WindowStarts:
         start.not_set += done.not_set
         start.differed = [*differed, *done.differed]
         return start
+
+
+def _begun_again(before: WindowStart, start: WindowStart) -> WindowStart:
+    """The start of a step that had begun before: what was different then was set, and is told all the same."""
+    apart = [one for one in (before.distance, start.distance) if one is not None]
+    differed = list(dict.fromkeys([*before.differed, *start.differed]))
+    return replace(start, differed=differed, distance=max(apart, default=None))
