@@ -80,4 +80,4 @@ def test_a_loss_that_is_wrong_there_still_diverges(reference: Path, tmp_path: Pa
     assert found.verdict is Verdict.DIVERGED
     assert "cross_entropy" in found.origins[0].op
     assert found.laws is not None
-    assert found.laws.verdict is Verdict.DIVERGED
+    assert found.laws.verdict == Verdict.DIVERGED
