@@ -73,6 +73,7 @@ def _rank(run: TinyRun) -> Any:
         record_count=sum(len(call.records) for call in calls),
         has_tensors=False,
         name="rank0",
+        path=Path("no-such-run"),
         is_closed=True,
         manifest=RankManifest(4, "rank0", 1, 1, [], "3.11"),
         missing=(),

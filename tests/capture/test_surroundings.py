@@ -304,8 +304,8 @@ def test_only_the_chosen_steps_leave_anything(
         (before,) = {r.digest for r in named(recording, "0.weight", Role.PARAM, step=step)
                      if r.site.phase is Phase.OPTIMIZER}  # fmt: skip
         assert before
-    # after the last chosen step everything is as it was, but that backward and steps of optimizers, which a script may
-    # make anew, are heard until the end; taps are in place only for chosen steps
+    # after the last chosen step everything is as it was, but that backward, schedules that follow losses, and steps of
+    # optimizers, which a script may make anew, are heard until the end; taps are in place only for chosen steps
     if expected:
         left = {
             place: one
@@ -314,7 +314,7 @@ def test_only_the_chosen_steps_leave_anything(
         }
         hooks = bare.index(torch.optim.Optimizer.__init__) + 6
         assert left.pop(hooks) == bare[hooks] + 1
-        assert [one.__name__ for one in left.values()] == ["_engine_run_backward"]
+        assert [one.__name__ for one in left.values()] == ["_engine_run_backward", "step"]
     for step, state in enumerate(recorded[:-1]):
         next_is_chosen = step + 1 in expected
         assert (state[0] == bare[0]) == (not next_is_chosen)

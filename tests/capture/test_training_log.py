@@ -18,7 +18,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
-from lockstep.capture.step_log.update_facts import EACH_STEP, STRIDE, takes_norms
+from lockstep.capture.step_log.update_facts import (
+    EACH_STEP,
+    STRIDE,
+    gradient_norms,
+    takes_norms,
+)
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
 from lockstep.core.step_rows import BY_LOSS, Fact, StepLog, StepRow
@@ -332,3 +337,11 @@ def test_a_changed_log_is_refused(reference: Path, tmp_path: Path) -> None:
 
     with pytest.raises(lockstep.LockstepError, match="line 9 was changed"):
         compare_recordings(reference, candidate)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_norms_of_gradients_are_taken_in_any_dtype(dtype: torch.dtype) -> None:
+    parameter = nn.Parameter(torch.ones(3, dtype=dtype))
+    parameter.grad = torch.full((3,), 2, dtype=dtype)
+    [norm] = gradient_norms(torch.optim.SGD([parameter]))
+    assert norm.item() == pytest.approx(12**0.5, rel=1e-2)

@@ -20,7 +20,7 @@ from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precisio
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
-from lockstep.laws.question import StepOfBoth
+from lockstep.laws.question import StepOfBoth, is_whole
 from lockstep.laws.sound_kernels import kernel_breaches
 from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
@@ -116,6 +116,7 @@ _SINGLE_FORMULA = 2.0**-23
 _AS_SINGLE = (
     "the programs differ by no more than a constant that one of them rounds to single precision"
 )
+_ROUNDED_DRAWS = "drawn numbers differ by rounding, and the programs no more than that shows"
 _NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ"
 
 
@@ -134,6 +135,8 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
             sources, two, differences = _entering_otherwise(paired.numbers), paired, []
     differences = [*differences, *update_differences(two)]
     unplaced = [*two.reference.program.unplaced, *two.candidate.program.unplaced]
+    if differences and not drawn and _are_rounded_draws(two.reference, two.candidate):
+        unplaced.append(_ROUNDED_DRAWS)
     if differences and (unplaced or drawn):
         return sources, [*two.not_judged, *unplaced], ((), ())
     if not differences:
@@ -179,6 +182,10 @@ def _numbers(node: Node | None) -> tuple[int, ...]:
 _SAME_NUMBERS = 4.0
 """Unit roundoffs of the coarser dtype up to which two numbers that enter are one."""
 
+_SAME_SINGLES = 2.0**-20
+"""Relative distance up to which they are one in any dtype: what enters was computed too, by some calls that nobody
+recorded, and another processor rounds each of these otherwise (16 roundings of single precision)."""
+
 
 def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
     """What enters the two runs and is not the same, of what decides whether the programs agree."""
@@ -191,7 +198,7 @@ def _entering_otherwise(numbers: CommonNumbers) -> list[Breach]:
         if one.digest == two.digest:
             continue
         apart = relative(widened(load(one)), widened(load(two)))
-        allowed = _SAME_NUMBERS * max(_unit(one), _unit(two))
+        allowed = _same_up_to(one, two)
         if apart > allowed:
             name = named_where_taken(two)
             found.append(Breach(Law.SOURCES, Quantity.ARRIVED, "", name, apart, allowed))
@@ -230,7 +237,12 @@ def _is_other(one: TensorRecord, two: TensorRecord) -> bool:
     if one.digest is not None and one.digest == two.digest:
         return False
     apart = relative(widened(load(one)), widened(load(two)))
-    return apart > _SAME_NUMBERS * max(_unit(one), _unit(two))
+    return apart > _same_up_to(one, two)
+
+
+def _same_up_to(one: TensorRecord, two: TensorRecord) -> float:
+    coarser = max(_unit(one), _unit(two))
+    return max(_SAME_NUMBERS * coarser, _SAME_SINGLES) if coarser else 0.0
 
 
 def _unit(record: TensorRecord) -> float:
@@ -242,10 +254,7 @@ def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
     for one, two in _paired_draws(*(list(_drawing(side)) for side in (left, right))):
         if drops(one) != drops(two):
             break
-        if drops(one):
-            same = _same_mask(one, two)
-        else:
-            same = [r.digest for r in one.records] == [r.digest for r in two.records]
+        same = _same_mask(one, two) if drops(one) else not _are_other_draws(one, two)
         if not same:
             breach = Breach(
                 Law.SOURCES, Quantity.DRAWN, "", str(two.site), 1.0, 0.0,
@@ -253,6 +262,33 @@ def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
             )  # fmt: skip
             return [breach]
     return []
+
+
+def _are_other_draws(one: Call, two: Call) -> bool:
+    """Whether two calls drew other numbers; another processor rounds what it makes of the same bits otherwise."""
+    if len(one.records) != len(two.records):
+        return True
+    return any(
+        left.digest != right.digest
+        and not (
+            left.shape == right.shape
+            and is_whole(left)
+            and is_whole(right)
+            and _unit(left) > 0
+            and not _is_other(left, right)
+        )
+        for left, right in zip(one.records, two.records, strict=True)
+    )
+
+
+def _are_rounded_draws(left: Side, right: Side) -> bool:
+    """Whether drawn numbers of the two runs are the same but for rounding."""
+    pairs = _paired_draws(*(list(_drawing(side)) for side in (left, right)))
+    return any(
+        [r.digest for r in one.records] != [r.digest for r in two.records]
+        for one, two in pairs
+        if not (drops(one) or drops(two))
+    )
 
 
 def _drawing(side: Side) -> Iterator[Call]:

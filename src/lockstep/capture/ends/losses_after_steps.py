@@ -18,6 +18,7 @@ from lockstep.capture.silence import Silence
 from lockstep.capture.taps.callers import passed_over
 from lockstep.capture.taps.patches import Patch
 from lockstep.capture.tensors.shards import local_part
+from lockstep.devices.methods import is_floating_point, item, numel
 from lockstep.devices.tensor_numbers import dtype_name
 from lockstep.store.encoding import Row
 
@@ -90,11 +91,11 @@ class LaterLosses:
             return
         if len(roots) == 1 and _is_read_without_trace(roots[0]):
             if len(self._read) < MOST_LOSSES:
-                self._read.append((self._step_now(), roots[0].item(), roots[0].dtype))
+                self._read.append((self._step_now(), item(roots[0]), roots[0].dtype))
             return
         with Silence(_ignored):
             for root in roots:
-                if isinstance(root, torch.Tensor) and root.numel() == 1:
+                if isinstance(root, torch.Tensor) and numel(root) == 1:
                     self._add(root)
 
     def _add(self, loss: torch.Tensor) -> None:
@@ -107,7 +108,7 @@ class LaterLosses:
                 return
             loss = part
         if loss.device.type == "cpu":
-            self._read.append((step, loss.item(), loss.dtype))
+            self._read.append((step, item(loss), loss.dtype))
             return
         self._waiting.append((step, loss.detach().clone()))
         if len(self._waiting) >= _AT_ONCE:
@@ -136,8 +137,8 @@ def _is_read_without_trace(loss: Any) -> bool:
     return (
         type(loss) is torch.Tensor
         and loss.is_cpu
-        and loss.is_floating_point()
-        and loss.numel() == 1
+        and is_floating_point(loss)
+        and numel(loss) == 1
         and not torch._C._len_torch_function_stack()
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None

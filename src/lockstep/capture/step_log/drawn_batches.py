@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lockstep.capture.silence import Silence
 from lockstep.capture.taps.patches import Patch
+from lockstep.devices.methods import contiguous, detach, view
 from lockstep.devices.tensor_numbers import raw_bytes
 
 _MOST_LOADERS = 3
@@ -141,7 +142,7 @@ def _tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
 def _digest(tensor: torch.Tensor, digest: Any) -> None:
     """Digest shape, dtype and bytes of a tensor; of a large one in pieces."""
     digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    data = raw_bytes(tensor.detach().contiguous().reshape(-1))
+    data = raw_bytes(view(contiguous(detach(tensor)), -1))
     if data.nbytes <= _WHOLE_BYTES:
         digest.update(data)
         return

@@ -37,6 +37,7 @@ from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import STEP_LOG, NotSeen
 from lockstep.core.step_rows import BY_LOSS, StepRow
 from lockstep.core.text import words_of
+from lockstep.devices.methods import item
 from lockstep.devices.tensor_numbers import dtype_name
 from lockstep.store.step_log import MOST_ROWS, StepLogWriter
 
@@ -228,7 +229,7 @@ class TrainingLog:
             dtype_name(losses[0][1]) if losses else "float32",
             dict(self._settings),
             row.skipped,
-            tuple(float(one) for one in row.norms),
+            tuple(item(one) for one in row.norms),
             row.batches,
             row.generators,
             row.seconds,

@@ -14,7 +14,7 @@ import xxhash
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.tensors.shards import local_part
-from lockstep.devices.methods import item
+from lockstep.devices.methods import item, numel, to
 from lockstep.devices.tensor_numbers import raw_bytes
 
 HYPER_PARAMETERS = (
@@ -51,7 +51,7 @@ def _hyper_parameters(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
         value = group.get(name)
         several = isinstance(value, (tuple, list))
         for place, one in enumerate(value if several else (value,)):  # type: ignore[arg-type]
-            if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.numel() == 1:
+            if isinstance(one, torch.Tensor) and one.device.type == "cpu" and numel(one) == 1:
                 one = item(one)
             if isinstance(one, (bool, int, float)) and math.isfinite(one):
                 yield (f"{name}.{place}" if several else name), float(one)
@@ -108,7 +108,7 @@ def _own(gradient: torch.Tensor | None) -> torch.Tensor | None:
         return None
     local = local_part(gradient)
     own = gradient if local is None else local
-    return own if own.layout is torch.strided and own.numel() else None
+    return own if own.layout is torch.strided and numel(own) else None
 
 
 def _norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -125,6 +125,10 @@ def _norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _norm_on_device(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    norms = torch._foreach_norm(list(gradients))
-    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack([one.float() for one in norms]))
+    norms = [to(one, torch.float32) for one in torch._foreach_norm(list(gradients))]
+    # Not by `torch.stack`, which the script may have wrapped.
+    whole: torch.Tensor = _ATEN.linalg_vector_norm.default(_ATEN.stack.default(norms))
     return whole
+
+
+_ATEN = torch.ops.aten
