@@ -36,17 +36,23 @@ class AnotherProcessor(TorchDispatchMode):
         return found
 
 
+class Noisy(nn.Module):
+    """Adds noise to what it takes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.1 * torch.randn(x.shape)
+
+
 def recorded(path: Path, share: float | None = None) -> Path:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    net = nn.Sequential(Noisy(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
     inputs, targets = torch.randn(8, 16), torch.randn(8, 4)
     processor = nullcontext() if share is None else AnotherProcessor(share)
     with processor, lockstep.record(path, model=net, steps="0:2"):
         for _ in range(2):
             optimizer.zero_grad()
-            noisy = inputs + 0.1 * torch.randn(8, 16)
-            (net(noisy) - targets).square().mean().backward()
+            (net(inputs) - targets).square().mean().backward()
             optimizer.step()
     return path
 
