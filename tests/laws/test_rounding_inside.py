@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -39,16 +41,17 @@ def another_device(factor: float) -> Iterator[None]:
         library._destroy()
 
 
-@contextmanager
-def this_device() -> Iterator[None]:
-    yield
-
-
 def recorded(path: Path, factor: float | None) -> Path:
+    """Record a training in a process of its own: torch does not take all of such a device back."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
+        return beside.submit(_recorded, path, factor).result()
+
+
+def _recorded(path: Path, factor: float | None) -> Path:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
-    device = this_device() if factor is None else another_device(factor)
+    device = nullcontext() if factor is None else another_device(factor)
     with device, lockstep.record(path, model=net, steps="0:2"):
         torch.manual_seed(1)
         for _ in range(2):

@@ -8,6 +8,7 @@ says so. But each operator's rule for a device is among its kernels, and applies
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -67,21 +68,23 @@ def policy_of(device: str, dtype: torch.dtype) -> dict[str, str]:
     >>> policy_of("cuda", torch.bfloat16)["layer_norm"], "layer_norm" in policy_of("cpu", torch.bfloat16)
     ('float32', False)
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode  # takes half a second
-    from torch.utils._python_dispatch import _disable_current_modes
+    # In a thread of its own: autocast, modes and gradients are a thread's, and the caller may be inside of several.
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(_asked_alone, device, dtype).result()
 
-    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
-        try:
-            torch.set_autocast_dtype(device, dtype)
-            torch.set_autocast_enabled(device, True)
-            with FakeTensorMode():
-                return _asked(device, dtype)
-        except (RuntimeError, NotImplementedError):
-            return {}
-        finally:
-            torch.set_autocast_enabled(device, before[0])
-            torch.set_autocast_dtype(device, before[1])
+
+def _asked_alone(device: str, dtype: torch.dtype) -> dict[str, str]:
+    from torch._subclasses.fake_tensor import FakeTensorMode  # takes half a second
+
+    try:
+        torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_enabled(device, True)
+        with torch.no_grad(), torch._C.DisableTorchFunction(), FakeTensorMode():
+            return _asked(device, dtype)
+    except (RuntimeError, NotImplementedError):
+        return {}
+    finally:
+        torch.set_autocast_enabled(device, False)
 
 
 def _asked(device: str, dtype: torch.dtype) -> dict[str, str]:

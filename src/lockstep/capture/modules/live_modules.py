@@ -7,6 +7,8 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import compress, repeat
+from operator import is_not
 from typing import Any
 
 from torch.nn import Module
@@ -16,8 +18,14 @@ from lockstep.capture.taps.patches import Patch
 
 
 def living(*kinds: type) -> list[Any]:
-    """Every object of some classes that the garbage collector knows; looks at the whole heap."""
-    items = gc.get_objects()
+    """Every object of some classes that the garbage collector knows; looks at the whole heap.
+
+    Not at tuples: one that another thread is making must have no second owner, or Python ends with a SystemError there.
+    They are let go of at once, by a loop in which no other thread runs.
+    """
+    every = gc.get_objects()
+    items = list(compress(every, map(is_not, map(type, every), repeat(tuple))))
+    every.clear()
     wanted = {kind for kind in set(map(type, items)) if issubclass(kind, kinds)}
     return [item for item in items if type(item) in wanted] if wanted else []
 

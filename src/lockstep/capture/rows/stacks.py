@@ -110,7 +110,10 @@ class Stacks:
             return number, None
         number = self._numbers[key] = len(self._stacks)
         self._stacks.append(key)
-        return number, tuple(map(self._frame, key[::2], key[1::2]))
+        frames = list(map(self._frame, key[::2], key[1::2]))
+        return number, tuple(
+            frames
+        )  # made in one go, which another thread's look at the heap cannot disturb
 
     def _met(self, code: CodeType) -> tuple[CodeType, bool]:
         """Keep a code object, and with it its `id`; with whether its frames are hidden."""
