@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import (
     Optimizer,
-    _global_optimizer_post_hooks,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -28,6 +27,7 @@ from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.untraced import untraced
 from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.capture.updates.optimizer_lines import OptimizerLines, Successions
+from lockstep.capture.updates.step_hooks import StepHook, give_back_places, steps_here
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.devices.methods import item
 
@@ -122,10 +122,10 @@ class Optimizers:
         self._from_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._running: list[_Update] = []
         self._places: dict[int, _Place] = {}
-        self._handles: list[Any] = []
-        self._hooks_are_untraced = self._collected = False
+        self._hooks: list[StepHook] = []
+        self._are_untraced = self._collected = False
         self._lines: OptimizerLines | None = None
-        self._behind: Any = None
+        self._behind: StepHook | None = None
         self.hearer: UpdateHearer | None = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
@@ -154,14 +154,12 @@ class Optimizers:
         self._hook()
 
     def stop(self) -> None:
-        """Stop listening; the hook that torch stands at stays if others come after it."""
+        """Stop listening."""
         self._patches[0].take_back()
-        following = list(_global_optimizer_post_hooks)[:-1] if self._running else []
-        for handle in self._handles:
-            if handle.id not in following:
-                handle.remove()
-        self._handles = [handle for handle in self._handles if handle.id in following]
-        if not self._running:
+        for hook in self._hooks:
+            hook.take_away(called_now=self.at_work)
+        self._hooks = []
+        if not self.at_work:
             self._hear_no_more()
 
     def count_on(self, successions: Successions) -> None:
@@ -189,10 +187,13 @@ class Optimizers:
     def _hear_no_more(self) -> None:
         self._patches[1].take_back()
         if self._behind is not None:
-            self._behind.remove()
+            self._behind.take_away(called_now=self.at_work)
         self._behind = None
+        if not self.at_work:
+            give_back_places()
 
     def _made_a_step(self, optimizer: Optimizer, *_: Any) -> None:
+        steps_here()
         if (self._lines is None and self.hearer is None) or is_inner_step(optimizer):
             return
         if self.hearer is not None and not torch.compiler.is_compiling():
@@ -204,7 +205,7 @@ class Optimizers:
         """A scaler has left the step of an optimizer out: it counts as one."""
         if self.hearer is not None:
             self.hearer.update_skipped(optimizer)
-        if self._handles:
+        if self._hooks:
             self._steps.update_skipped()
             self._count(optimizer, End.UPDATE_SKIPPED)
         elif self._lines is not None:
@@ -223,29 +224,29 @@ class Optimizers:
 
     def compiler_loaded(self) -> None:
         """Something was compiled: from here on the hooks might be traced, and must not be."""
-        if self._handles and not (self._hooks_are_untraced or self._running):
-            for handle in self._handles:
-                handle.remove()
-            self._hear_no_more()
-            self._hook()
+        if self._behind is not None and self._hooks and not (self._are_untraced or self.at_work):
+            for hook, called in zip([*self._hooks, self._behind], self._called(), strict=True):
+                hook.exchange(called)
+
+    def _called(self) -> list[Callable[..., None]]:
+        """What is called before a step, behind it, and to count on."""
+        self._are_untraced = "torch._dynamo" in sys.modules
+        called: list[Callable[..., None]] = [self._before, self._after, self._made_a_step]
+        # Where an optimizer's step is compiled, its graph breaks at the hooks.
+        return [untraced(hook) for hook in called] if self._are_untraced else called
 
     def _hook(self) -> None:
         """Put the hooks in place; while torch goes through them none may be added, so what counts on is there, too.
 
         It comes first: another one may end the training.
         """
-        before, after, count = self._before, self._after, self._made_a_step
-        self._hooks_are_untraced = "torch._dynamo" in sys.modules
-        if self._hooks_are_untraced:
-            # Where an optimizer's step is compiled, its graph breaks at the hooks.
-            before, after, count = untraced(before), untraced(after), untraced(count)
-        self._handles = [
-            register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
+        before, after, count = self._called()
+        self._hooks = [
+            StepHook(register_optimizer_step_pre_hook, before),
+            StepHook(register_optimizer_step_post_hook, after),
         ]
-        self._behind = register_optimizer_step_post_hook(count)
-        in_order: Any = _global_optimizer_post_hooks  # an OrderedDict
-        in_order.move_to_end(self._behind.id, last=False)
+        self._behind = StepHook(register_optimizer_step_post_hook, count)
+        self._behind.put_first()
 
     def trained_now(self) -> list[torch.Tensor]:
         """Return the optimizers' parameters, without those left by an earlier training of this process."""
@@ -296,6 +297,7 @@ class Optimizers:
         self._stepped.clear()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        steps_here()
         self._add(optimizer)
         if is_inner_step(optimizer) or not self.trainers.steps(optimizer):
             return
@@ -398,7 +400,7 @@ class Optimizers:
         @functools.wraps(original)
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            if self._handles:
+            if self._hooks:
                 try:
                     self._add(optimizer)
                     self.trainers.made(optimizer)
@@ -411,7 +413,7 @@ class Optimizers:
     def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            counted = self._handles or self._lines is not None
+            counted = self._hooks or self._lines is not None
             listened = counted and not self.trainers.is_another
             if not listened or not hasattr(optimizer, "register_step_post_hook"):
                 return original(scaler, optimizer, *args, **kwargs)
