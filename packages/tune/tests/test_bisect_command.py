@@ -292,3 +292,28 @@ for _ in""",
     assert "tanh" in found["headline"]
     counted = [len(one["notes"]) for one in found["trials"] if one["state"].startswith("0 ")]
     assert len(found["trials"]) <= _bound(sum(counted))
+
+
+def test_the_key_of_a_configuration_file_is_found_where_commands_name_two_files(
+    bench: Bench,
+) -> None:
+    # given a training whose recorded command names a file, and which is run with another one
+    text = _TRAINING.replace(
+        "planted = sys.argv[1:]",
+        "import json\nplanted = []\nscale *= json.load(open(sys.argv[2]))['loss']['scale']",
+    )
+    (bench.folder / "configured.py").write_text(text)
+    for name, scale in (("good", 1), ("bad", 2)):
+        values = {"name": name, "loss": {"scale": scale, "log": name}}
+        (bench.folder / f"{name}.json").write_text(json.dumps(values))
+    command = ("python", "configured.py", "--config")
+    made = bench.run(
+        "record", "-o", "by-file", "--steps", "0", "--exit-after", "--", *command, "good.json"
+    )
+    assert made.returncode == 0, made.stderr
+    # when it is searched without an option
+    ended = bench.run("bisect", "by-file", "--json", "--", *command, "bad.json")
+    # then the key is the answer
+    found = json.loads(ended.stdout)
+    assert [one["name"] for one in found["switches"]] == ["loss.scale"]
+    assert (ended.returncode, found["searched"][0]["what"]) == (1, "argument --config")

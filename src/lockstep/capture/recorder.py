@@ -56,6 +56,7 @@ from lockstep.core.manifest import (
     NotSeen,
     Options,
 )
+from lockstep.core.script_inputs import settings_files
 from lockstep.core.selection import StepSelection, parse_ranks
 from lockstep.core.unmatched import UnmatchedNote
 from lockstep.devices.tensor_numbers import prepare_kernels
@@ -460,6 +461,7 @@ class Recorder:
             recording.note_parameters()
             if not (manifest.configuration or recording.options.redact):
                 manifest.configuration = self._configuration.noted()
+                manifest.settings_files = settings_files(manifest.configuration)
             if len(manifest.steps) == 1 and self.steps.selection.any_from(summary.index + 1):
                 self._kept.first()
             for gap in self._gaps():

@@ -308,6 +308,9 @@ class RankManifest:
     no dropout, its length; empty where it is as it would be alone.
     `configuration` is what arguments and settings were resolved to, by where they come from; empty where that is not
     known, and with `--redact`.
+    `libraries` has versions of the libraries that the script's own files import, `variables` the environment variables
+    that these files read, `settings_files` the settings in files that `configuration` names, see
+    `lockstep.core.script_inputs`; earlier builds have none of them, and with `--redact` there are libraries alone.
     `wrappers` are the options of DistributedDataParallel and FSDP. `unseeded` names the generators that nobody had
     seeded when the first recorded step began: torch's, and those of "python", "numpy" and `DEFAULT_RNG` that something
     was drawn from by then. Empty where that is not known, as in earlier builds. `autocast_policies` have, by device
@@ -349,6 +352,9 @@ class RankManifest:
     not_seen: list[NotSeen] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    libraries: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    settings_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     windows: list[WindowStart] = field(default_factory=list)
     lineage: str = ""
     files: dict[str, str] = field(default_factory=dict)

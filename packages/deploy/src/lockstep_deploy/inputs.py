@@ -94,10 +94,21 @@ def named(
 ) -> dict[str, Array]:
     """Arrays as they are given, by the model's names of them; `read_inputs` checks them too."""
     found: dict[str, Array] = {}
-    for one in given:
-        for name, array in _arrays(one, seed).items():
+    files = [_arrays(one, seed) for one in given]
+    if len(signature) == len(files) == len(files[0]) == 1 and not is_text(given[0]):
+        return {
+            signature[0].name: next(iter(files[0].values()))
+        }  # one array can be one input alone
+    for arrays in files:
+        for name, array in arrays.items():
             found[_name_in(name, signature, found)] = array
     return found
+
+
+def is_text(given: str) -> bool:
+    """Return whether inputs are given as a text that says what to draw, and not as a file."""
+    path = Path(given)
+    return path.suffix.lower() not in _READERS or ":" in path.name
 
 
 def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
@@ -200,9 +211,8 @@ def spec_of(text: str) -> Drawn:
 
 
 def _arrays(given: str, seed: int) -> dict[str, Array]:
-    path = Path(given)
-    if path.suffix.lower() in _READERS and ":" not in path.name:
-        return _file_arrays(path)
+    if not is_text(given):
+        return _file_arrays(Path(given))
     drawn = spec_of(given)
     return {drawn.name: drawn.array(seed)}
 

@@ -93,7 +93,9 @@ class ModelSource:
         """
         tensors = self.tensors(arrays)
         if self.module is not None:
-            return bound(self.module, tensors)
+            return bound(self.module, _as_only_input(self.module, tensors))
+        if len(tensors) == len(self.inputs) == 1:
+            return dict(zip(self.inputs, tensors.values(), strict=True))
         missing = [name for name in self.inputs if name not in tensors]
         if missing or len(tensors) > len(self.inputs):
             raise UsageError(
@@ -217,6 +219,16 @@ def _loaded(path: Path, factory: str, weights: str, trusted: bool) -> ModelSourc
     load_checkpoint(source.module, path, weights, trusted, source.said)
     source.name = str(path)
     return source
+
+
+def _as_only_input(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> Any:
+    """A single tensor of any name as the one input that a module must have; other tensors by their names."""
+    taken = inspect.signature(module.forward).parameters
+    needed = [one for one in taken.values() if one.default is one.empty]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if len(tensors) == len(needed) == 1 and needed[0].kind in positional:
+        return tensors if tensors.keys() <= taken.keys() else tuple(tensors.values())
+    return tensors
 
 
 def bound(module: torch.nn.Module, inputs: Any) -> dict[str, torch.Tensor]:

@@ -13,12 +13,18 @@ import torch
 
 from lockstep.core.errors import UsageError
 from lockstep.hookspecs import AskedModel, LoadedModel
+from lockstep.page import Card, HeatMap
 from lockstep.plugins import manager
+from lockstep_deploy.inputs import read_inputs
+from lockstep_deploy.model_file import TensorSpec
 
 captum = pytest.importorskip("captum.attr", reason="needs the extra `explain`")
 attributing = pytest.importorskip("lockstep_deploy.explain.attributing")
 comparing = pytest.importorskip("lockstep_deploy.explain.comparing")
+explaining = pytest.importorskip("lockstep_deploy.explain.explain_page")
 Method, explained, apart = attributing.Method, attributing.explained, comparing.apart
+first_that_differs, OUTPUT = comparing.first_that_differs, comparing.OUTPUT
+explain_page = explaining.explain_page
 
 
 class Images(torch.nn.Module):
@@ -133,7 +139,8 @@ def test_a_model_that_looks_elsewhere_is_told_from_its_twin(images: LoadedModel)
     assert left == []
     assert all(one.rel_l2 == 0 and one.shared == 1 for one in same)
     assert min(one.cosine for one in parted if one.what == "input x") < 0.95
-    assert {one.what for one in parted} == {"input x", "conv", "head"}
+    assert {one.what for one in parted if one.how != OUTPUT} == {"input x", "conv", "head"}
+    assert parted[0].what == "conv"
 
 
 @pytest.mark.parametrize(
@@ -186,11 +193,60 @@ def test_the_command_writes_a_page_and_names_where_two_models_part(
 
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
-    assert "answers differ; the attributions part most at" in found["headline"]
+    assert "answers differ; the first layer whose output differs is 0 (rel L2" in found["headline"]
+    assert "; the attributions part most at" in found["headline"]
+    assert (found["apart"][0]["what"], found["apart"][0]["how"]) == ("0", "output")
     assert [len(one["classes"]) for one in found["models"]] == [3, 3]
     page = (tmp_path / "explanation.html").read_text()
     assert "Where the two models part" in page
     assert "Sample 0 of nets.py:blind" in page
+
+
+def test_the_first_layer_whose_output_differs_stands_in_front_of_larger_differences(
+    images: LoadedModel,
+) -> None:
+    """Given a network whose head, behind the first layer, was changed by far more than that layer
+    When the two are compared
+    Then the first layer is named, and rounding alone names none."""
+    other, rounded = Images().eval(), Images().eval()
+    for one in (other, rounded):
+        one.load_state_dict(images.module.state_dict())
+    with torch.no_grad():
+        other.conv.weight *= 1.01
+        other.head.weight *= 3
+        rounded.conv.weight *= 1 + 3e-7
+    first = explained(images)
+
+    parted, _ = apart(first, explained(LoadedModel("other", other, images.inputs), first.classes))
+    alike, _ = apart(first, explained(LoadedModel("near", rounded, images.inputs), first.classes))
+
+    assert (parted[0].what, parted[0].how) == ("conv", OUTPUT)
+    assert first_that_differs(parted) is parted[0]
+    assert first_that_differs(alike) is None
+
+
+def test_two_maps_have_one_range_of_colours_and_a_gap(images: LoadedModel) -> None:
+    first = explained(images)
+    page = explain_page([first, first], apart(first, first)[0], [], [], "the same")
+    maps = [block for card in page.areas if isinstance(card, Card) for block in card.blocks]
+    heat = next(one for one in maps if isinstance(one, HeatMap))
+    assert heat.about.startswith("left of images, right of images, the second, in one")
+    shown = np.asarray(heat.values).reshape(heat.rows, heat.columns)
+    wide = images.inputs["x"].shape[-1]
+    assert np.array_equal(shown[:, :wide], shown[:, -wide:])
+    assert np.isnan(shown[:, wide:-wide]).all()
+
+
+def test_the_only_array_of_a_file_is_the_only_input_by_whatever_name(tmp_path: Path) -> None:
+    array = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "one.npz", pictures=array)
+    np.savez(tmp_path / "two.npz", pictures=array, labels=array)
+    signature = [TensorSpec("x", "float32", (2, 3))]
+    assert list(read_inputs([str(tmp_path / "one.npz")], signature)) == ["x"]
+    with pytest.raises(UsageError, match="which the model does not take"):
+        read_inputs([str(tmp_path / "two.npz")], signature)
+    with pytest.raises(UsageError, match="which the model does not take"):
+        read_inputs(["pictures:float32[2,3]"], signature)
 
 
 def test_an_explanation_holds_a_score_for_each_sample(images: LoadedModel) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 import shutil
 import sys
 import tempfile
@@ -19,7 +21,8 @@ from lockstep_tune.arguments import arguments
 from lockstep_tune.bisect_screen import as_values, render
 from lockstep_tune.bisecting import Trial, TrialLog
 from lockstep_tune.commits import Repository
-from lockstep_tune.differences import variables
+from lockstep_tune.configurations import is_configuration, keys, two_files
+from lockstep_tune.differences import Differences, variables
 from lockstep_tune.searching import (
     Answer,
     search_all,
@@ -58,6 +61,10 @@ class _Command(TrainingCommand):
 @click.option(
     "--commits", metavar="GOOD..BAD", help="Search the commits of the script's repository."
 )
+@click.option(
+    "--config", "config", metavar="GOOD..BAD",
+    help="Search the keys in which two configuration files differ (YAML, JSON, TOML). COMMAND names one of them.",
+)  # fmt: skip
 @options.option(
     "--output", default=None,
     words="A log with a line for each trial, from which an interrupted search goes on.",
@@ -71,6 +78,7 @@ def bisect(
     texts: tuple[str, ...],
     pythons: tuple[str, ...],
     commits: str | None,
+    config: str | None,
     output: Path | None,
     keep: Path | None,
     form: str,
@@ -82,7 +90,8 @@ def bisect(
     compares each time; noise is no difference. Each trial rules out half of the switches that are
     left.
 
-    If COMMAND has other arguments than the recorded command, Lockstep searches those first.
+    If COMMAND has other arguments than the recorded command, Lockstep searches those first. If
+    the culprit names a configuration file in both, Lockstep searches the keys of the two files.
 
     The switches are torch.compile, autocast (amp), fused attention, the optimizer's fused and
     foreach kernels, oneDNN, TF32, and kernels that are not deterministic. Then Lockstep searches
@@ -97,6 +106,7 @@ def bisect(
     lockstep bisect ref --switch fusion -- python train.py
     lockstep bisect ref --env OMP_NUM_THREADS=1,4 --env MODE=old,new -- python train.py
     lockstep bisect ref --python old/bin/python --python new/bin/python -- python train.py
+    lockstep bisect ref --config good.yaml..bad.yaml -- python train.py --config bad.yaml
     lockstep bisect ref --commits v1.0..HEAD -o bisect.jsonl -- python train.py
     """
     command = training_command()
@@ -106,8 +116,10 @@ def bisect(
         raise UsageError(
             f"{command[0]}: command not found; give the command as you would type it, after --"
         )
-    if sum(map(bool, (switches, texts, pythons, commits))) > 1:
-        raise UsageError("search one thing at a time: --switch, --env, --python or --commits")
+    if sum(map(bool, (switches, texts, pythons, commits, config))) > 1:
+        raise UsageError(
+            "search one thing at a time: --switch, --env, --python, --commits or --config"
+        )
     opened = open_recording(reference, form=form)
     repository = Repository.around(Path.cwd()) if commits else None
     differences = variables(texts) if texts else None
@@ -120,12 +132,16 @@ def bisect(
             opened, command, place, {"stdout": sys.stderr}, repository, keeps=keep is not None
         )
         log = TrialLog(output, [str(reference.absolute()), *command], trials.run, _tell)
-        if differences is not None:
+        if config is not None:
+            found = search_differences(keys(*two_files(config), command, place), log)
+        elif differences is not None:
             found = search_differences(differences, log)
         elif ladder is not None:
             found = search_ladder(ladder, log)
         elif given.each and not switches:
-            found = search_all(given, list(SWITCHES), log)
+            found = _within_files(
+                search_all(given, list(SWITCHES), log), given, command, place, log
+            )
         else:
             found = search_switches(list(switches or SWITCHES), log)
     if as_json:
@@ -133,6 +149,28 @@ def bisect(
     else:
         click.echo(render(found, log.trials, command).plain.rstrip("\n"))
     return _code(found)
+
+
+def _within_files(
+    found: Answer, given: Differences, command: Sequence[str], place: Path, log: TrialLog
+) -> Answer:
+    """Search the keys of two configuration files, where the argument that names them is the culprit."""
+    names = found.smallest or tuple(one.name for one in given.each[:1])
+    if found.kind != given.kind or found.last.first is None or len(names) != 1:
+        return found
+    (culprit,) = (one for one in given.each if one.name == names[0])
+    files = [Path(shlex.split(words)[-1].rpartition("=")[2]) for words in culprit.values]
+    if not all(map(is_configuration, files)):
+        return found
+    try:
+        inner = search_differences(keys(files[0], files[1], command, place), log)
+    except (
+        UsageError
+    ):  # the files differ in nothing that can be searched, and the argument is the answer
+        return found
+    if inner.last.first is None:
+        return found
+    return dataclasses.replace(inner, searched=(*found.searched, *inner.searched))
 
 
 def _ladder(

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.terminal import Page, add_line, add_paragraph, counted, enveloped, shell_line
 from lockstep_tune.bisecting import Found, Outcome, Trial
+from lockstep_tune.configurations import KIND
 from lockstep_tune.searching import Answer
 from lockstep_tune.switches import SWITCHES, State
 
@@ -59,7 +60,13 @@ def render(answer: Answer, trials: Sequence[Trial], command: Sequence[str]) -> P
         )
     add_line(text, f"  {counted(len(trials), 'trial')}")
     state = _last_that_agrees(answer)
-    if state is not None and (state.environment or state.python or state.command):
+    if state is not None and answer.kind == KIND:
+        names = answer.smallest or (answer.last.ladder.name.removeprefix(f"{KIND} "),)
+        add_line(text, "")
+        add_paragraph(
+            text, f"What next: give {', '.join(names)} the value of the good file", first=""
+        )
+    elif state is not None and (state.environment or state.python or state.command):
         words = [f"{name}={value}" for name, value in state.environment.items()]
         base = state.command or tuple(command)
         again = [state.python or base[0], *base[1:]]
@@ -84,7 +91,7 @@ def _after_nothing(answer: Answer, trials: Sequence[Trial]) -> list[str]:
 
 _NOT_SEARCHED = (
     "Not searched: packages and Python (--python), commits (--commits), variables that you do not give (--env),"
-    " configuration files and other files that the script reads"
+    " configuration files (--config GOOD..BAD) and other files that the script reads"
 )
 
 

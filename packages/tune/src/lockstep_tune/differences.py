@@ -85,7 +85,10 @@ class Differences:
         """Words for the one difference that two neighbouring states of a path have."""
         at = self.changed(before, after)
         one = self.each[at]
-        return f"{one.name} from {one.values[before[at]]} to {one.values[after[at]]}"
+        low, high = (
+            one.values[levels[at]].removeprefix(f"{one.name}: ") for levels in (before, after)
+        )
+        return f"{one.name} from {low} to {high}"
 
     @staticmethod
     def changed(before: Levels, after: Levels) -> int:

@@ -42,6 +42,11 @@ def circumstances(reference: RankManifest, candidate: RankManifest) -> list[Setu
     ]
 
 
+def names_this_run(variable: str) -> bool:
+    """Return whether an environment variable names a place or a process, and says nothing of numbers."""
+    return variable in _OF_THIS_RUN or variable.startswith(_OF_A_LAUNCHER)
+
+
 def is_known(one: SetupDifference) -> bool:
     """Return whether both sides recorded it; a masked or redacted value is not known."""
     return not (is_withheld(one.reference) or is_withheld(one.candidate))
@@ -80,7 +85,7 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[Fact, s
         yield from _of("wrappers", manifest.wrappers, other.wrappers)
     yield from _of("asked", manifest.asked, other.asked)
     for name, mine in _both(manifest.environment, other.environment):
-        if name not in _OF_THIS_RUN and not name.startswith(_OF_A_LAUNCHER):
+        if not names_this_run(name):
             yield _row(Fact(name, "environment"), mine)
 
 

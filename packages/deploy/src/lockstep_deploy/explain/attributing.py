@@ -80,6 +80,8 @@ class Explained:
         Gradient times output of each layer that has parameters, in the order in which they ran.
     gap
         How far integrated gradients are from adding up to the score's change, relative to it: the most of all samples.
+    outputs
+        The first output of each module without others in it, in the order in which they ran.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Explained:
     parts: tuple[Part, ...]
     layers: Mapping[str, Floats]
     gap: float
+    outputs: Mapping[str, npt.NDArray[np.float32]]
 
 
 def explained(model: LoadedModel, classes: Sequence[int] | None = None) -> Explained:
@@ -115,12 +118,12 @@ def explained(model: LoadedModel, classes: Sequence[int] | None = None) -> Expla
             )
         target = torch.tensor(chosen)
         values, gap = run.inputs(target)
-        layers = run.layers(target)
+        layers, outputs = run.layers(target), run.outputs()
     parts = tuple(
         Part(name, model.inputs[name].detach().numpy(), {how: values[how][at] for how in Method})
         for at, name in enumerate(run.names)
     )
-    return Explained(model.name, _array(scores), tuple(chosen), parts, layers, gap)
+    return Explained(model.name, _array(scores), tuple(chosen), parts, layers, gap, outputs)
 
 
 class _Run:
@@ -182,6 +185,21 @@ class _Run:
         )
         first = (one[0] if isinstance(one, tuple) else one for one in found)
         return {name: _array(one) for name, one in zip(layers, first, strict=True)}
+
+    def outputs(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return what each module without others in it gave at its first call."""
+        found: dict[str, npt.NDArray[np.float32]] = {}
+
+        def look(name: str, module: torch.nn.Module, given: Any, result: Any) -> None:
+            if (
+                name not in found
+                and isinstance(result, torch.Tensor)
+                and result.is_floating_point()
+            ):
+                found[name] = result.detach().to(torch.float32).numpy().copy()
+
+        self._seen(look)
+        return found
 
     def _forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         explained, others = tensors[: len(self.names)], tensors[len(self.names) :]

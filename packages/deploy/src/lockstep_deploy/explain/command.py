@@ -59,8 +59,8 @@ def explain(
     layer. MODEL is one that `lockstep export` takes: a function that returns a module, a checkpoint
     or a recording with its --factory, a folder of Hugging Face, or a .pt2.
 
-    With --against, both models get the same inputs and the same class, and the page shows where
-    their attributions differ: of a port, or of a model in 8 bits.
+    With --against, both models get the same inputs and the same class. You see the first layer
+    whose output differs, and where attributions differ: of a port, or of a model in 8 bits.
 
     \b
     lockstep explain nets:resnet --inputs images.npz
@@ -125,7 +125,14 @@ def _headline(found: Sequence[Explained], measured: Sequence[Apart]) -> str:
         for one, other in zip(found[0].scores, found[1].scores, strict=True)
     )
     answers = f"{differ} of {len(found[0].classes)} answers differ"
-    known = [one for one in measured if one.cosine == one.cosine]
+    from lockstep_deploy.explain.comparing import OUTPUT, first_that_differs
+
+    first = first_that_differs(measured)
+    if first is not None:
+        answers += f"; the first layer whose output differs is {first.what or 'the model'} (rel L2 {first.rel_l2:.3g})"
+    elif any(one.how == OUTPUT for one in measured):
+        answers += "; no layer's output differs by more than rounding"
+    known = [one for one in measured if one.cosine == one.cosine and one.how != OUTPUT]
     if not known:
         return f"{answers}; all attributions of one model are zero"
     least = min(known, key=lambda one: one.cosine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,12 @@ import numpy as np
 from lockstep_deploy.explain.attributing import Explained, Floats
 
 _TOP = 0.1
+
+ROUNDING = 1e-4
+"""Relative L2 distance up to which an output counts as the same: some thousand roundings of single precision."""
+
+OUTPUT = "output"
+"""`Apart.how` of the output of a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +40,39 @@ class Apart:
 
 
 def apart(reference: Explained, candidate: Explained) -> tuple[list[Apart], list[str]]:
-    """Compare what two models look at; returns the numbers, and what could not be compared, a sentence each."""
-    found = [*_inputs(reference, candidate)]
+    """Compare two models' outputs, then what they look at; returns the numbers, and what could not be compared.
+
+    The first layer whose output differs stands in front. What could not be compared is a sentence each.
+    """
+    found = [
+        _measured(name, OUTPUT, ours.astype(np.float64), candidate.outputs[name].astype(np.float64))
+        for name, ours in reference.outputs.items()
+        if name in candidate.outputs and candidate.outputs[name].shape == ours.shape
+    ]
+    if (first := first_that_differs(found)) is not None:
+        found = [first, *(one for one in found if one is not first)]
+    by_outputs = {one.what for one in found}
+    found += [*_inputs(reference, candidate)]
     found += [
         _measured(name, "gradient x output", ours, candidate.layers[name])
         for name, ours in reference.layers.items()
         if name in candidate.layers and candidate.layers[name].shape == ours.shape
     ]
     compared = {one.what for one in found}
-    lone = [name for name in reference.layers if name not in compared]
-    lone += [name for name in candidate.layers if name not in compared]
+    sides = (reference, candidate)
+    lone = [name for one in sides for name in one.layers if name not in compared]
+    lone += [name for one in sides for name in one.outputs if name not in by_outputs]
     left = [
         f"{name}: only one of the two models has this layer, or its shape differs"
         for name in dict.fromkeys(lone)
     ]
     return found, left
+
+
+def first_that_differs(found: Sequence[Apart]) -> Apart | None:
+    """Return the first layer, in the order in which they run, whose output is further off than rounding."""
+    outputs = (one for one in found if one.how == OUTPUT)
+    return next((one for one in outputs if not one.rel_l2 <= ROUNDING), None)
 
 
 def _inputs(reference: Explained, candidate: Explained) -> Iterator[Apart]:

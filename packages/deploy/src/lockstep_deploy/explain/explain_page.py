@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from lockstep.page import Block, Card, Grid, HeatMap, Images, Page, Sentences, Verdict
-from lockstep_deploy.explain.attributing import Explained, Part
+from lockstep_deploy.explain.attributing import Explained, Floats, Part
 from lockstep_deploy.explain.comparing import Apart
 
 SHOWN = 4
@@ -48,11 +48,21 @@ def explain_page(
         rows = [(one.what, one.how, one.cosine, one.rel_l2, f"{one.shared:.0%}") for one in apart]
         cards.append(Card("Where the two models part", (Grid(titles, rows),)))
     for at, part in enumerate(first.parts):
-        parts = {f" of {one.name}" if len(models) > 1 else "": one.parts[at] for one in models}
+        parts = {whose: one.parts[at] for whose, one in zip(_whose(models), models, strict=True)}
         cards.append(Card(f"Input {part.name}", (*_input(part), *_pictures(parts))))
     cards.append(Card("Layers: gradient x output", (_layers(models),)))
     cards.append(Card("Read this", (Sentences(told),)))
     return Page(title=f"{headline} · Lockstep", areas=(verdict, *cards), about=first.name)
+
+
+def _whose(models: Sequence[Explained]) -> list[str]:
+    """Words for each model behind a title; two of one name are told apart."""
+    if len(models) == 1:
+        return [""]
+    same = len({one.name for one in models}) == 1
+    return [
+        f" of {one.name}{', the second' if same and at else ''}" for at, one in enumerate(models)
+    ]
 
 
 def _answers(models: Sequence[Explained], names: Sequence[str]) -> Grid:
@@ -101,19 +111,33 @@ def _pictures(parts: Mapping[str, Part]) -> Iterator[Block]:
     first = next(iter(parts.values()))
     is_image = first.given.ndim >= 4
     for how in first.values:
-        for at in range(min(SHOWN, len(first.given)) if is_image else 0):
-            for whose, part in parts.items():
-                pixels = part.values[how][at].sum(0)
-                columns = int(np.prod(pixels.shape[1:]))
-                title = f"{how.value}{whose}, sample {at}"
-                about = "channels are added up"
-                yield HeatMap(title, len(pixels), columns, pixels.ravel(), about, means=False)
-        for whose, part in parts.items() if not is_image else ():
-            shown = part.values[how][:_MOST_ROWS].reshape(len(part.given[:_MOST_ROWS]), -1)
+        if not is_image:
+            shown = [one.values[how][:_MOST_ROWS] for one in parts.values()]
+            maps = [one.reshape(len(one), -1) for one in shown]
             about = "a row a sample, a column a token or a feature"
-            yield HeatMap(f"{how.value}{whose}", *shown.shape, shown.ravel(), about, means=False)
+            yield _side_by_side(how.value, maps, list(parts), about)
+            continue
+        for at in range(min(SHOWN, len(first.given))):
+            pixels = [one.values[how][at].sum(0) for one in parts.values()]
+            maps = [one.reshape(len(one), -1) for one in pixels]
+            yield _side_by_side(f"{how.value}, sample {at}", maps, list(parts), _CHANNELS)
     for whose, part in parts.items() if not is_image else ():
         yield _numbers(part, whose)
+
+
+_CHANNELS = "channels are added up"
+
+
+def _side_by_side(title: str, maps: Sequence[Floats], whose: Sequence[str], about: str) -> HeatMap:
+    """One map, or two with a gap between them, so that both have one range of colours."""
+    if len(maps) == 1:
+        rows, columns = maps[0].shape
+        return HeatMap(title, rows, columns, maps[0].ravel(), about, means=False)
+    gap = np.full((len(maps[0]), max(1, maps[0].shape[1] // 16)), np.nan)
+    both = np.hstack([maps[0], gap, maps[1]])
+    sides = f"left{whose[0]}, right{whose[1]}, in one range of colours"
+    rows, columns = both.shape
+    return HeatMap(title, rows, columns, both.ravel(), f"{sides}; {about}", means=False)
 
 
 def _numbers(part: Part, whose: str) -> Grid:

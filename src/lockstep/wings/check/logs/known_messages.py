@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lockstep.wings.check.data_files import rows_of
+from lockstep.wings.check.data_files import filled, rows_of
 from lockstep.wings.check.logs.code_tables import CodeTable, code_table
 
 _FOLDER = Path(__file__).parent / "messages"
+_MOST_SENTENCES = 3
+"""Of one detail, that stand in a cure."""
 
 
 class Role(Enum):
@@ -46,6 +48,26 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Detail:
+    """A sentence that the cure begins with, for what the log itself holds.
+
+    Parameters
+    ----------
+    pattern
+        What the message's line, or else the text before it, has; its named groups fill the blanks of `words`.
+    """
+
+    pattern: re.Pattern[str]
+    words: str
+
+    def sentences(self, line: str, before: str) -> list[str]:
+        """Return the sentence for each different match in the line; of the text before it, for the last one."""
+        found = list(self.pattern.finditer(line)) or list(self.pattern.finditer(before))[-1:]
+        shown = (filled(self.words, one.groupdict(default="")) for one in found)
+        return list(dict.fromkeys(shown))[:_MOST_SENTENCES]
+
+
+@dataclass(frozen=True, slots=True)
 class KnownMessage:
     """One message and what is known of it.
 
@@ -67,8 +89,16 @@ class KnownMessage:
         Codes that the pattern's groups are looked up in; the row found fills more blanks.
     fallback
         Told only where no other message has the line.
+    general
+        It names the class of a failure: told behind a particular message of the same log and rank.
+    details
+        What the log itself holds.
     harmless_up_to
         A message that is found this often or less asks for nothing.
+    harmless_if
+        A pattern: where the line, or the next one, has it, the training goes on as it was meant.
+    harmless_beside, harmless_before
+        Messages by name: where the same log has one of them, or has one later, this one asks for nothing.
     line, near_miss
         A line that has the message, and one that looks like it and has it not.
     before
@@ -90,7 +120,12 @@ class KnownMessage:
     near: re.Pattern[str] | None = None
     table: CodeTable | None = field(default=None, repr=False)
     fallback: bool = False
+    general: bool = False
+    details: tuple[Detail, ...] = ()
     harmless_up_to: int = 0
+    harmless_if: re.Pattern[str] | None = None
+    harmless_beside: tuple[str, ...] = ()
+    harmless_before: tuple[str, ...] = ()
 
     def groups_of(self, line: str, before: str = "") -> dict[str, str] | None:
         """Return what the message says in this line; None where the line has not got it.
@@ -143,6 +178,13 @@ def _message(row: Mapping[str, Any]) -> KnownMessage:
         near=re.compile(row["near"]) if "near" in row else None,
         table=code_table(row["table"]) if "table" in row else None,
         fallback=row.get("fallback", False),
+        general=row.get("general", False),
+        details=tuple(
+            Detail(re.compile(one["pattern"]), one["words"]) for one in row.get("details", ())
+        ),
         harmless_up_to=row.get("harmless_up_to", 0),
+        harmless_if=re.compile(row["harmless_if"]) if "harmless_if" in row else None,
+        harmless_beside=tuple(row.get("harmless_beside", ())),
+        harmless_before=tuple(row.get("harmless_before", ())),
         **words,
     )

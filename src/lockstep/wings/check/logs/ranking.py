@@ -36,8 +36,10 @@ class Told:
 def in_order(findings: Findings) -> list[Told]:
     """Errors before warnings; causes before symptoms, consequences and echoes; each in order of time."""
     standings: dict[tuple[int, int], list[Found]] = {}
+    general = {id(one) for one in findings.found.values() if _is_told_closer(one, findings)}
     for one in findings.found.values():
-        standing = (_SEVERITIES.index(one.severity), _ROLES.index(one.role))
+        role = Role.ECHO if id(one) in general else one.role
+        standing = (_SEVERITIES.index(one.severity), _ROLES.index(role))
         standings.setdefault(standing, []).append(one)
     ordered = [one for standing in sorted(standings) for one in _by_time(standings[standing])]
     first = next((one for one in ordered if one.severity is Severity.ERROR), None)
@@ -47,6 +49,17 @@ def in_order(findings: Findings) -> list[Told]:
         Told(one, reason, explained if one is first else ())
         for one, reason in zip(ordered, reasons, strict=True)
     ]
+
+
+def _is_told_closer(one: Found, findings: Findings) -> bool:
+    """Whether a message names only the class of a failure that another one of its log and rank tells of."""
+    return one.message.general and any(
+        each.severity is Severity.ERROR
+        and not (each.message.fallback or each.message.general)
+        and each.first.file == one.first.file
+        and (each.rank == one.rank or None in (each.rank, one.rank))
+        for each in findings.found.values()
+    )
 
 
 def _by_time(found: list[Found]) -> list[Found]:

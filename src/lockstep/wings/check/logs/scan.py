@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
+from lockstep.wings.check.data_files import filled
 from lockstep.wings.check.logs.ascend_operators import MARK, AscendOperators
 from lockstep.wings.check.logs.blocks import CONTEXT_BYTES, Block, Source, blocks
 from lockstep.wings.check.logs.code_tables import SAID
@@ -19,6 +20,8 @@ from lockstep.wings.check.logs.line_origin import frame_of, is_chained, rank_of,
 
 _LINE_ENDS = (b"\n", b"\r")
 _ROLES = list(Role)
+_AFTER_BYTES = 400
+"""Of the line behind a message, which may say that the training goes on."""
 _MOST_KINDS = 1000
 """A message whose blanks are filled in more ways than this is counted as one."""
 
@@ -48,6 +51,12 @@ class Found:
         The line of code that the traceback in front of it ends in, the script's own before a library's.
     chained
         The traceback follows from a different exception, which stands before it.
+    details
+        What the log itself holds, as sentences.
+    passed
+        Times that the text after the line says that the training goes on as it was meant.
+    settled
+        A different message of the same log says so.
     """
 
     message: KnownMessage
@@ -59,14 +68,22 @@ class Found:
     time: datetime | None = None
     frame: str = ""
     chained: bool = False
+    details: tuple[str, ...] = ()
     count: int = 1
+    passed: int = 0
+    settled: bool = False
 
     @property
     def severity(self) -> Severity:
         """How urgent the message is, as often as it was found."""
-        if self.count <= self.message.harmless_up_to:
+        if self.settled or self.count <= max(self.message.harmless_up_to, self.passed):
             return Severity.HARMLESS
         return self.message.severity
+
+    @property
+    def cure(self) -> str:
+        """What to do, after what the log itself holds."""
+        return " ".join([*self.details, filled(self.message.cure, self.groups)])
 
     @property
     def role(self) -> Role:
@@ -96,12 +113,16 @@ class Findings:
         place: Place,
         text: str,
         before: str = "",
+        after: str = "",
     ) -> None:
-        """Count a line that has a message; `before` is the text in front of it."""
+        """Count a line that has a message; `before` is the text in front of it, `after` begins with the next line."""
         kinds = {name: text for name, text in groups.items() if name != SAID}
         key = (message.name, tuple(sorted(kinds.items())))
         if key not in self.found and len(self.found) >= _MOST_KINDS:
             key = (message.name, ())
+        passes = message.harmless_if
+        following = after.strip().partition("\n")[0]
+        passed = passes is not None and bool(passes.search(f"{text}\n{following}"))
         if (known := self.found.get(key)) is None:
             self.found[key] = Found(
                 message,
@@ -113,10 +134,29 @@ class Findings:
                 time=time_of(text, before),
                 frame=frame_of(before),
                 chained=is_chained(before),
+                details=tuple(
+                    words for one in message.details for words in one.sentences(text, before)
+                ),
+                passed=int(passed),
             )
             return
         known.count += 1
+        known.passed += passed
         known.last = place
+
+    def settle(self) -> None:
+        """Note which messages ask for nothing, because of others that stand in the same log."""
+        by_name: dict[str, list[Found]] = {}
+        for one in self.found.values():
+            by_name.setdefault(one.message.name, []).append(one)
+        for one in self.found.values():
+            beside = [
+                each for name in one.message.harmless_beside for each in by_name.get(name, ())
+            ]
+            later = [each for name in one.message.harmless_before for each in by_name.get(name, ())]
+            one.settled = any(each.first.file == one.first.file for each in beside) or any(
+                each.last.file == one.last.file and each.last.line > one.last.line for each in later
+            )
 
 
 class Scanner:
@@ -156,14 +196,15 @@ class Scanner:
             If it is no text.
         """
         for block in blocks(source):
-            for line, text, before in self._lines_of(block):
-                self._look_at(Place(name, line), text, before, findings)
+            for line, text, before, after in self._lines_of(block):
+                self._look_at(Place(name, line), text, before, after, findings)
             looked = block.end - block.fresh
             findings.looked_bytes += looked
             advance(looked)
+        findings.settle()
 
-    def _lines_of(self, block: Block) -> Iterator[tuple[int, bytes, bytes]]:
-        """Lines that have any text that is searched for: number, line, and what stands before it."""
+    def _lines_of(self, block: Block) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+        """Lines that have any text that is searched for: number, line, and what stands before and after it."""
         data, done, counted, line = block.data, block.fresh, 0, block.line
         for _, start, end in self._texts.find_matches_as_indexes(data):
             if start < done or start >= block.end:
@@ -174,9 +215,12 @@ class Scanner:
             stop = min(ends, default=min(most, len(data)))
             line += data.count(b"\n", counted, start)
             done, counted = stop, start
-            yield line, data[begin:stop], data[max(begin - CONTEXT_BYTES, 0) : begin]
+            before = data[max(begin - CONTEXT_BYTES, 0) : begin]
+            yield line, data[begin:stop], before, data[stop : stop + _AFTER_BYTES]
 
-    def _look_at(self, place: Place, line: bytes, before: bytes, findings: Findings) -> None:
+    def _look_at(
+        self, place: Place, line: bytes, before: bytes, after: bytes, findings: Findings
+    ) -> None:
         text = line.decode("utf-8", "replace").strip()
         hits = {
             index for index, _, _ in self._all_texts.find_matches_as_indexes(line, overlapping=True)
@@ -189,7 +233,8 @@ class Scanner:
         for message in sorted(candidates.values(), key=self._precedence):
             groups = message.groups_of(text, context)
             if groups is not None:
-                findings.add(message, groups, place, text, context)
+                behind = after.decode("utf-8", "replace") if message.harmless_if else ""
+                findings.add(message, groups, place, text, context, behind)
                 return
 
     def _precedence(self, message: KnownMessage) -> tuple[bool, int, int]:

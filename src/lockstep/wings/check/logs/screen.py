@@ -84,10 +84,12 @@ def _add_found(text: Page, told: Told) -> None:
         paragraphs.append(f"leads to: {'; '.join(shown)}")
     if one.frame:
         paragraphs.append(f"code: {printable(one.frame)}")
-    paragraphs += [
-        f"{label}: {printable(filled(getattr(one.message, label), one.groups))}"
-        for label in ("cause", "cure", "source")
-    ]
+    texts = {
+        "cause": filled(one.message.cause, one.groups),
+        "cure": one.cure,
+        "source": filled(one.message.source, one.groups),
+    }
+    paragraphs += [f"{label}: {printable(words)}" for label, words in texts.items()]
     for words in paragraphs:
         add_paragraph(text, words, indent="    ", first="  ")
 
@@ -153,7 +155,7 @@ def _values(told: Told) -> dict[str, Any]:
         "count": one.count,
         "last": {"file": one.last.file, "line": one.last.line},
         "cause": filled(message.cause, one.groups),
-        "cure": filled(message.cure, one.groups),
+        "cure": one.cure,
         "source": filled(message.source, one.groups),
         "code": one.groups.get("code", ""),
         "rank": one.rank,

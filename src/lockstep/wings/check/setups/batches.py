@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lockstep.align.step import AlignedStep
 from lockstep.core.finding import Pair, SetupDifference
 from lockstep.core.records import Statistics, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.wings.check.setups.answers import Answers
+from lockstep.wings.check.setups.batch_contents import Samples, Told, read_whole, told_of
 
-_ALIKE = 1e-6
-"""Relative distance of two sums over the same numbers in another order, in double precision and single storage."""
-_MAPPED = 1e-3
-"""Up to which relative distance a mean is that of a tensor that was scaled and shifted."""
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """One tensor that arrives in a step of both runs.
+
+    `told` is what one is of the other, where that was found; `alone` tells that of what arrives it alone differs.
+    """
+
+    number: int
+    pair: Pair
+    told: Told | None = None
+    alone: bool = False
 
 
 class Batches:
@@ -29,41 +37,63 @@ class Batches:
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self._pairs: list[tuple[int, Pair]] = []
+        self._arrivals: list[_Arrival] = []
         self._steps: list[int] = []
+        self._samples = Samples()
         self.met = False
 
     def add(self, number: int, step: AlignedStep) -> None:
-        """Add the tensors that arrive in one step."""
+        """Add the tensors that arrive in one step, while they can be read."""
         self._steps.append(number)
-        for item in step.of_kind(CallKind.DATA):
-            self._pairs.extend((number, pair) for pair in item.whole)
-        self.met = self.met or bool(self._pairs)
+        pairs = [pair for item in step.of_kind(CallKind.DATA) for pair in item.whole]
+        differing = [pair for pair in pairs if _differs(pair)]
+        alone = len(differing) == 1 < len(pairs)
+        for pair in pairs:
+            told = self._told(pair) if _differs(pair) and _is_of_one_form(pair) else None
+            self._arrivals.append(_Arrival(number, pair, told, alone))
+        self.met = self.met or bool(pairs)
+
+    def _told(self, pair: Pair) -> Told | None:
+        left, right = _side(pair, 0), _side(pair, 1)
+        whole = read_whole(left, right)
+        self._samples.add(left.name, whole)
+        return told_of(left, right, whole)
 
     def tell(self) -> None:
         """Tell what differs; of what arrives several times under one name, the first time."""
         told: set[tuple[str, str]] = set()
-        elsewhere = _places(self._pairs)
-        for number, pair in self._pairs:
-            for aspect, found in _differences(pair, elsewhere):
+        elsewhere = _places(self._arrivals)
+        for arrival in self._arrivals:
+            place = self._steps.index(arrival.number)
+            for aspect, found in _differences(arrival, elsewhere, self._samples):
                 if (aspect, found.name) not in told:
                     told.add((aspect, found.name))
-                    one = replace(found, name=f"{found.name} at step {number}")
-                    self._answers.differ(aspect, one, place=self._steps.index(number))
-        for number, one in _repeats(self._pairs):
+                    one = replace(found, name=f"{found.name} at step {arrival.number}")
+                    self._answers.differ(aspect, one, place=place)
+        for number, one in _repeats(self._arrivals):
             self._answers.differ("worker-seeds", one, place=self._steps.index(number))
-        if any(pair.present.content.digest is None for _, pair in self._pairs):
+        if any(one.pair.present.content.digest is None for one in self._arrivals):
             why = "the contents of a batch could not be read"
             self._answers.not_known(["data", "data-order", "data-preprocessing"], why)
 
 
-def _places(pairs: Sequence[tuple[int, Pair]]) -> Mapping[str, int]:
+def _differs(pair: Pair) -> bool:
+    digests = [_side(pair, side).content.digest for side in (0, 1)]
+    return digests[0] != digests[1] and None not in digests
+
+
+def _is_of_one_form(pair: Pair) -> bool:
+    left, right = _side(pair, 0), _side(pair, 1)
+    return left.dtype == right.dtype and left.shape == right.shape
+
+
+def _places(arrivals: Sequence[_Arrival]) -> Mapping[str, int]:
     """Steps in which the reference has a content, by its digest."""
     found: dict[str, int] = {}
-    for number, pair in pairs:
-        digest = _side(pair, 0).content.digest
+    for one in arrivals:
+        digest = _side(one.pair, 0).content.digest
         if digest is not None:
-            found.setdefault(digest, number)
+            found.setdefault(digest, one.number)
     return found
 
 
@@ -73,7 +103,10 @@ def _side(pair: Pair, side: int) -> TensorRecord:
     return record
 
 
-def _differences(pair: Pair, elsewhere: Mapping[str, int]) -> Iterator[tuple[str, SetupDifference]]:
+def _differences(
+    arrival: _Arrival, elsewhere: Mapping[str, int], samples: Samples
+) -> Iterator[Told]:
+    pair = arrival.pair
     left, right = _side(pair, 0), _side(pair, 1)
     name = left.name
     if left.dtype != right.dtype:
@@ -90,26 +123,24 @@ def _differences(pair: Pair, elsewhere: Mapping[str, int]) -> Iterator[tuple[str
         return
     if left.dtype != right.dtype:
         return  # its bytes are others for that reason alone
-    yield from _of_contents(name, left, right, elsewhere)
-
-
-def _of_contents(
-    name: str, left: TensorRecord, right: TensorRecord, elsewhere: Mapping[str, int]
-) -> Iterator[tuple[str, SetupDifference]]:
-    digest = right.content.digest or ""
-    if digest in elsewhere:
+    if (digest := right.content.digest or "") in elsewhere:
         words = f"that of the reference's step {elsewhere[digest]}"
         yield "data-order", SetupDifference(name, "-", words)
-        return
-    ours, theirs = left.content.statistics, right.content.statistics
-    if ours is None or theirs is None or left.content.numel < 2:
-        yield "data", SetupDifference(name, *_numbers(ours, theirs))
-    elif _has_the_same_numbers(ours, theirs):
-        yield "data-order", SetupDifference(name, "its numbers", "the same in another order")
-    elif mapped := _mapped(ours, theirs):
-        yield "data-preprocessing", SetupDifference(name, "its numbers", mapped)
     else:
-        yield "data", SetupDifference(name, *_numbers(ours, theirs))
+        yield arrival.told or _others(arrival, samples)
+
+
+def _others(arrival: _Arrival, samples: Samples) -> Told:
+    """What to say of a batch that is nothing which is known of the reference's."""
+    left, right = _side(arrival.pair, 0), _side(arrival.pair, 1)
+    name = left.name
+    sides = _numbers(left.content.statistics, right.content.statistics)
+    if moved := samples.moved(name):
+        return "data-order", SetupDifference(name, "its samples", moved)
+    if arrival.alone and left.content.numel > 1 and left.dtype.startswith(("int", "uint")):
+        words = f"{sides[1]}; all else that arrives is equal, as where labels were permuted"
+        return "data", SetupDifference(name, sides[0], words)
+    return "data", SetupDifference(name, *sides)
 
 
 def _strides(record: TensorRecord) -> str:
@@ -125,36 +156,11 @@ def _numbers(*statistics: Statistics | None) -> tuple[str, str]:
     return words[0], words[1]
 
 
-def _has_the_same_numbers(left: Statistics, right: Statistics) -> bool:
-    exact = ("minimum", "maximum", "zero_count", "nan_count", "inf_count")
-    scale = max(abs(left.minimum), abs(left.maximum), 1e-300)
-    return (
-        all(getattr(left, one) == getattr(right, one) for one in exact)
-        and abs(left.mean - right.mean) <= _ALIKE * scale
-        and math.isclose(left.norm, right.norm, rel_tol=_ALIKE)
-    )
-
-
-def _mapped(left: Statistics, right: Statistics) -> str:
-    """How the second is the first one scaled and shifted, in words; "" where it is not."""
-    extents = left.maximum - left.minimum, right.maximum - right.minimum
-    if not (min(extents) > 0 and all(map(math.isfinite, extents))):
-        return ""
-    factor = extents[1] / extents[0]
-    for sign, start in ((1.0, right.minimum), (-1.0, right.maximum)):
-        shift = start - sign * factor * left.minimum
-        if abs(sign * factor * left.mean + shift - right.mean) <= _MAPPED * extents[1] / 10:
-            moved = f" and shifted by {shift:.6g}" if abs(shift) > _MAPPED * extents[1] else ""
-            if math.isclose(factor, 1.0, rel_tol=1e-6) and not moved:
-                return ""
-            return f"the reference's times {sign * factor:.6g}{moved}, as minimum, maximum and mean are"
-    return ""
-
-
-def _repeats(pairs: Sequence[tuple[int, Pair]]) -> Iterator[tuple[int, SetupDifference]]:
+def _repeats(arrivals: Sequence[_Arrival]) -> Iterator[tuple[int, SetupDifference]]:
     """A batch that comes a second time in one run alone, as where the sampler is not told of a new epoch."""
     met: tuple[dict[tuple[str, str], int], ...] = ({}, {})
-    for number, pair in pairs:
+    for arrival in arrivals:
+        number, pair = arrival.number, arrival.pair
         repeated = ["", ""]
         for side in (0, 1):
             record = _side(pair, side)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from lockstep.align.settings import differing_settings
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
-from lockstep.core.redaction import is_withheld
 from lockstep.core.text import listed
 from lockstep.locate.setups.circumstances import every_circumstance, is_known
 from lockstep.locate.setups.model_setup import ModelSetup, first_step
@@ -19,13 +17,9 @@ from lockstep.locate.setups.module_differences import CLASS
 from lockstep.locate.setups.setup_facts import SEED, named
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
+from lockstep.wings.check.setups.script_inputs import look_at_script_inputs
 
 _OLDER = "a recording does not tell it: an earlier build made it, or it is of another framework than PyTorch"
-_PLACE = re.compile(
-    r"(^|[._])(dir|path|folder|file|output|out|log\w*|name|run\w*|tag|host\w*|port|url|device\w*|rank|local_rank|id|uuid|project|"
-    r"entity|user|date|time\w*|cache\w*|checkpoint\w*|resume\w*|report_to)($|[._])"
-)
-"""Settings that say where something lies or what it is called."""
 
 
 def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -> None:
@@ -43,7 +37,10 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
     if not (left.seeds and right.seeds):
         answers.not_known(["seeds"], _OLDER)
     _look_at_draws(left, right, answers)
-    look_at_configuration(left, right, answers)
+    if bool(left.wrappers) != bool(right.wrappers):
+        why = "one run wraps no model for several ranks, or did not note it"
+        answers.not_known(["wrappers"], why)
+    look_at_script_inputs(left, right, answers)
     if right.ended_by == BEFORE_BACKWARD:
         return
     if left.trained is None or right.trained is None:
@@ -52,36 +49,6 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         answers.differ(
             "length", SetupDifference("steps trained", str(left.trained), str(right.trained))
         )
-
-
-def look_at_configuration(left: RankManifest, right: RankManifest, answers: Answers) -> None:
-    """Parsed arguments, TrainingArguments and trees of OmegaConf."""
-    if bool(left.wrappers) != bool(right.wrappers):
-        answers.not_known(
-            ["wrappers"], "one run wraps no model for several ranks, or did not note it"
-        )
-    kinds = left.configuration.keys() & right.configuration.keys()
-    if not kinds:
-        why = "a recording has no parsed arguments: redacted, of an earlier build, or parsed before torch was loaded"
-        answers.not_known(["configuration", "configured-places"], why)
-    for kind in sorted(kinds):
-        ours, theirs = left.configuration[kind], right.configuration[kind]
-        for name in sorted(ours.keys() | theirs.keys()):
-            sides = [_shown(one, name) for one in (ours, theirs)]
-            if any(is_withheld(side) for side in sides):
-                answers.not_known(["configuration"], f"{name} was taken out of a recording")
-            elif sides[0] != sides[1]:
-                is_place = _PLACE.search(name) or any(_is_path(side) for side in sides)
-                aspect = "configured-places" if is_place else "configuration"
-                answers.differ(aspect, SetupDifference(f"{name} ({kind})", sides[0], sides[1]))
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    return str(values[name]) if name in values else "-"
-
-
-def _is_path(shown: str) -> bool:
-    return "/" in shown or "\\" in shown
 
 
 def _look_at_draws(left: RankManifest, right: RankManifest, answers: Answers) -> None:

@@ -13,6 +13,8 @@ from lockstep.wings.check.setups.answers import Answer, Answers, State
 from lockstep.wings.check.setups.aspects import QUESTIONS
 
 _MOST_DIFFERENCES = 6
+_GIVEN = ("variables", "configuration", "environment", "versions")
+"""Aspects of what a training is given from outside: what differs in others may be their effect."""
 _QUESTIONS = (Column("question"), Column("answer"), Column("by"))
 
 
@@ -35,7 +37,20 @@ def headline(answers: Answers) -> str:
         return f"NOTHING DIFFERS in {same} of the two set-ups{told}{unknown}{_steps(answers)}"
     first = counting[0].aspect.title
     many = counted(len(counting), "aspect")
-    return f"DIFFERS in {many}, first of all {first}; {same} the same{unknown}"
+    return f"DIFFERS in {many}, first of all {first}{_causes(counting)}; {same} the same{unknown}"
+
+
+def _causes(counting: list[Answer]) -> str:
+    """What the script was given otherwise, where the first aspect may be its effect."""
+    if counting[0].aspect.name in _GIVEN:
+        return ""
+    given = [
+        one.name
+        for answer in counting
+        if answer.aspect.name in _GIVEN
+        for one in answer.differences
+    ]
+    return f", perhaps by {printable(listed(given))}" if given else ""
 
 
 def _steps(answers: Answers) -> str:
