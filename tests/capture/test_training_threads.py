@@ -13,6 +13,7 @@ from harness import CallKind
 from torch import Tensor, nn
 
 import lockstep
+from lockstep.capture.rows.session import Session
 from lockstep.core.manifest import OTHER_TRAININGS
 from lockstep.store.reader import RankRecording
 
@@ -146,3 +147,44 @@ def test_trainings_in_one_thread_after_the_other_are_steps_of_one_recording(tmp_
 
     (rank,) = (recording := lockstep.open(tmp_path / "ref")).ranks.values()
     assert (recording.missing, rank.complete_steps) == ((), (0, 1))
+
+
+def test_a_forward_beside_the_one_that_opens_the_step_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a step that one thread is about to open, with another thread in a forward of the same model meanwhile
+    model = _model(8)
+    optimizer = _sgd(model)
+    outputs: list[Tensor] = []
+    beside: list[threading.Thread] = []
+    set_aside_by: list[threading.Thread] = []
+    begin_step, set_aside = Session.begin_step, Session.set_aside
+
+    def aside(session: Session) -> None:
+        set_aside_by.append(threading.current_thread())
+        set_aside(session)
+
+    def begun(session: Session, step: int) -> None:
+        if step == 1 and not beside:
+            beside.append(threading.Thread(target=lambda: outputs.append(model(torch.ones(3, 4)))))
+            beside[0].start()
+            beside[0].join(0.5)  # it waits for this thread, so that this ends by its time
+        begin_step(session, step)
+
+    monkeypatch.setattr(Session, "begin_step", begun)
+    monkeypatch.setattr(Session, "set_aside", aside)
+
+    # when that step is recorded
+    with lockstep.record(tmp_path / "ref", steps="0:2"):
+        for _ in range(2):
+            outputs = [model(torch.zeros(3, 4))]
+            if beside:
+                beside[0].join()
+            torch.cat(outputs).square().mean().backward()
+            optimizer.step()
+
+    # then the calls of both are in it, and the other thread has not set the first one's aside
+    assert beside[0] not in set_aside_by
+    (rank,) = lockstep.open(tmp_path / "ref").ranks.values()
+    modules = [call.site.module for call in rank.calls(1) if call.kind is CallKind.MODULE]
+    assert sorted(modules) == sorted(["", "0", "1", "2"] * 2)

@@ -36,18 +36,18 @@ class Openings:
         self._optimizers = optimizers
         self._needs_optimizer = needs_optimizer
 
-    def session(self, *, may_begin: bool) -> Session | None:
+    def session(self, *, may_begin: bool, by_module: bool = False) -> Session | None:
         """The session, with a step opened where one may begin here."""
         session = self._recording.session
         if session is None and may_begin and torch._C._get_tracing_state() is None:
-            session = self._recording.begin()
+            session = self._recording.begin(by_module=by_module)
         return None if torch._C._get_tracing_state() is not None else session
 
     def session_of(self, module: torch.nn.Module, *, may_begin: bool) -> Session | None:
         """As `session`, for a call of a module."""
         session = self.session(may_begin=False)
         if session is None and may_begin and self._may_train(module):
-            session = self.session(may_begin=True)
+            session = self.session(may_begin=True, by_module=True)
         return session
 
     def _may_train(self, module: torch.nn.Module) -> bool:
@@ -66,7 +66,7 @@ class Openings:
         That goes for what nothing is left of, and for what was computed before the first module is
         called, unless this call takes what came of it.
         """
-        if not self._steps.is_uncertain:
+        if not self._steps.is_uncertain or self._recording.session is None:
             return
         if self._recording.results.are_gone() or (module and self._steps.is_idle):
             with Silence(self._recording.fail):

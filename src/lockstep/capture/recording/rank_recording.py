@@ -140,31 +140,42 @@ class RankRecording:
         self._claim: Claim | None = None
         self._is_known_to_train = False
         self._beginning = threading.RLock()
+        self._opened_by: int | None = None
         self._began_s = time.time()
 
     # --- the step that is open ------------------------------------------------------------------
 
     @property
     def session(self) -> Session | None:
-        """The session, while a step is open."""
+        """The session, while a step is open; waited for, where another thread opens one now."""
+        if self._opened_by not in (None, threading.get_ident()):
+            with self._beginning:
+                pass
         return self.written if self.steps.state.is_open and not self.failure else None
 
-    def begin(self) -> Session | None:
-        """The training comes in sight: open the step if it is to be recorded."""
+    def begin(self, *, by_module: bool = False) -> Session | None:
+        """The training comes in sight, with the call of a module or without: open the step if it is to be recorded."""
         with self._beginning:
             before_first_numbers()
-            return self._begin()
+            self._opened_by = threading.get_ident()
+            try:
+                self._begin()
+                if by_module:
+                    self.steps.module_called()
+            finally:
+                self._opened_by = None
+        return self.session
 
-    def _begin(self) -> Session | None:
+    def _begin(self) -> None:
         if not self.steps.may_begin:
-            return self.session
+            return
         if not (self.steps.is_chosen and self._is_wanted()):
-            return None
+            return
         session = self.written or self._open()
         manifest = self.manifest
         if session is None or session.writer.failure or manifest is None:
             self._stop()
-            return None
+            return
         self.steps.begin()
         self.results.forget()
         if not manifest.steps:
@@ -184,7 +195,6 @@ class RankRecording:
             if self.model is not None and self.names.path_of(self.model) is None:
                 session.parameters.adopt(self.model)
             self._hooks.put()
-        return self.session
 
     def set_aside(self) -> None:
         """Set aside the rows of this step: it may begin with the next call, or later."""
