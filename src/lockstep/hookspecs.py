@@ -292,6 +292,13 @@ def lockstep_load_model(asked: AskedModel) -> LoadedModel | None:
     """Load a model and its inputs, for verbs that run it."""
 
 
+@hookspec(firstresult=True)
+def lockstep_compare_models(
+    reference: AskedModel, candidate: AskedModel, keep: Path | None
+) -> Comparison | None:
+    """Run two models on the same inputs, and compare them node by node; their recordings stay in `keep`."""
+
+
 @hookspec(historic=True)
 def lockstep_add_hookspecs(plugins: pluggy.PluginManager) -> None:
     """Add extension points of a wing's own, by `plugins.add_hookspecs`; called when the plug-in is registered."""

@@ -113,6 +113,22 @@ def test_accuracy_that_falls_is_in_the_headline_with_what_may_bring_it_back():
 
 
 @pytest.mark.parametrize(
+    ("times", "sizes", "said"),
+    [
+        ((1e-3, 1e-3), (1, 2), ()),
+        ((1.1e-3, 1e-3), (1, 2), ()),
+        ((1e-3, 1e-3), (2, 2), ("NOT SMALLER (2 -> 2 bytes)",)),
+        ((3e-3, 1e-3), (1, 2), ("SLOWER here (a batch takes 3.0 times as long)",)),
+        ((3e-3, 1e-3), (3, 2), ("NOT SMALLER", "SLOWER")),
+    ],
+)
+def test_a_model_that_gains_nothing_says_so_in_the_headline(times, sizes, said):
+    told = headline(Answer([], Outcome(40.0, None, None, *times, *sizes), "samples"))
+    assert all(one in told for one in said)
+    assert said or not ("SMALLER" in told or "SLOWER" in told)
+
+
+@pytest.mark.parametrize(
     ("accuracy", "sqnr", "options", "below"),
     [
         (None, 19.9, (None, None), True),

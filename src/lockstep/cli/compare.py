@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import click
 from lockstep.cli import comparing, options
 from lockstep.cli.elsewhere import run_where_it_lies
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import OutputExistsError
+from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
-from lockstep.plugins import report_writers
+from lockstep.hookspecs import AskedModel
+from lockstep.plugins import manager, report_writers
 from lockstep.report.comparison.json import render_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.output import check_output_file
@@ -42,6 +44,8 @@ from lockstep.report.output import check_output_file
     "--where-it-lies", is_flag=True,
     help="Compare on the machine of the larger recording; recordings are NAME:PATH then, see `lockstep remote`.",
 )  # fmt: skip
+@options.option("--inputs", multiple=True, words="For models.")
+@options.option("--keep", words="For models: both recordings.")
 @options.force
 def compare(
     reference: Path,
@@ -55,10 +59,15 @@ def compare(
     limit: int,
     strict: bool,
     where_it_lies: bool,
+    inputs: tuple[str, ...],
+    keep: Path | None,
     force: bool,
     **manner: Any,
 ) -> int:
     """Compare two recordings and name the first operator where CANDIDATE leaves REFERENCE.
+
+    Two models are run on the same inputs, and compared node by node: an .onnx file, a .pt2, or a
+    function that returns a module (net.py:net).
 
     Settings that differ (`set-up: threads 2 / 1`) and calls that only one of the two makes are
     printed too.
@@ -72,13 +81,16 @@ def compare(
     lockstep compare ref cand --csv pairs.csv --xlsx pairs.xlsx
     lockstep compare ref cand --cosine 0.98 --limit 10
     lockstep compare ref cand --calibration ref.cal --mapping names.yaml
+    lockstep compare net.py:net net.onnx --inputs batch.npz
     lockstep compare --where-it-lies gpu1:runs/ref gpu2:runs/cand
     """
     if where_it_lies:
         return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
-    found = comparing.compared(reference, candidate, **manner).comparison
+    found = _of_models(reference, candidate, inputs, keep)
+    if found is None:
+        found = comparing.compared(reference, candidate, **manner).comparison
     comparison = replace(found, is_strict=strict)
     if as_json:
         click.echo(render_json(comparison))
@@ -91,6 +103,39 @@ def compare(
         click.echo(f"wrote {path}", err=as_json)
     return comparison.exit_code()
 
+
+def _of_models(
+    reference: Path, candidate: Path, inputs: tuple[str, ...], keep: Path | None
+) -> Comparison | None:
+    """Return the comparison of two models; None for two recordings."""
+    are_models = [_is_model(one) for one in (reference, candidate)]
+    if not any(are_models):
+        if inputs or keep is not None:
+            raise UsageError("--inputs and --keep are for models, as in net.py:net net.onnx")
+        return None
+    if not all(are_models):
+        recording = (reference, candidate)[are_models.index(False)]
+        raise UsageError(
+            f"{recording}: a model is compared with a model; give an .onnx, a .pt2 or net.py:net"
+        )
+    sides = (AskedModel(str(one), inputs=inputs) for one in (reference, candidate))
+    found: Comparison | None = manager().hook.lockstep_compare_models(
+        **dict(zip(("reference", "candidate"), sides, strict=True)), keep=keep
+    )
+    if found is None:
+        raise UsageError("models are compared by a member: pip install 'lockstep-numerics[deploy]'")
+    return found
+
+
+def _is_model(path: Path) -> bool:
+    """Return whether a path is a file of a model, or names a function; a recording may be called anything."""
+    if path.suffix in _MODEL_FILES:
+        return not path.is_dir()
+    return _FUNCTION.fullmatch(str(path)) is not None and not path.exists()
+
+
+_MODEL_FILES = (".onnx", ".pt2")
+_FUNCTION = re.compile(r"[\w./\\-]+:[A-Za-z_]\w*")
 
 Writer = Callable[[Comparison, Path], None]
 

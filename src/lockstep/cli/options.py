@@ -224,6 +224,7 @@ OPTIONS: dict[str, Meaning] = {
         "Run the model on these inputs: a .npz, .npy or .safetensors file, or a shape to draw, such as"
         " x:float32[1,3,32,32] or ids:int64[2,16]<1000. Repeatable.", str, metavar="FILE|SPEC",
     ),
+    "--config": Meaning("Search what configuration files say.", PATH, Default.OF_THE_VERB, "FILE"),
     "--factory": Meaning(
         "For a checkpoint or a recording: call this function to make the module.", str, metavar="PKG.MOD:FUNCTION"
     ),

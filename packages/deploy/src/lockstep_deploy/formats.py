@@ -22,6 +22,7 @@ from lockstep_deploy.model_file import write_model
 from lockstep_deploy.model_source import ModelSource
 from lockstep_deploy.module_run import as_it_was
 from lockstep_deploy.parity import Parity, ParityRuns, with_gaps
+from lockstep_deploy.program_run import note_branches
 from lockstep_deploy.runtime import Level, Settings
 from lockstep_deploy.stage import Stage
 
@@ -97,6 +98,7 @@ def _written_onnx(
     exported = exporting.to_onnx(program, inputs, opset=order.opset, aside=aside)
     for one in (exported.plain, exported.optimized):
         name_axes(one, axes, exported.program)
+    note_branches(exported.program, (inputs, *order.more))
     runs = ParityRuns(exported.program, inputs, folder, source.module)
     model = exported.plain if order.plain else exported.optimized
     version = engine("onnxruntime").__version__
@@ -205,6 +207,7 @@ def _write_program(
         raise OutputExistsError(
             f"{order.path}: cannot be written ({error.strerror or error})"
         ) from error
+    note_branches(program, (inputs, *order.more))
     runs = ParityRuns(program, inputs, folder, source.module)
     found = runs.loaded(torch.export.load(order.path))
     stage = Stage("plain", "The program as it is read back", found)

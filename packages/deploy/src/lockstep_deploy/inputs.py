@@ -94,21 +94,18 @@ def named(
 ) -> dict[str, Array]:
     """Arrays as they are given, by the model's names of them; `read_inputs` checks them too."""
     found: dict[str, Array] = {}
-    files = [_arrays(one, seed) for one in given]
-    if len(signature) == len(files) == len(files[0]) == 1 and not is_text(given[0]):
-        return {
-            signature[0].name: next(iter(files[0].values()))
-        }  # one array can be one input alone
-    for arrays in files:
-        for name, array in arrays.items():
+    for one in given:
+        for name, array in _arrays(one, seed).items():
             found[_name_in(name, signature, found)] = array
+    if len(found) == len(signature) == 1 and isinstance(next(iter(found)), AnyName):
+        return {signature[0].name: next(iter(found.values()))}
     return found
 
 
-def is_text(given: str) -> bool:
-    """Return whether inputs are given as a text that says what to draw, and not as a file."""
-    path = Path(given)
-    return path.suffix.lower() not in _READERS or ":" in path.name
+class AnyName(str):
+    """The name of a file's only array, which is a model's only input whatever that is called."""
+
+    __slots__ = ()
 
 
 def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
@@ -211,8 +208,10 @@ def spec_of(text: str) -> Drawn:
 
 
 def _arrays(given: str, seed: int) -> dict[str, Array]:
-    if not is_text(given):
-        return _file_arrays(Path(given))
+    path = Path(given)
+    if path.suffix.lower() in _READERS and ":" not in path.name:
+        found = _file_arrays(path)
+        return {AnyName(name): one for name, one in found.items()} if len(found) == 1 else found
     drawn = spec_of(given)
     return {drawn.name: drawn.array(seed)}
 

@@ -21,7 +21,7 @@ from lockstep_deploy.calls import tensor_of
 from lockstep_deploy.checkpoints import SUFFIXES, load_checkpoint
 from lockstep_deploy.engines import first_line
 from lockstep_deploy.free_axes import Axes
-from lockstep_deploy.inputs import input_sets
+from lockstep_deploy.inputs import AnyName, input_sets
 from lockstep_deploy.pretrained import pretrained
 from lockstep_deploy.program_run import given_to
 from lockstep_deploy.recorded_model import RecordedModel
@@ -94,7 +94,7 @@ class ModelSource:
         tensors = self.tensors(arrays)
         if self.module is not None:
             return bound(self.module, _as_only_input(self.module, tensors))
-        if len(tensors) == len(self.inputs) == 1:
+        if len(tensors) == len(self.inputs) == 1 and isinstance(next(iter(tensors)), AnyName):
             return dict(zip(self.inputs, tensors.values(), strict=True))
         missing = [name for name in self.inputs if name not in tensors]
         if missing or len(tensors) > len(self.inputs):
@@ -222,7 +222,9 @@ def _loaded(path: Path, factory: str, weights: str, trusted: bool) -> ModelSourc
 
 
 def _as_only_input(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> Any:
-    """A single tensor of any name as the one input that a module must have; other tensors by their names."""
+    """A file's only tensor as the one input that a module must have; other tensors by their names."""
+    if not isinstance(next(iter(tensors), ""), AnyName):
+        return tensors
     taken = inspect.signature(module.forward).parameters
     needed = [one for one in taken.values() if one.default is one.empty]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

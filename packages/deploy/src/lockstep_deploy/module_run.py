@@ -130,15 +130,29 @@ def draws_of(program: ExportedProgram) -> list[fx.Node]:
     return [node for node in program.graph.nodes if is_call(node) and _draws(node)]
 
 
+TAKEN = "lockstep_taken"
+"""The key in `fx.Node.meta` for the branches of a node that a run has taken: True, False or both."""
+
+
+def is_branching(node: fx.Node) -> bool:
+    """Return whether a node is a `torch.cond`, which computes one of two branches."""
+    return node.op == "call_function" and node.target is torch.ops.higher_order.cond
+
+
 def program_gaps(program: ExportedProgram) -> Iterator[str]:
-    """Return operators that a program computes as in training, with their places: random draws, and norms."""
-    places = [_place(node) for node in draws_of(program)]
+    """Return what of a program no run on these inputs shows, with its places: draws, norms, branches."""
+    for node in program.graph.nodes:
+        taken = node.meta.get(TAKEN, set())
+        if is_branching(node) and len(taken) < 2:
+            which = f"for {not next(iter(taken))}" if taken else "that these inputs do not take"
+            yield f"the branch {which} of {place_of(node)} was not compared: give inputs that take it"
+    places = [place_of(node) for node in draws_of(program)]
     if places:
         yield (
             f"the module is at fault: forward draws random numbers ({listed(places)}), and the file draws others; all"
             " else was compared with the file's. Leave them out in evaluation, or pass them in"
         )
-    places = [_place(node) for node in program.graph.nodes if is_call(node) and _trains(node)]
+    places = [place_of(node) for node in program.graph.nodes if is_call(node) and _trains(node)]
     if places:
         yield (
             f"the module is at fault: it normalises by the statistics of the batch, as in training ({listed(places)});"
@@ -157,7 +171,7 @@ def order_notes(program: ExportedProgram, value_of: Callable[[fx.Node], Any]) ->
         What a node returned, as an array.
     """
     places = [
-        _place(node) for node in program.graph.nodes if is_call(node) and _repeats(node, value_of)
+        place_of(node) for node in program.graph.nodes if is_call(node) and _repeats(node, value_of)
     ]
     if places:
         yield (
@@ -170,7 +184,7 @@ def tie_notes(ties: Sequence[fx.Node]) -> Iterator[str]:
     """Operators that choose among equal values, of which the file chose others than torch."""
     if ties:
         yield (
-            f"warning: {listed([_place(one) for one in ties])} chooses among equal values with these inputs; which"
+            f"warning: {listed([place_of(one) for one in ties])} chooses among equal values with these inputs; which"
             " it takes is not defined, and another runtime or device may take others; all else was compared with the"
             " file's"
         )
@@ -322,8 +336,10 @@ def _repeats(node: fx.Node, value_of: Callable[[fx.Node], Any]) -> bool:
     return bool((np.diff(ordered, axis=axis if index.ndim else 0) == 0).any())
 
 
-def _place(node: fx.Node) -> str:
-    own = next((str(one) for one in stack_of(node) if not one.library), "")
+def place_of(node: fx.Node) -> str:
+    own = next(
+        (str(one) for one in stack_of(node) if not one.library and not one.file.startswith("<")), ""
+    )
     return f"{operator_name(node)} of {module_of(node)[0] or 'the model'}" + (
         f", {own}" if own else ""
     )

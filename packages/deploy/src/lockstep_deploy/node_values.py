@@ -48,6 +48,13 @@ class NodeValues(Protocol):
         """The program's outputs."""
 
 
+class NamedValues(NodeValues, Protocol):
+    """The same, with the names of what it holds."""
+
+    def full_name(self, node: fx.Node) -> str | None:
+        """The full name of what a placeholder holds; None for what the program is given."""
+
+
 Held = Mapping[str, Callable[[], Array]]
 """What gives an array, by name: all weights of a model at once may not fit into memory."""
 

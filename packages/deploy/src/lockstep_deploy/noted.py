@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from typing import Any
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -32,6 +33,13 @@ def described(node: Any) -> str:
     """A node with its module and its line."""
     module, source = module_of(node), source_of(node)
     return f"{node.op_type} {node.name!r}{f' of {module}' if module else ''}{f', {source}' if source else ''}"
+
+
+def untaken_branches(model: Any) -> Iterator[str]:
+    """Return a sentence for each `If` of a graph: one of its branches was not run, and nobody compared it."""
+    for node in model.graph.node:
+        if node.op_type == "If":
+            yield f"one of the two branches of {described(node)} was not compared: these inputs do not take it"
 
 
 def refused_in(model: Any, said: str) -> str:

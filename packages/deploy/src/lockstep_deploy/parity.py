@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ from lockstep_deploy.module_run import (
     tie_notes,
 )
 from lockstep_deploy.node_values import (
+    NamedValues,
+    NodeValues,
     Segment,
     Values,
     results_of,
@@ -172,20 +174,20 @@ class ParityRuns:
         with Values() as own, Values() as others:
             run = run_as_user(model, self._program, self._arrays, others, settings, returned)
             ran = run.beside = self._run(own, run)
-            every = segments_of(self._program, lambda node: _is_left(node, ran, run))
-            segments = [one for one in every if _is_tensor(one.last)]
-            changed = _changed(segments, ran, run)
-            write_segments(segments, ran, eager, changed)
-            write_segments(segments, run, exported, changed)
+            every = segments_of(self._program, lambda node: is_left(node, ran, run))
+            segments = [one for one in every if is_tensor(one.last)]
+            held = changed(segments, ran, run)
+            write_segments(segments, ran, eager, held)
+            write_segments(segments, run, exported, held)
             for number in range(_DRAWS):
                 written = self._written(f"noise-{number}")
                 with Values() as drawn:
                     draw = np.random.default_rng(number)
-                    write_segments(segments, self._run(drawn, run, draw), written, changed)
+                    write_segments(segments, self._run(drawn, run, draw), written, held)
                 noise.append(written.finish())
         found = self._compared_as_run(eager.finish(), exported.finish(), noise)
-        operators = [one for one in computing(self._program) if is_call(one) and _is_tensor(one)]
-        notes = [*_fused_away(len(operators), len(segments)), *_what_is_in(segments, found)]
+        operators = [one for one in computing(self._program) if is_call(one) and is_tensor(one)]
+        notes = [*_fused_away(len(operators), len(segments)), *what_is_in(segments, found)]
         notes += tie_notes(ran.ties)
         parity = self._parity(found, ran, notes, _other_types(ran, run))
         return replace(parity, operators=len(operators))
@@ -242,8 +244,8 @@ class ParityRuns:
     def _parity(
         self, found: Comparison, ran: ProgramRun, notes: Iterable[str], gaps: Iterable[str] = ()
     ) -> Parity:
-        gaps = [*gaps, *program_gaps(self._program)]
-        said = [*notes]
+        gaps = [*gaps, *program_gaps(self._program), *without_numbers(ran.returned())]
+        said = [*notes, *nan_notes(ran.returned())]
         if self._called is not None:
             own = [] if draws_of(self._program) else against_program(self._called, self._own(ran))
             gaps += [*self._called.gaps] or [*own]
@@ -264,7 +266,7 @@ def _as_returned(node: fx.Node, run: ExportedRun) -> Any:
     return tuple(dict(zip(used, tensors, strict=True)).get(at) for at in range(len(meant)))
 
 
-def _is_left(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
+def is_left(node: fx.Node, ran: NamedValues, run: NodeValues) -> bool:
     """Whether a graph still has a node's value; a parameter also where another one under its name is read alone.
 
     An optimiser that folds a batch norm into a convolution may leave the new weight under the old one's name. What is
@@ -281,12 +283,12 @@ def _is_left(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
     )
 
 
-def _is_same(node: fx.Node, ran: ProgramRun, run: ExportedRun) -> bool:
+def _is_same(node: fx.Node, ran: NodeValues, run: NodeValues) -> bool:
     own, other = ran.value(node), run.value(node)
     return own is None or np.array_equal(np.asarray(own), np.asarray(other), equal_nan=True)
 
 
-def _changed(segments: Iterable[Segment], ran: ProgramRun, run: ExportedRun) -> list[str]:
+def changed(segments: Iterable[Segment], ran: NamedValues, run: NodeValues) -> list[str]:
     """Full names of the parameters that are others in the graph that runs, and are read as they are."""
     begins = {node for one in segments for node in one.begins if node.op == "placeholder"}
     names = {node.name: ran.full_name(node) for node in begins if not _is_same(node, ran, run)}
@@ -299,7 +301,7 @@ def _has(program: ExportedProgram, *dtypes: torch.dtype) -> bool:
     return any(isinstance(one, torch.Tensor) and one.dtype in dtypes for one in made)
 
 
-def _is_tensor(node: fx.Node) -> bool:
+def is_tensor(node: fx.Node) -> bool:
     """Whether a node makes tensors, and no number such as an extent."""
     made = node.meta.get("val")
     return not isinstance(made, (bool, int, float)) and not hasattr(made, "node")
@@ -363,7 +365,7 @@ def _fused_away(every: int, kept: int) -> Iterable[str]:
         )
 
 
-def _what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]:
+def what_is_in(segments: Sequence[Segment], found: Comparison) -> Iterable[str]:
     """What the first origin computes in one go, where that is several operators of the program."""
     if not found.origins:
         return
@@ -383,6 +385,27 @@ def _other_types(ran: ProgramRun, run: ExportedRun) -> Iterable[str]:
     for number, (own, other) in enumerate(zip(ran.returned(), run.returned(), strict=False)):
         if own.dtype != other.dtype and {own.dtype.kind, other.dtype.kind} & set("iub"):
             yield f"output {number} is of {other.dtype} in the file, and of {own.dtype} in the module"
+
+
+def nan_notes(returned: Sequence[Any]) -> Iterator[str]:
+    """Return a sentence for each output that has NaN in the reference: NaN in both counts as equal."""
+    for at, count in _nan_counts(returned):
+        if count < returned[at].size:
+            yield f"output {at} has {count} NaN of {returned[at].size}: where both have NaN, nothing was compared"
+
+
+def without_numbers(returned: Sequence[Any]) -> Iterator[str]:
+    """Return a sentence for each output that is NaN all over, of which nothing was compared."""
+    for at, count in _nan_counts(returned):
+        if count == returned[at].size:
+            yield f"output {at} is NaN all over, so nothing of it was compared: give other inputs"
+
+
+def _nan_counts(returned: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    for at, array in enumerate(returned):
+        count = int(np.isnan(array).sum()) if array.dtype.kind in "fc" else 0
+        if count:
+            yield at, count
 
 
 def _left_out(without: Sequence[str]) -> Iterable[str]:

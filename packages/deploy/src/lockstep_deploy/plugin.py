@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from lockstep.plugin import AskedModel, LoadedModel, Task, Verb, hookimpl
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import click
+
+    from lockstep.compare import Comparison
 
 _VERBS = (
     ("export", "Export a model and compare the file with the original.", "export_command", "export", ("onnx", "save")),
@@ -37,6 +41,16 @@ def lockstep_load_model(asked: AskedModel) -> LoadedModel:
     from lockstep_deploy.model_source import loaded_model
 
     return loaded_model(asked)
+
+
+@hookimpl
+def lockstep_compare_models(
+    reference: AskedModel, candidate: AskedModel, keep: Path | None
+) -> Comparison:
+    """Compare two models in any form that `export` takes, or files of ONNX."""
+    from lockstep_deploy.given_models.comparing import compare_models
+
+    return compare_models(reference, candidate, keep)
 
 
 def _loader(file: str, function: str) -> Callable[[], click.Command]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from lockstep.recorder import prepare_vector_math
 from lockstep_deploy.calls import Array, arguments_of, array_of, computing
+from lockstep_deploy.module_run import TAKEN, is_branching
 from lockstep_deploy.node_values import Held, Values
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -126,6 +127,19 @@ class ProgramRun:
         return [array_of(one) for one in self.outputs]
 
 
+def note_branches(program: ExportedProgram, sets: Iterable[Mapping[str, torch.Tensor]]) -> None:
+    """Run a program with branches on sets of inputs of one shape, and note in its nodes which branches they take."""
+    if not any(map(is_branching, program.graph.nodes)):
+        return
+    shapes: dict[str, torch.Size] = {}
+    for inputs in sets:
+        own = {name: one.shape for name, one in inputs.items()}
+        shapes = shapes or own
+        if own == shapes:
+            with Values() as values:
+                ProgramRun(program, inputs, values)
+
+
 def moved(tensor: torch.Tensor, draw: np.random.Generator) -> torch.Tensor:
     """Each element times 1 - u, 1 or 1 + u, where u is the distance of 1 to the next number of the dtype."""
     if not tensor.is_floating_point():
@@ -164,6 +178,9 @@ class _Walk(fx.Interpreter):
         """Run a node, and keep what it returns; what is written into state alone is in no file."""
         if n.op == "call_function" and n not in self._computing:
             return None
+        if is_branching(n) and self._draw is None:
+            given = self.fetch_args_kwargs_from_env(n)[0][0]
+            n.meta.setdefault(TAKEN, set()).add(bool(given))
         result = self._random[n.name] if n.name in self._random else super().run_node(n)
         if n.name in self._chosen:
             result = self._choice(n, result, self._chosen[n.name])

@@ -23,6 +23,10 @@ _LEAST_CHARACTERS = 16
 _PEOPLE = stat.S_IRWXG | stat.S_IRWXO
 
 
+_MOST_SHOWN = 80
+"""Characters of a host's name that a refusal repeats."""
+
+
 class NotAllowedError(RequestError):
     """Whoever asks did not give the token."""
 
@@ -55,10 +59,15 @@ class Gate:
             given = hashlib.sha256(found.get(b"authorization", b"")).digest()
             if not hmac.compare_digest(given, self.digest):  # in a time that tells nothing
                 raise NotAllowedError("it has no right `Authorization: Bearer TOKEN`")
-        elif b"origin" in found or not _is_here(found.get(b"host", b"localhost")):
-            # A page of any site may send to this machine what its visitor could, also by a name of its own that was
-            # made to lead here (DNS rebinding).
+        # A page of any site may send to this machine what its visitor could, also by a name of its own that was made to
+        # lead here (DNS rebinding).
+        elif b"origin" in found:
             raise NotAllowedError("web pages are not answered without --token-file")
+        elif not _is_here(host := found.get(b"host", b"localhost")):
+            name = host.decode("latin-1")[:_MOST_SHOWN]
+            raise NotAllowedError(
+                f"the host {name!r} is no name of this machine: ask for localhost, or start with --token-file"
+            )
 
 
 def gate_for(host: str, token_file: Path | None) -> Gate:

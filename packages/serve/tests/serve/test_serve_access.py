@@ -88,11 +88,24 @@ def test_only_the_right_header_is_let_in(
     assert asyncio.run(go()) == status
 
 
-@pytest.mark.parametrize(
-    "headers", [{"origin": "https://example.org"}, {"host": "rebound.example.org:8000"}]
+FOREIGN = (
+    "the host 'rebound.example.org:8000' is no name of this machine: ask for localhost, or start"
+    " with --token-file"
 )
-def test_a_web_page_is_not_answered_without_a_token(
-    tmp_path: Path, headers: dict[str, str]
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"origin": "https://example.org"}, "web pages are not answered without --token-file"),
+        (
+            {"host": "rebound.example.org:8000"},
+            FOREIGN,
+        ),
+    ],
+)
+def test_a_web_page_or_a_foreign_host_is_not_answered_without_a_token(
+    tmp_path: Path, headers: dict[str, str], words: str
 ) -> None:
     (tmp_path / "none" / "1").mkdir(parents=True)
 
@@ -101,7 +114,7 @@ def test_a_web_page_is_not_answered_without_a_token(
         return await asked(app, "/v2/repository/models/none/unload", [], headers)
 
     status, told = asyncio.run(go())
-    assert (status, told["error"]) == (401, "web pages are not answered without --token-file")
+    assert (status, told["error"]) == (401, words)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:8000", "[::1]"])

@@ -61,9 +61,9 @@ class _Command(TrainingCommand):
 @click.option(
     "--commits", metavar="GOOD..BAD", help="Search the commits of the script's repository."
 )
-@click.option(
-    "--config", "config", metavar="GOOD..BAD",
-    help="Search the keys in which two configuration files differ (YAML, JSON, TOML). COMMAND names one of them.",
+@options.option(
+    "--config",
+    words="GOOD..BAD: the keys in which two files differ (YAML, JSON, TOML). COMMAND names one of them.",
 )  # fmt: skip
 @options.option(
     "--output", default=None,
@@ -78,7 +78,7 @@ def bisect(
     texts: tuple[str, ...],
     pythons: tuple[str, ...],
     commits: str | None,
-    config: str | None,
+    config: Path | None,
     output: Path | None,
     keep: Path | None,
     form: str,
@@ -133,7 +133,7 @@ def bisect(
         )
         log = TrialLog(output, [str(reference.absolute()), *command], trials.run, _tell)
         if config is not None:
-            found = search_differences(keys(*two_files(config), command, place), log)
+            found = search_differences(keys(*two_files(str(config)), command, place), log)
         elif differences is not None:
             found = search_differences(differences, log)
         elif ladder is not None:

@@ -144,7 +144,23 @@ def headline(answer: Answer) -> str:
     beside = (
         f"; not compared, as its shape depends on the values: {listed(list(left))}" if left else ""
     )
-    return _answered(answer) + beside
+    return _answered(answer) + _no_gain(answer) + beside
+
+
+_SLOWER = 1.2
+"""How many times as long a batch takes that is told as slower: less is within what times of one model differ by."""
+
+
+def _no_gain(answer: Answer) -> str:
+    """That the model is not smaller, or slower: what it was quantised for."""
+    out, said = answer.outcome, []
+    if out.size_bytes >= out.size_before_bytes > 0:
+        said.append(f"NOT SMALLER ({out.size_before_bytes:,} -> {out.size_bytes:,} bytes)")
+    if out.time_s > _SLOWER * out.time_before_s > 0:
+        said.append(
+            f"SLOWER here (a batch takes {out.time_s / out.time_before_s:.1f} times as long)"
+        )
+    return f"; {', '.join(said)}" if said else ""
 
 
 def _answered(answer: Answer) -> str:

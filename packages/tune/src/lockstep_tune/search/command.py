@@ -25,9 +25,9 @@ _VALUES = "search.json"
 
 
 @click.command(cls=TrainingCommand)
-@click.option(
-    "--config", "file", required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Read parameters with their bounds, the target and conditions of a trial from this YAML file.",
+@options.option(
+    "--config", "file", required=True,
+    words="A YAML file: parameters with their bounds, the target, conditions of a trial.",
 )  # fmt: skip
 @options.option(
     "--output", default=Path("searched"),

@@ -1,0 +1,381 @@
+"""Run two models that are given on the same inputs, pair what their nodes compute, and compare by the main job."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from lockstep.compare import Comparison, Verdict, WhatNext, command_line, compare_recordings
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.judging import Judge, measure_noise
+from lockstep.plugin import AskedModel
+from lockstep.recordings import MEMORY_BYTES, opened
+from lockstep.rerun import LocalErrorJudge, RerunsApart
+from lockstep_deploy.as_run_judge import AsRunJudge
+from lockstep_deploy.calls import Array, WrittenRun, array_of, computing, is_call, tensor_of
+from lockstep_deploy.exporting import program_of
+from lockstep_deploy.free_axes import check_extents, extents_to_draw
+from lockstep_deploy.given_models.onnx_program import OnnxProgram, OnnxRun
+from lockstep_deploy.given_models.pairing import Value, paired
+from lockstep_deploy.inputs import checked, input_sets, read_inputs
+from lockstep_deploy.model_file import MOST_BYTES, open_model
+from lockstep_deploy.model_source import model_source
+from lockstep_deploy.module_run import program_gaps
+from lockstep_deploy.node_values import Held, NodeValues, Values, segments_of, write_segments
+from lockstep_deploy.noted import untaken_branches
+from lockstep_deploy.parity import (
+    changed,
+    is_left,
+    is_tensor,
+    nan_notes,
+    what_is_in,
+    with_gaps,
+    without_numbers,
+)
+from lockstep_deploy.program_run import ProgramRun
+from lockstep_deploy.runtime import checked_sizes
+
+_DRAWS = 3
+"""How often the reference is run again for its noise."""
+
+
+@dataclass
+class Subject:
+    """A model that is compared.
+
+    Parameters
+    ----------
+    name
+        As it was given.
+    program
+        Its nodes: an `ExportedProgram`, or an `OnnxProgram`.
+    inputs
+        What it is called with, by name, in order.
+    said
+        What was done to it.
+    """
+
+    name: str
+    program: Any
+    inputs: dict[str, Array]
+    said: Sequence[str] = ()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is run by the runtime, and not by torch."""
+        return isinstance(self.program, OnnxProgram)
+
+    def gaps(self) -> list[str]:
+        """What of it no run shows that was made, a sentence each."""
+        if self.is_file:
+            return list(untaken_branches(self.program.model))
+        return list(program_gaps(self.program))
+
+    def run(self, values: Values, draw: np.random.Generator | None = None) -> ProgramRun | OnnxRun:
+        """Run it, with every node's value; `draw` moves all numbers that it is given or holds."""
+        if self.is_file:
+            return OnnxRun(self.program, self.inputs, values, draw)
+        tensors = {name: tensor_of(one) for name, one in self.inputs.items()}
+        return ProgramRun(self.program, tensors, values, draw)
+
+    def values(self, run: NodeValues) -> list[Value]:
+        """What its nodes compute, in order."""
+        used = computing(self.program)
+        return [
+            Value(name, array, tuple(_sources(node)))
+            for node in self.program.graph.nodes
+            if is_call(node) and node in used
+            for name, array in _arrays_of(node, run)
+        ]
+
+    def returned(self) -> list[str]:
+        """Names of the values that it returns."""
+        by_name = {node.name: node for node in self.program.graph.nodes}
+        specs = self.program.graph_signature.output_specs
+        return [
+            _name_of(by_name[one.arg.name])
+            for one in specs
+            if one.kind.name == "USER_OUTPUT" and getattr(one.arg, "name", None) in by_name
+        ]
+
+
+def compare_models(reference: AskedModel, candidate: AskedModel, keep: Path | None) -> Comparison:
+    """Compare two models; their recordings stay in `keep`.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be loaded or run, or they take other inputs.
+    """
+    first = _subject(reference, None)
+    second = _subject(candidate, first)
+    with tempfile.TemporaryDirectory(prefix="lockstep-models-") as aside:
+        found = _Compared(first, second, Path(aside) / "first", have_parted=False).comparison()
+        last = Path(aside) / "first"
+        if found.verdict is Verdict.DIVERGED:  # now what is far off is paired, too
+            last = Path(aside) / "again"
+            again = _Compared(first, second, last, have_parted=True).comparison()
+            found = again if again.verdict is Verdict.DIVERGED else found
+        if keep is not None:
+            _keep(last, keep)
+    return _with_next(found, reference, candidate, keep)
+
+
+def _keep(folder: Path, keep: Path) -> None:
+    """Move both recordings to where they stay."""
+    taken = [keep / name for name in (_REFERENCE, _CANDIDATE) if (keep / name).exists()]
+    if taken:
+        raise OutputExistsError(f"{taken[0]}: is there; give another folder with --keep")
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        for name in (_REFERENCE, _CANDIDATE):
+            shutil.copytree(folder / name, keep / name)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{keep}: cannot be written ({error.strerror or error}); give another folder"
+        ) from error
+
+
+def _with_next(
+    found: Comparison, reference: AskedModel, candidate: AskedModel, keep: Path | None
+) -> Comparison:
+    """What leads on: the page of both recordings, or to keep them."""
+    if keep is not None:
+        line = command_line("report", keep / _REFERENCE, keep / _CANDIDATE, "-o", "models.html")
+        return replace(found, what_next=WhatNext("look at all nodes in a page", line))
+    given = [word for one in reference.inputs for word in ("--inputs", one)]
+    line = command_line("compare", reference.given, candidate.given, *given, "--keep", "models")
+    return replace(found, what_next=WhatNext("keep both recordings, for a page of all nodes", line))
+
+
+_REFERENCE, _CANDIDATE = "reference", "candidate"
+
+
+class _Compared:
+    """Two models, run and paired."""
+
+    def __init__(self, first: Subject, second: Subject, folder: Path, *, have_parted: bool) -> None:
+        self._first, self._second, self._folder = first, second, folder
+        self._have_parted = have_parted
+        folder.mkdir()
+
+    def comparison(self) -> Comparison:
+        """Run both, write what is paired as recordings, and compare them."""
+        first, second = self._first, self._second
+        with Values() as own, Values() as others:
+            ran, other = first.run(own), second.run(others)
+            run = _PairedRun(first, second, ran, other, have_parted=self._have_parted)
+            every = segments_of(first.program, lambda node: is_left(node, ran, run))
+            segments = [one for one in every if is_tensor(one.last)]
+            held = changed(segments, ran, run)
+            write = partial(write_segments, segments, held=held)
+            reference = self._written(_REFERENCE, lambda to: write(ran, to))
+            candidate = self._written(_CANDIDATE, lambda to: write(run, to))
+            noise = [
+                self._written(f"noise-{at}", partial(self._drawn, at, write))
+                for at in range(_DRAWS)
+            ]
+        found = self._judged(reference, candidate, noise)
+        operators = [one for one in computing(first.program) if is_call(one) and is_tensor(one)]
+        notes = [
+            *first.said,
+            *second.said,
+            *what_is_in(segments, found),
+            *nan_notes(ran.returned()),
+        ]
+        if len(operators) > len(segments):
+            notes.append(
+                f"{len(operators) - len(segments)} of {len(operators)} operators have no value of their own in"
+                f" {second.name}, and were compared with what follows them"
+            )
+        return with_gaps(found, [*first.gaps(), *second.gaps(), *run.gaps], notes)
+
+    def _drawn(self, at: int, write: Callable[..., None], to: WrittenRun) -> None:
+        with Values() as drawn:
+            write(self._first.run(drawn, np.random.default_rng(at)), to)
+
+    def _written(self, name: str, write: Callable[[WrittenRun], None]) -> Path:
+        written = WrittenRun(self._folder / name, ["lockstep", "compare", f"({name})"])
+        write(written)
+        return written.finish()
+
+    def _judged(self, reference: Path, candidate: Path, noise: Sequence[Path]) -> Comparison:
+        """Compare with what rounding was measured; operators of torch are run again besides."""
+        eager = opened("reference", reference)
+        runs = [opened("noise", one) for one in noise]
+        judge: Judge = AsRunJudge(measure_noise(eager, runs, steps=None, read_tensors=True))
+        if not self._first.is_file:
+            judge = LocalErrorJudge(judge, memory_bytes=MEMORY_BYTES, reruns=RerunsApart)
+        found: Comparison = compare_recordings(eager, candidate, judge=judge)
+        return found
+
+
+class _PairedRun:
+    """A run of the second model, its values as what the nodes of the first one return; `node_values.NodeValues`."""
+
+    def __init__(
+        self,
+        first: Subject,
+        second: Subject,
+        ran: ProgramRun | OnnxRun,
+        run: ProgramRun | OnnxRun,
+        *,
+        have_parted: bool,
+    ) -> None:
+        self._ran, self._run = ran, run
+        ours, theirs = first.values(ran), second.values(run)
+        returned = first.returned(), second.returned()
+        given = dict(zip(first.inputs, second.inputs, strict=True))
+        self.gaps = list(_of_outputs(first, second, ran, run))
+        pairs = dict(zip(*returned, strict=False))
+        by_name = {one.name: one.array for one in theirs} | {
+            name: np.asarray(array) for name, array in run.given().items()
+        }
+        names = paired(ours, theirs, pairs, given, have_parted=have_parted)
+        self._found = {name: by_name[other] for name, other in names.items() if other in by_name}
+        self._given = {name: second.inputs[other] for name, other in given.items()}
+        self._held = _held_pairs(ran.held(), run.held())
+
+    def given(self) -> Mapping[str, Array]:
+        """The inputs by the first model's names."""
+        return self._given
+
+    def held(self) -> Held:
+        """What both hold, by the first model's names."""
+        return self._held
+
+    def value(self, node: fx.Node) -> Any:
+        """What the second model has for a node of the first one; None for nothing."""
+        if node.op == "placeholder":
+            full = self._ran.full_name(node)
+            if full is None:
+                return self._given.get(_name_of(node))
+            return self._held[full]() if full in self._held else None
+        own = self._ran.value(node)
+        if isinstance(own, list):
+            parts = [self._found.get(name) for name in _names_in(node, own)]
+            return parts if any(one is not None for one in parts) else None
+        return self._found.get(_name_of(node))
+
+    def returned(self) -> list[Array]:
+        """What the second model returns."""
+        return self._run.returned()
+
+
+def _of_outputs(first: Subject, second: Subject, ran: NodeValues, run: NodeValues) -> Iterator[str]:
+    counts = len(ran.returned()), len(run.returned())
+    if counts[0] != counts[1]:
+        yield f"{first.name} returns {counts[0]} tensors, and {second.name} {counts[1]}"
+    yield from without_numbers(ran.returned())
+
+
+def _held_pairs(ours: Held, theirs: Held) -> Held:
+    """What the second model holds for each name of the first: the same numbers, else the same name and shape."""
+    digests: dict[bytes, Callable[[], Array]] = {}
+    for make in theirs.values():
+        digests.setdefault(_content(make()), make)
+    found: dict[str, Callable[[], Array]] = {}
+    for name, make in ours.items():
+        array = make()
+        same = digests.get(_content(array))
+        if same is None and name in theirs and theirs[name]().shape == array.shape:
+            same = theirs[name]
+        if same is not None:
+            found[name] = same
+    return found
+
+
+def _content(array: Array) -> bytes:
+    shape = f"{array.dtype}{array.shape}".encode()
+    return shape + np.ascontiguousarray(array).tobytes()
+
+
+def _name_of(node: fx.Node) -> str:
+    """The name of a node's one value: as its ONNX graph has it, else its own."""
+    names = node.meta.get("onnx_values")
+    return names[0] if names else node.name
+
+
+def _names_in(node: fx.Node, values: Sequence[Any]) -> list[str]:
+    names = node.meta.get("onnx_values")
+    return list(names) if names else [f"{node.name}__{at}" for at in range(len(values))]
+
+
+def _arrays_of(node: fx.Node, run: NodeValues) -> Iterator[tuple[str, Array]]:
+    value = run.value(node)
+    if isinstance(value, list):
+        named = zip(_names_in(node, value), value, strict=False)
+        yield from ((name, one) for name, one in named if isinstance(one, np.ndarray))
+    elif isinstance(value, np.ndarray):
+        yield _name_of(node), value
+
+
+def _sources(node: fx.Node) -> Iterator[str]:
+    """Names of the values that a node is computed from; a part of several by its own name."""
+    for one in node.all_input_nodes:
+        if is_call(one) or one.op == "placeholder":
+            yield _name_of(one)
+        elif one.op == "call_function":
+            whole, at = one.args[0], one.args[1]
+            assert isinstance(whole, fx.Node)
+            assert isinstance(at, int)
+            names = whole.meta.get("onnx_values")
+            yield names[at] if names else f"{whole.name}__{at}"
+
+
+def _subject(asked: AskedModel, first: Subject | None) -> Subject:
+    """A model with its inputs: its own, or those of the first one in order."""
+    path = Path(asked.given)
+    if path.suffix == ".onnx":
+        return _of_file(asked, path, first)
+    source = model_source(
+        asked.given, factory=asked.factory, weights=asked.weights, trusted=asked.trusted
+    )
+    if first is not None:
+        named = _as_asked(list(source.inputs) or list(first.inputs), first)
+        tensors = source.bound(named)
+    elif asked.inputs:
+        tensors = source.bound(input_sets(asked.inputs, seed=asked.seed)[0])
+    else:
+        tensors = dict(source.inputs)
+    if not tensors:
+        raise UsageError(
+            f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
+        )
+    program = program_of(source, tensors)
+    arrays = {name: array_of(one) for name, one in tensors.items()}
+    return Subject(asked.given, program, arrays, source.said)
+
+
+def _of_file(asked: AskedModel, path: Path, first: Subject | None) -> Subject:
+    file = open_model(path)
+    if first is None:
+        free = extents_to_draw(file.facts)
+        arrays = read_inputs(asked.inputs, file.inputs, seed=asked.seed, free=free)
+    else:
+        taken = _as_asked([one.name for one in file.inputs], first)
+        arrays = checked(taken, file.inputs, option=f"{asked.given}: input")
+    check_extents(file.facts, file.inputs, arrays)
+    checked_sizes(file, arrays, MOST_BYTES)
+    program = OnnxProgram(file.proto)
+    return Subject(asked.given, program, arrays)
+
+
+def _as_asked(names: Sequence[str], first: Subject) -> dict[str, Array]:
+    """The first model's inputs by a second one's names: the same names, else the same order."""
+    if len(names) != len(first.inputs):
+        raise UsageError(
+            f"the candidate takes {len(names)} inputs ({', '.join(names)}), and {first.name}"
+            f" {len(first.inputs)} ({', '.join(first.inputs)})"
+        )
+    if set(names) == set(first.inputs):
+        return {name: first.inputs[name] for name in names}
+    return dict(zip(names, first.inputs.values(), strict=True))
