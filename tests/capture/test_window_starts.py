@@ -289,6 +289,18 @@ def test_a_count_that_was_another_one_is_the_answer(reference: Path, tmp_path: P
     assert "before step 40: first.weight|step was 20, and 40 in the reference" in headline(found)
 
 
+def test_an_optimizer_that_lost_its_state_as_the_window_begins_is_the_answer(
+    reference: Path, tmp_path: Path
+) -> None:
+    # given one that has lost all of it at the very step
+    found = compared(reference, tmp_path / "cand", Late(begins=lambda one, _: one.state.clear()))
+
+    # then making the state anew does not hide it
+    assert found.verdict is Verdict.DIVERGED
+    assert "before step 40: the state of torch.optim.AdamW for first.weight" in headline(found)
+    assert "was empty, and there in the reference" in headline(found)
+
+
 def test_a_generator_that_was_another_one_is_the_answer(reference: Path, tmp_path: Path) -> None:
     found = compared(reference, tmp_path / "cand", Late(draws_at=20))
 

@@ -21,6 +21,9 @@ from lockstep.core.sizes import bytes_of
 OF_OTHER_TOOLS = ("msaccucmp", "msprobe")
 """Verbs whose options are those of the tool that they stand for."""
 
+RUN_BOTH = ("zoom",)
+"""Verbs that run the commands that both recordings hold, which a dump of another tool does not."""
+
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Every verb and every job, except those whose options are another tool's."""
@@ -193,6 +196,7 @@ def test_every_verb_that_takes_a_recording_takes_a_dump_of_another_tool() -> Non
         name: command
         for name, command in commands()
         if any(isinstance(one, click.Argument) and one.name in takes for one in command.params)
+        if name not in RUN_BOTH
     }
     assert len(found) > 8
     assert [name for name, one in found.items() if "--format" not in long_names(one)] == []

@@ -150,7 +150,7 @@ def record_again(
     ]
     words += ["-o", str(path if folder is None else path.absolute()), "--"]
     training = _training(manifest)
-    environment = _environment(recording)
+    environment = environment_of(recording)
     line = f"{_as_it_was(environment)}{command_line(*words)} {training}"
     known = not line.endswith(f" {UNKNOWN}") and MASK not in line
     return RecordAgain(
@@ -186,13 +186,15 @@ def command_again(recording: Recording, *words: str) -> str:
     """
     training = _training(recording.manifest)
     training = "COMMAND" if training == UNKNOWN or MASK in training else training
-    line = f"{_as_it_was(_environment(recording))}{command_line(*words, '--')} {training}"
+    line = f"{_as_it_was(environment_of(recording))}{command_line(*words, '--')} {training}"
     folder = _other_folder(recording.manifest)
     return line if folder is None else f"(cd {shell_line([folder])} && {line})"
 
 
-def _environment(recording: Recording) -> dict[str, str]:
-    """The variables that decide about numbers, as they were: those that all ranks had alike, none of a launcher's."""
+def environment_of(recording: Recording) -> dict[str, str]:
+    """Return the variables that decide about numbers, as they were: those that all ranks had alike, none of a
+    launcher's.
+    """
     ranks = [rank.manifest.environment for rank in recording.ranks.values()]
     first = ranks[0] if ranks else {}
     left_out = {*VARIABLES["ranks"]}
@@ -278,15 +280,21 @@ def _kept_options(options: Options, seed: int | None) -> list[str]:
 
 def _training(manifest: RunManifest) -> str:
     """The training's command; of what was recorded from inside a script, the one that starts the script."""
+    words = training_words(manifest)
+    return UNKNOWN if words is None else shell_line(words)
+
+
+def training_words(manifest: RunManifest) -> list[str] | None:
+    """Return the words of the command that starts a recording's training once more; None where it was not kept."""
     command = manifest.command
     if not command or command == [REDACTED]:
-        return UNKNOWN
+        return None
     if manifest.exit_code is not None or not command[0].endswith(".py"):
-        return UNKNOWN if command[0] in ("", "-c", "-m") else shell_line(command)
+        return None if command[0] in ("", "-c", "-m") else command
     module = _module_of(Path(command[0]))
     script = ["-m", module] if module else command[:1]
     python = "python" if shutil.which("python") else sys.executable
-    return shell_line([python, *script, *command[1:]])
+    return [python, *script, *command[1:]]
 
 
 def _module_of(file: Path) -> str:

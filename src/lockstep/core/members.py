@@ -69,6 +69,7 @@ OWN_VERBS = {
     "lockstep.wings.skill.plugin": ("skill",),
     "lockstep.wings.ui.plugin": ("ui",),
     "lockstep.wings.watch.plugin": ("watch", "overflow", "follow", "guide"),
+    "lockstep.wings.zoom.plugin": ("zoom",),
     "lockstep_cache.plugin": ("cache",),
     "lockstep_deploy.explain.plugin": ("explain",),
     "lockstep_deploy.plugin": ("export", "run", "quantize", "codegen", "bisect-fusions"),

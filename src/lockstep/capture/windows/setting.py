@@ -115,6 +115,7 @@ def _make_optimizer_states(kept: WindowState, live: StateOfTraining, done: State
     theirs = set(kept.values.get(OPTIMIZERS, ()))
     numbers: dict[str, Any] = kept.values.get(NUMBERS, {})
     for called, (optimizer, parameters) in live.optimizers.items():
+        lost: list[str] = []
         if called not in theirs:
             done.not_set.append(f"{called}: the reference has {listed(sorted(theirs)) or 'none'}")
             continue
@@ -132,10 +133,14 @@ def _make_optimizer_states(kept: WindowState, live: StateOfTraining, done: State
                 for name, value in numbers.items()
                 if name.startswith(start)
             }
+            lost.append(owner)
             optimizer.state[parameter] = made
             for key, value in made.items():
                 if isinstance(value, torch.Tensor):
                     live.tensors[f"{prefix}{owner}|{key}"] = LiveTensor(value, Role.STATE)
+        if lost and kept.step:  # before the first step, one of the two may have been resumed
+            name = f"the state of {called} for {listed(lost, _MOST_NAMES)}"
+            done.differed.append(StateDifference(name, "there", "empty"))
 
 
 def _kept_of(

@@ -1,0 +1,1 @@
+"""`lockstep zoom`: the first bad step of two recorded trainings."""
