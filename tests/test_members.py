@@ -224,11 +224,22 @@ def install(folder: Path, name: str, version: str, points: dict[str, str]) -> No
     (information / "entry_points.txt").write_text(f"[lockstep]\n{lines}")
 
 
-def test_an_old_import_says_where_the_names_are() -> None:
+def test_an_old_import_says_where_the_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # with the member the old name of the cache works
+    monkeypatch.delitem(sys.modules, "lockstep.cache", raising=False)
+    with pytest.warns(DeprecationWarning, match="from lockstep_cache import"):
+        old = importlib.import_module("lockstep.cache")
+    assert old.CachedDataset is importlib.import_module("lockstep_cache").CachedDataset
+    with pytest.raises(AttributeError):
+        _ = old.samples_of_another
+    # and without it, it says what to install
+    monkeypatch.delitem(sys.modules, "lockstep.cache")
+    monkeypatch.setitem(sys.modules, "lockstep_cache", None)
     with pytest.raises(
         ImportError, match=r"from lockstep_cache import .*lockstep-numerics\[cache\]"
     ):
         importlib.import_module("lockstep.cache")
+    monkeypatch.undo()
     with pytest.raises(ImportError, match=r"lockstep_interop_names.*numerics\[interop-names\]"):
         importlib.import_module("lockstep.compat.msprobe.pytorch")
     import lockstep_cache
