@@ -26,6 +26,7 @@ from lockstep.core.site import Phase
 from lockstep.judge.affine_regions import other_factor
 from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype, subnormal_rounding
 from lockstep.judge.common_factor import with_common_factor
+from lockstep.judge.exact_sizes import with_exact_size
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import (
@@ -99,7 +100,7 @@ class ErrorModel:
             inherited = math.inf  # -inf takes what it is added to along, -1e9 does not
         floor = _operator_floor(operation, bound, output) + rounded_parts(output)
         found = bounded_judgement(output, floor=floor, inherited=inherited, entering=entering)
-        return with_common_factor(found, operation, output)
+        return with_exact_size(with_common_factor(found, operation, output), operation, output)
 
     def passage(
         self, sources: Sequence[Measured], target: Measured, *, region: Region

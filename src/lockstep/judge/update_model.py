@@ -176,10 +176,10 @@ def _moved_apart(inputs: Sequence[Measured], output: Measured, calls: CallPair |
         return sum(sizes) if sizes is not None else 2.0 * output.norm
     if sizes is None:
         return min(1.0, math.sqrt(noise)) * output.norm
-    apart = OTHER_DIRECTION
+    apart = OTHER_DIRECTION * math.hypot(*sizes)
     if calls is not None and optimizer_of(calls.present.site.op).is_linear:
-        apart = min(apart, DEFAULT_CONDITION * noise)
-    return apart * max(sizes)
+        apart = min(apart, DEFAULT_CONDITION * noise * max(sizes))
+    return apart
 
 
 def _sizes(output: Measured, calls: CallPair | None) -> tuple[float, float] | None:

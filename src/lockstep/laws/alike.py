@@ -143,7 +143,11 @@ def _state(call: Call) -> Any:
 
 
 def _taken(taken: Taken | None) -> Any:
-    return None if taken is None else (taken.link, taken.detached, *_form(taken.record))
+    if taken is None:
+        return None
+    layout = taken.record.layout  # kernels add up in another order where axes lie in another one
+    order = None if layout is None else layout.strides
+    return (taken.link, taken.detached, order, *_form(taken.record))
 
 
 def _form(record: TensorRecord) -> tuple[Any, ...]:

@@ -44,6 +44,7 @@ from lockstep.laws.step_events import (
     Taken,
 )
 from lockstep.laws.writes_through import Ready, WritesThrough
+from lockstep.replay.calls.layouts import in_order
 from lockstep.replay.calls.one_call import one_call
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, widened
@@ -461,6 +462,8 @@ class _Execution:
         ready = self.ready.get(operator.call.id)
         if ready is None:
             return tensor
+        if self.precision is Precision.OWN:
+            tensor = in_order(tensor, taken.record.layout)
         if ready.cast is not None and tensor.dtype.is_floating_point:
             if self.precision is Precision.OWN:
                 tensor = tensor.to(ready.cast) if self._casts(tensor, ready.cast) else tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -100,6 +101,28 @@ def trains(name: str, tensors: list[NamedTensor]) -> bool:
 def changes_in_place(name: str) -> bool:
     """Whether a call of this name writes to its first argument."""
     return name == SET_ITEM or (name.endswith("_") and not name.endswith("__"))
+
+
+@cache
+def arguments_written(name: str) -> tuple[str, ...]:
+    """Names that a recording gives the arguments which an operator without results writes to, as its schema says.
+
+    Autograd counts no version of some of these writes, as of gradients that `GradScaler` unscales.
+    """
+    if not changes_in_place(name):
+        return ()
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name.rpartition('.')[2]}")
+    found = [_written_by(schema) for schema in schemas if not schema.returns]
+    return tuple(sorted(set.intersection(*found))) if found else ()
+
+
+def _written_by(schema: Any) -> set[str]:
+    places = [
+        (f"args.{position}", argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return {name for names in places for name in names}
 
 
 def _is_leaf(named: NamedTensor) -> bool:

@@ -38,6 +38,7 @@ from lockstep.capture.calls.leaves import (
     values_refused,
 )
 from lockstep.capture.calls.open_call import NO_NUMBERS, Edge, OpenCall, Positions
+from lockstep.capture.calls.surroundings import arguments_written
 from lockstep.capture.calls.unseen_work import OutOfSight
 from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.rows.arrival_rows import Arrivals
@@ -80,6 +81,8 @@ class _Effects(NamedTuple):
 
     gives_memory: bool
     writes_silently: bool
+    written: tuple[str, ...]
+    """Arguments that it writes to whether their versions tell or not; a list's tensors have a number behind."""
     is_collective: bool
     may_draw: bool
     brings_numbers: bool
@@ -91,7 +94,12 @@ def _effects_of(op: str) -> _Effects:
     gives = _UNINITIALIZED.search(op) is not None
     collective = is_collective(op)
     brings = collective or family_of(op) in _BRING_NUMBERS
-    return _Effects(gives, silent, collective, may_draw(op), brings)
+    return _Effects(gives, silent, arguments_written(op), collective, may_draw(op), brings)
+
+
+def _is_among(name: str, arguments: tuple[str, ...]) -> bool:
+    """Whether an input is one of these arguments, or of a list that is one."""
+    return any(name == one or name.startswith(f"{one}.") for one in arguments)
 
 
 class Session:
@@ -366,7 +374,8 @@ class Session:
         changed: list[int] = []
         if call.inputs:
             versions = _versions_of(call.inputs)
-            if versions != call.versions or effects.is_collective or effects.writes_silently:
+            silent = effects.is_collective or effects.writes_silently or effects.written
+            if silent or versions != call.versions:
                 changed = self._changed_by(call, effects, versions, part)
         if effects.gives_memory:
             for _, tensor in outputs:
@@ -398,7 +407,7 @@ class Session:
         changed = []
         for index, (name, tensor) in enumerate(call.inputs):
             version = versions[index]
-            if version != call.versions[index]:
+            if version != call.versions[index] or _is_among(name, effects.written):
                 changed.append(index)
                 self._wrote(call, name, tensor, part)
             elif effects.is_collective or (effects.writes_silently and call.labels[index] != name):

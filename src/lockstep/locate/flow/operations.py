@@ -207,12 +207,19 @@ def of_list_element(operation: Operation, pair: Pair) -> Operation:
     """Return what one result of an operator over lists is made of: `torch._foreach_*` go element by element.
 
     A list's elements are recorded as `args.0.1` and `result.1`; a single tensor, as `args.1`, goes into each result.
+    One that is written to, as the flag of a gradient scaler, is made of all elements.
     """
-    if "_foreach_" not in operation.op:
+    is_single = _is_argument(pair) and len(pair.present.name.split(".")) <= _SINGLE_ARGUMENT
+    if "_foreach_" not in operation.op or is_single:
         return operation
     at = pair.present.name.rpartition(".")[2]
     inputs = [one for one in operation.inputs if _list_index(one) in ("", at)]
     return replace(operation, inputs=tuple(inputs))
+
+
+def _is_argument(pair: Pair) -> bool:
+    """Whether a result is an argument that the operator has written to."""
+    return not pair.present.name.startswith("result")
 
 
 def _list_index(measured: Measured) -> str:

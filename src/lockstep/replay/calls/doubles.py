@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,5 +48,20 @@ def grouped_mm(
     return torch.cat([*parts, rest])
 
 
-WRITTEN_OUT: dict[str, Callable[..., Any]] = {"torch._grouped_mm": grouped_mm}
+def unscale_(
+    gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor
+) -> None:
+    """`torch._amp_foreach_non_finite_check_and_unscale_`: multiply gradients in place, and note one that is not finite.
+
+    torch's own takes the two numbers in single precision alone.
+    """
+    for one in gradients:
+        found_inf.masked_fill_(~one.isfinite().all(), 1.0)
+        one.mul_(inv_scale)
+
+
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "torch._grouped_mm": grouped_mm,
+    "torch._amp_foreach_non_finite_check_and_unscale_": unscale_,
+}
 """By recorded operator name."""

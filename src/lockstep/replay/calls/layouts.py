@@ -24,6 +24,19 @@ def laid(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
     return _placed(tensor, memory, layout.strides, 0)
 
 
+def in_order(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    """A tensor whose axes lie in memory in the order that a layout has them; gradients go through.
+
+    The tensor itself where the layout leaves gaps between elements, or shares some.
+    """
+    if layout is None or len(layout.strides) != tensor.dim():
+        return tensor
+    order = sorted(range(tensor.dim()), key=lambda axis: -layout.strides[axis])
+    found = tensor.permute(order).contiguous().permute([order.index(n) for n in range(len(order))])
+    steps = zip(found.shape, found.stride(), layout.strides, strict=True)
+    return found if all(extent < 2 or one == two for extent, one, two in steps) else tensor
+
+
 def laid_together(
     tensors: Mapping[int, torch.Tensor], layouts: Mapping[int, Layout | None]
 ) -> dict[int, torch.Tensor]:
