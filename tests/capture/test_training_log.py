@@ -164,6 +164,24 @@ def test_a_skipped_update_has_its_row_during_and_after_the_recorded_steps(tmp_pa
     assert lockstep.open(directory).ranks["rank0"].manifest.trained == STEPS
 
 
+def test_a_scaler_that_is_set_otherwise_is_named_before_its_factor_shows_it(tmp_path: Path) -> None:
+    # given two scalers that grow at other times, none of which has come yet
+    scalers = [torch.amp.GradScaler("cpu", init_scale=256.0) for _ in range(2)]
+    recorded(tmp_path / "ref", Loop(scaler=scalers[0]))
+
+    def grows_sooner(*_: Any) -> None:
+        scalers[1].set_growth_interval(500)
+
+    recorded(tmp_path / "cand", Loop(grows_sooner, scaler=scalers[1]))
+    found = compare_recordings(tmp_path / "ref", tmp_path / "cand").step_logs
+
+    assert found is not None
+    assert found.first is not None
+    assert found.first.step == LATE
+    words = "growth_interval of the gradient scaler is 500, and 2000 in the reference"
+    assert str(found.first).endswith(words)
+
+
 def test_two_optimizers_have_settings_of_their_own(tmp_path: Path) -> None:
     with lockstep.record(tmp_path / "ref"):
         nets = [nn.Linear(4, 1), nn.Linear(4, 1)]

@@ -467,6 +467,8 @@ class JudgedWindow:
     distance
         How far the trained parameters were apart before, `|c - r| / |r|` over all of them, dimensionless; None where
         that is not known.
+    left
+        What the first step left otherwise after its update: means of the weights.
     """
 
     steps: tuple[int, ...]
@@ -475,6 +477,7 @@ class JudgedWindow:
     differed: tuple[StateDifference, ...] = ()
     not_set: tuple[str, ...] = ()
     distance: float | None = None
+    left: tuple[StateDifference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,6 +11,9 @@ from lockstep.core.text import listed
 BY_LOSS = "by_loss"
 """The setting of an optimizer whose learning rates follow losses."""
 
+SCALER = "scaler."
+"""How the settings of a gradient scaler begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRow:

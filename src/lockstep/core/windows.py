@@ -99,6 +99,28 @@ class StateDifference:
         return f"{self.name} was {self.candidate}, and {self.reference} in the reference"
 
 
+@dataclass(frozen=True, slots=True)
+class MeanRate:
+    """How much of the new weights a mean of them took in the first step of a window.
+
+    Parameters
+    ----------
+    name
+        What holds the mean.
+    rate
+        The share of the new weights, 0 where the mean stayed; dimensionless.
+    bound
+        How far rounding may have moved the rate.
+    residual
+        What the rate does not explain, in sizes of that rounding: above 1 it is no mean of the weights.
+    """
+
+    name: str
+    rate: float
+    bound: float
+    residual: float
+
+
 @dataclass(slots=True)
 class WindowStart:
     """The start of a window, as a rank's manifest has it.
@@ -106,7 +128,7 @@ class WindowStart:
     `digest` is that of the state: of the one that was kept, or of the one that the training was set to (`is_set`), and
     `source` then the recording that it came from. `not_set` names the parts that could not be set, and why; `differed`
     the counts and generators that were not equal before, and `distance` is how far the parameters were apart by then,
-    `|c - r| / |r|` over all of them, None where none was set.
+    `|c - r| / |r|` over all of them, None where none was set. `means` are the means of the weights over its first step.
     """
 
     step: int
@@ -116,3 +138,4 @@ class WindowStart:
     not_set: list[str] = field(default_factory=list)
     differed: list[StateDifference] = field(default_factory=list)
     distance: float | None = None
+    means: list[MeanRate] = field(default_factory=list)

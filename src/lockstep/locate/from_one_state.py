@@ -8,21 +8,23 @@ from dataclasses import dataclass, field, replace
 from lockstep.core.finding import Comparison, JudgedWindow, UniformChange, Verdict, verdict_of
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.text import spans
-from lockstep.core.windows import StateDifference, WindowStart, windows_in
+from lockstep.core.windows import MeanRate, StateDifference, WindowStart, windows_in
 from lockstep.reading.paired_steps import Pairing
+from lockstep.store.reader import RankRecording
 
 
 @dataclass(frozen=True, slots=True)
 class SharedWindow:
     """A window that both trainings began with one state.
 
-    `differed` and `not_set` are of all ranks; `distance` is the largest of them.
+    `differed`, `left` and `not_set` are of all ranks; `distance` is the largest of them.
     """
 
     steps: tuple[int, ...]
     differed: tuple[StateDifference, ...] = ()
     not_set: tuple[str, ...] = ()
     distance: float | None = None
+    left: tuple[StateDifference, ...] = ()
 
 
 @dataclass(slots=True)
@@ -60,7 +62,15 @@ def shared_windows(pairing: Pairing, steps: Collection[int] | None) -> SharedWin
         if any(why_not.values()) and window[0]:
             found.left_out += _not_set(window, why_not)
         else:
-            found.windows.append(_shared(window, [one for pair in pairs.values() for one in pair]))
+            left = [
+                each
+                for name, pair in pairs.items()
+                if not _skips(pairing.ranks.both[name], window[0])
+                for each in _means_apart(*pair)
+            ]
+            found.windows.append(
+                _shared(window, [one for pair in pairs.values() for one in pair], left)
+            )
         chosen.discard(window[0])
     for step in sorted(chosen):
         found.left_out += _not_set((step,), {"": "the step was not recorded in both runs"})
@@ -93,6 +103,7 @@ def together(
             window.differed,
             window.not_set,
             window.distance,
+            window.left,
         )
         for window, one in zip(shared.windows, judged, strict=True)
     )
@@ -124,7 +135,7 @@ def together(
 
 
 def _verdict(window: SharedWindow, judged: Comparison) -> Verdict:
-    return Verdict.DIVERGED if window.differed else judged.verdict
+    return Verdict.DIVERGED if window.differed or window.left else judged.verdict
 
 
 def _uniform(judged: Sequence[Comparison]) -> tuple[UniformChange, ...]:
@@ -171,7 +182,44 @@ def _steps_of(one: NotCompared) -> list[int]:
     return [int(step) for step in one.facts.names]
 
 
-def _shared(steps: tuple[int, ...], starts: Sequence[WindowStart | None]) -> SharedWindow:
+def _skips(ranks: tuple[RankRecording, RankRecording], step: int) -> bool:
+    """Whether either run left the update out, with which a script may leave out that of its means."""
+    return any(one.skipped for rank in ranks for one in rank.manifest.steps if one.index == step)
+
+
+NO_MEAN = 16.0
+"""What no rate explains, in sizes of rounding, from which on the candidate's tensors are no mean of its weights."""
+_OF_THE_RATE = 1e-3
+"""Part of a rate that a script may compute in any precision."""
+
+
+def _means_apart(left: WindowStart | None, right: WindowStart | None) -> list[StateDifference]:
+    """Means of the weights that the reference keeps by the law, and the candidate by another rate or by none."""
+    if left is None or right is None:
+        return []
+    theirs = {one.name: one for one in right.means}
+    both = [(one, theirs[one.name]) for one in left.means if one.name in theirs]
+    return [
+        StateDifference(f"what {one.name} takes of the new weights", _share(one), _share(other))
+        for one, other in both
+        if one.residual <= 1.0 and (other.residual > NO_MEAN or _is_other_rate(one, other))
+    ]
+
+
+def _is_other_rate(left: MeanRate, right: MeanRate) -> bool:
+    may_be = 2 * (left.bound + right.bound) + _OF_THE_RATE * abs(left.rate)
+    return right.residual <= 1.0 and abs(left.rate - right.rate) > may_be
+
+
+def _share(mean: MeanRate) -> str:
+    if mean.residual > 1.0:
+        return "no one share of each"
+    return f"{mean.rate:.4g}" if abs(mean.rate) > mean.bound else "nothing"
+
+
+def _shared(
+    steps: tuple[int, ...], starts: Sequence[WindowStart | None], left: Sequence[StateDifference]
+) -> SharedWindow:
     found = [one for one in starts if one is not None]
     distances = [one.distance for one in found if one.distance is not None]
     return SharedWindow(
@@ -179,4 +227,5 @@ def _shared(steps: tuple[int, ...], starts: Sequence[WindowStart | None]) -> Sha
         tuple(dict.fromkeys(each for one in found for each in one.differed)),
         tuple(dict.fromkeys(each for one in found for each in one.not_set)),
         max(distances, default=None),
+        tuple(dict.fromkeys(left)),
     )

@@ -31,6 +31,7 @@ from lockstep.capture.step_log.update_facts import (
     generator_digests,
     gradient_norms,
     settings_of,
+    settings_of_scaler,
     takes_norms,
 )
 from lockstep.capture.taps.patches import Patch
@@ -145,11 +146,11 @@ class TrainingLog:
             self._note(row, optimizer)
             row.skipped = True
 
-    def loss_scaled(self, factor: float) -> None:
-        """The factor that a gradient scaler has put into the loss of this step."""
+    def loss_scaled(self, scaler: Any) -> None:
+        """A gradient scaler has put its factor into the loss of this step."""
         if not self._is_over and self._is_here:
             with Silence(self._fail):
-                self._hears().settings["scale"] = factor
+                self._hears().settings |= settings_of_scaler(scaler)
 
     def _wrap_plateau(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

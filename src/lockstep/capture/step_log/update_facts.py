@@ -14,6 +14,7 @@ import xxhash
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.tensors.shards import local_part
+from lockstep.core.step_rows import SCALER
 from lockstep.devices.methods import item, numel, to
 from lockstep.devices.tensor_numbers import raw_bytes
 
@@ -55,6 +56,16 @@ def _hyper_parameters(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 one = item(one)
             if isinstance(one, (bool, int, float)) and math.isfinite(one):
                 yield (f"{name}.{place}" if several else name), float(one)
+
+
+def settings_of_scaler(scaler: Any) -> dict[str, float | str]:
+    """Return a gradient scaler's factor, and how a script has set it to grow and to shrink."""
+    found: dict[str, float | str] = {"scale": float(scaler.get_scale())}
+    for name in ("growth_factor", "backoff_factor", "growth_interval"):
+        read = getattr(scaler, f"get_{name}", None)
+        if read is not None:
+            found[f"{SCALER}{name}"] = float(read())
+    return found
 
 
 def _trained(optimizer: Optimizer) -> str:

@@ -79,8 +79,8 @@ class UpdateHearer(Protocol):
     def update_skipped(self, optimizer: Optimizer) -> None:
         """A gradient scaler has left an optimizer's step out."""
 
-    def loss_scaled(self, factor: float) -> None:
-        """The factor that a gradient scaler has put into the loss of this step."""
+    def loss_scaled(self, scaler: Any) -> None:
+        """A gradient scaler has put its factor into the loss of this step."""
 
 
 @dataclass(slots=True)
@@ -421,7 +421,7 @@ class Optimizers:
             if self._steps.session is not None and scaler.is_enabled():
                 self._steps.loss_scaled(float(scaler.get_scale()))
             if self.hearer is not None and scaler.is_enabled():
-                self.hearer.loss_scaled(float(scaler.get_scale()))
+                self.hearer.loss_scaled(scaler)
 
             def after(*_: Any) -> None:
                 called.append(None)

@@ -183,15 +183,15 @@ def _lasting(
     """
     grouped: dict[str, list[tuple[str, torch.Tensor]]] = {}
     for path, tensor in script.tensors:
-        grouped.setdefault(_parent(path), []).append((path, tensor))
+        grouped.setdefault(parent_of(path), []).append((path, tensor))
     for parent, held in grouped.items():
         lasts = parent in script.places and before.get(parent) is script.places[parent]
         if parent in script.scalers or (lasts and _shapes_of(one for _, one in held) in shapes):
             yield from held
 
 
-def _parent(path: str) -> str:
-    """The path of the container: `ema.shadow` of `ema.shadow['fc.weight']`."""
+def parent_of(path: str) -> str:
+    """Return the path of the container: `ema.shadow` of `ema.shadow['fc.weight']`."""
     if path.endswith("]"):
         quote = path[-2] if path[-2] in "'\"" else ""
         return path[: path.rindex(f"[{quote}", 0, len(path) - 2)]

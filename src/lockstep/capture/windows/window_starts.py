@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from lockstep.capture.ends.afterwards import owners_of
 from lockstep.capture.modules.live_modules import LivingModules
 from lockstep.capture.modules.process_modules import held_modules
@@ -25,6 +27,7 @@ from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.capture.silence import Silence
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.capture.windows.live_generators import LiveGenerator
+from lockstep.capture.windows.means import rates_of_means
 from lockstep.capture.windows.setting import other_model, set_generators, set_tensors
 from lockstep.capture.windows.state_of_training import (
     ScriptState,
@@ -75,6 +78,7 @@ class WindowStarts:
         self._before: dict[str, object] = {}
         self._set_before: set[str] = set()
         self._ready: int | None = None
+        self._begun_from: WindowState | None = None
 
     def step_begins(self, number: int) -> None:
         """The step before has ended: take the generators or set them, where a window begins."""
@@ -119,7 +123,12 @@ class WindowStarts:
 
     def begins(self, step: int) -> None:
         """The step begins with the call that is about to run."""
+        if self._begun_from is not None and step > self._begun_from.step:
+            with Silence(partial(self._failed, step - 1)):
+                self._measure_means(self._begun_from, step)
+            self._begun_from = None
         if step not in self._starts:
+            self._before = {}
             return
         with Silence(partial(self._failed, step)):
             script, state = self._found()
@@ -135,7 +144,18 @@ class WindowStarts:
                 before = next((one for one in manifest.windows if one.step == step), None)
                 manifest.windows = [one for one in manifest.windows if one.step != step]
                 manifest.windows.append(start if before is None else _begun_again(before, start))
-        self._before = {}
+            # Until the next step begins, when the means of the weights are measured; no tensor is kept alive.
+            held = script.places.items()
+            self._before = {path: one for path, one in held if not isinstance(one, torch.Tensor)}
+
+    def _measure_means(self, kept: WindowState, step: int) -> None:
+        """Note what the means of the weights took from the first step of a window, which has just ended."""
+        manifest = self._recording.manifest
+        if manifest is None or step != kept.step + 1:
+            return
+        start = next((one for one in manifest.windows if one.step == kept.step), None)
+        if start is not None:
+            start.means = rates_of_means(kept, self._found()[1])
 
     def _failed(self, step: int, error: Exception) -> None:
         """A state could not be kept or set: said, and the steps are recorded all the same."""
@@ -163,6 +183,7 @@ class WindowStarts:
         except OSError as error:
             self._failed(step, error)
             return None
+        self._begun_from = read_state(self._recording.rank_directory, step)
         return WindowStart(step, digest, not_set=not_kept)
 
     def _set(self, step: int, state: StateOfTraining, source: Path) -> WindowStart:
@@ -171,6 +192,7 @@ class WindowStarts:
         if kept is None:
             return start
         done = set_tensors(kept, state)
+        self._begun_from = kept
         if kept.values.get("devices") != devices_of(state):
             differed = []  # of different devices, draws on one do not move the generator of the other
         start.digest, start.is_set, start.distance = kept.digest, done.is_set, done.distance

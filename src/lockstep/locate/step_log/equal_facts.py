@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from lockstep.core.step_rows import BY_LOSS, Fact, FactDifference, StepLog, StepRow
+from lockstep.core.step_rows import BY_LOSS, SCALER, Fact, FactDifference, StepLog, StepRow
 
 FIRST_STEPS = 4
 """Steps in which a fact must be equal to be compared at all."""
@@ -139,6 +139,8 @@ def _words(fact: Fact, name: str) -> str:
 
 def _setting_words(name: str) -> str:
     """`1.0.betas.0` as `betas[0] of parameter group 0 of optimizer 1`."""
+    if name.startswith(SCALER):
+        return f"{name.removeprefix(SCALER)} of the gradient scaler"
     parts = name.split(".")
     if parts[-1] == "others":
         return (

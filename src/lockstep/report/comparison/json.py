@@ -101,6 +101,7 @@ def _window(window: JudgedWindow, comparison: Comparison) -> dict[str, Any]:
         "verdict": window.verdict.value,
         "origin": None if window.origin is None else _origin(window.origin, comparison),
         "differed_before": [dataclasses.asdict(one) for one in window.differed],
+        "left_after_update": [dataclasses.asdict(one) for one in window.left],
         "not_set": list(window.not_set),
         "distance_before": window.distance,
     }

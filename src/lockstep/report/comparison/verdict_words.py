@@ -116,6 +116,8 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
         return "", [of_all_steps]
     if differed := next((one for one in comparison.windows if one.differed), None):
         return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
+    if left := next((one for one in comparison.windows if one.left), None):
+        return "", [f"after the update of step {left.steps[0]}: {left.left[0]}"]
     if parted := end_words.parting(comparison):
         return "", [f"after the recorded steps: {parted}", *compared]
     return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
@@ -186,8 +188,9 @@ def window_words(window: JudgedWindow, tally: Tally) -> str:
     before = "" if not apart else f"; the parameters differed by {apart:.2g} before"
     differed = "".join(f"; before, {one}" for one in window.differed)
     missing = f"; not set: {listed(list(window.not_set))}" if window.not_set else ""
+    left = "".join(f"; after the update of step {window.steps[0]}, {one}" for one in window.left)
     name = "step" if len(window.steps) == 1 else "steps"
-    return f"{name} {spans(window.steps)}: {window.verdict.name}{where}{before}{differed}{missing}"
+    return f"{name} {spans(window.steps)}: {window.verdict.name}{where}{before}{differed}{left}{missing}"
 
 
 _ADDED_UP = "accumulate_grad"

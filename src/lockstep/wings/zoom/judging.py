@@ -32,6 +32,8 @@ def _of_window(window: JudgedWindow, found: Comparison) -> Judged:
     if window.origin is not None:
         at = window.origin.step
         return Judged(tuple(step for step in window.steps if step < at), at)
+    if window.left:
+        return Judged(bad=window.steps[0])
     # Another precision throughout is no fault of a step, and is in all of them.
     if window.verdict is Verdict.AGREE or found.uniform:
         return Judged(window.steps)

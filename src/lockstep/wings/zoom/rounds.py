@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -180,7 +181,13 @@ class Rounds:
     def _windows(self, bracket: Bracket, chosen: tuple[int, ...]) -> Windows:
         before = {step for step in (0, bracket.sound) if step in self.anchors or step > 0}
         steps = sorted({*before, *chosen})
-        return Windows.parse(",".join(f"{step}:{step + 1}" for step in steps))
+        # A second step, as means of weights are measured when it begins.
+        ends = [
+            min(step + 2, after) for step, after in zip(steps, [*steps[1:], math.inf], strict=True)
+        ]
+        return Windows.parse(
+            ",".join(f"{step}:{end}" for step, end in zip(steps, ends, strict=True))
+        )
 
     def _judged(self, pair: tuple[Path, Path], windows: Windows) -> Judged:
         for path, training, source in (
