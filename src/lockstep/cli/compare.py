@@ -111,7 +111,8 @@ def _of_models(
     are_models = [_is_model(one) for one in (reference, candidate)]
     if not any(are_models):
         if inputs or keep is not None:
-            raise UsageError("--inputs and --keep are for models, as in net.py:net net.onnx")
+            given = f"--inputs {inputs[0]}" if inputs else f"--keep {keep}"
+            raise UsageError(f"{given} is for two models, as in net.py:net net.onnx")
         return None
     if not all(are_models):
         recording = (reference, candidate)[are_models.index(False)]
