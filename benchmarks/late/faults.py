@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from benchmarks.late.training import Training
+from benchmarks.late.training import STEPS, Training
 
 Fault = tuple[Callable[[int], Training], tuple[str, ...]]
 
@@ -31,6 +30,10 @@ def _other_scaler() -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=10_000)
 
 
+def _growing_scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=50, growth_factor=1.5)
+
+
 def _grows(training: Training) -> None:
     training.scaler.set_growth_interval(5)
     training.scaler._growth_tracker.zero_()
@@ -50,6 +53,22 @@ def _mean_keeps_more(training: Training) -> None:
     training.keeps = 0.99
 
 
+def _is_now(name: str, value: object) -> Callable[[Training], object]:
+    return lambda training: setattr(training, name, value)
+
+
+def _unfreezes(training: Training) -> None:
+    training.net[1].requires_grad_(True)
+
+
+def _grows_faster(training: Training) -> None:
+    training.scaler.set_growth_factor(4.0)
+
+
+def _wrong_if_large(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden * 1.003 if len(hidden) > 16 else hidden
+
+
 def _draws_once(training: Training) -> None:
     torch.rand(1)
 
@@ -67,12 +86,12 @@ FAULTS: dict[str, Fault] = {
     "betas": (lambda late: Training(late, _sets("betas", (0.8, 0.999))), ("betas",)),  # type: ignore[arg-type]
     "schedule": (lambda late: Training(late, _stops_schedule), ("lr ",)),
     "freeze": (lambda late: Training(late, _freezes), ("trained parameters is",)),
-    "resume": (lambda late: Training(late, _forgets_state), ("|step", "optimizer of", "init of")),
+    "resume": (lambda late: Training(late, _forgets_state), ("the state of",)),
     "loss scale": (
         lambda late: Training(late, _grows, scaler=_other_scaler()),
-        ("loss scale",),
+        ("growth_interval", "loss scale"),
     ),
-    "epoch": (lambda late: Training(epoch=lambda n: min(n, late // 16)), ("batch",)),
+    "epoch": (lambda late: Training(epoch=lambda n: min(n, late // 16 - 1)), ("batch",)),
     "draw": (lambda late: Training(late, _draws_once), ("random generator",)),
     "dropout": (lambda late: Training(late, _drops_more), ("dropout",)),
     "operator": (
@@ -86,6 +105,36 @@ FAULTS: dict[str, Fault] = {
         ("mul", "optimizer", "gradient", "backward"),
     ),
     "mean": (lambda late: Training(late, _mean_keeps_more), ("mean",)),
+    "mean stops": (lambda late: Training(late, _is_now("keeps", 1.0)), ("mean",)),
+    "unfreeze": (
+        lambda late: Training(late, _unfreezes, freezes_norm=True),
+        ("trained parameters is", "0.1"),
+    ),
+    "loss scale factor": (
+        lambda late: Training(late, _grows_faster, scaler=_growing_scaler()),
+        ("growth_factor", "loss scale"),
+    ),
+    "larger shape": (
+        lambda late: Training(late, forward=_wrong_if_large, doubles_from=late),
+        ("mul", "forward"),
+    ),
+    "eps": (lambda late: Training(late, _sets("eps", 1e-4)), ("eps",)),
+    "smoothing": (
+        lambda late: Training(late, _is_now("smoothing", 0.1)),
+        ("label_smoothing", "cross_entropy"),
+    ),
+    "clipping": (
+        lambda late: Training(late, _is_now("clips", False), clips=True),
+        ("clip",),
+    ),
+    "precision": (
+        lambda late: Training(late, _is_now("low_precision", True)),
+        ("bfloat16", "bf16", "autocast"),
+    ),
+    "not zeroed": (
+        lambda late: Training(late, _is_now("zeroes", False)),
+        ("zero", "gradient", "accumulate"),
+    ),
 }
 
 SOUND: dict[str, Callable[[], Training]] = {
@@ -97,10 +146,28 @@ SOUND: dict[str, Callable[[], Training]] = {
     "high rate": lambda: Training(
         optimizer_class=lambda given, lr: torch.optim.Adam(given, 10 * lr)
     ),
+    "Nesterov": lambda: Training(
+        optimizer_class=lambda given, lr: torch.optim.SGD(given, 10 * lr, 0.9, nesterov=True)
+    ),
+    "RMSprop": lambda: Training(optimizer_class=torch.optim.RMSprop),
+    "NAdam": lambda: Training(optimizer_class=torch.optim.NAdam),
+    "clipped": lambda: Training(clips=True),
+    "smoothed": lambda: Training(smoothing=0.1),
+    "frozen norm": lambda: Training(freezes_norm=True),
+    "low precision": lambda: Training(low_precision=True),
+    "idle optimizer": lambda: Training(has_idle_optimizer=True),
+    "larger batches": lambda: Training(doubles_from=STEPS // 2),
+    "loss scale that grows": lambda: Training(scaler=_growing_scaler()),
 }
 
 
-def partner_of(name: str) -> Training:
+def partner_of(name: str, late: int) -> Training:
     """Return the sound training that a fault is compared with."""
-    scaled: Any = _other_scaler() if name == "loss scale" else None
-    return Training(scaler=scaled)
+    partners: dict[str, Callable[[], Training]] = {
+        "loss scale": lambda: Training(scaler=_other_scaler()),
+        "loss scale factor": lambda: Training(scaler=_growing_scaler()),
+        "unfreeze": lambda: Training(freezes_norm=True),
+        "larger shape": lambda: Training(doubles_from=late),
+        "clipping": lambda: Training(clips=True),
+    }
+    return partners.get(name, Training)()

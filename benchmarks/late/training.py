@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS = 120
+STEPS = 606
 
 
 @dataclass
@@ -27,6 +27,13 @@ class Training:
     scaler: Any = None
     seed: int = 1
     width: int = 32
+    smoothing: float = 0.0
+    clips: bool = False
+    zeroes: bool = True
+    low_precision: bool = False
+    freezes_norm: bool = False
+    doubles_from: int = STEPS
+    has_idle_optimizer: bool = False
     optimizer_class: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
 
     def run(self) -> None:
@@ -39,6 +46,9 @@ class Training:
         self.schedule: Any = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS)
         self.mean = [one.detach().clone() for one in self.model.parameters()]
         self.keeps = 0.9
+        self.net[1].requires_grad_(not self.freezes_norm)
+        if self.has_idle_optimizer:
+            self.idle = torch.optim.SGD(self.last.parameters(), lr=0.1)
         x = torch.randn(256, 16)
         data, number = TensorDataset(x, x[:, :4].argmax(1)), 0
         batches: Any = iter(())
@@ -54,14 +64,19 @@ class Training:
         is_late = step >= self.late
         if step == self.late:
             self.changes(self)
-        hidden = torch.relu(self.net(self.batch(x) if is_late else x))
-        loss = functional.cross_entropy(
-            self.last(self.drop(self.forward(hidden) if is_late else hidden)), y
-        )
-        self.optimizer.zero_grad()
+        if step >= self.doubles_from:
+            x, y = torch.cat([x, x.flip(0)]), torch.cat([y, y.flip(0)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.low_precision):
+            hidden = torch.relu(self.net(self.batch(x) if is_late else x))
+            logits = self.last(self.drop(self.forward(hidden) if is_late else hidden))
+            loss = functional.cross_entropy(logits, y, label_smoothing=self.smoothing)
+        if self.zeroes:
+            self.optimizer.zero_grad()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if is_late:
             self.update(self)
+        if self.clips:
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
         if self.scaler is None:
             self.optimizer.step()
         else:
