@@ -159,14 +159,12 @@ def _within_files(
     if found.kind != given.kind or found.last.first is None or len(names) != 1:
         return found
     (culprit,) = (one for one in given.each if one.name == names[0])
-    files = [Path(shlex.split(words)[-1].rpartition("=")[2]) for words in culprit.values]
+    files = [Path(shlex.split(typed)[-1].rpartition("=")[2]) for typed in culprit.values]
     if not all(map(is_configuration, files)):
         return found
     try:
         inner = search_differences(keys(files[0], files[1], command, place), log)
-    except (
-        UsageError
-    ):  # the files differ in nothing that can be searched, and the argument is the answer
+    except UsageError:  # they differ in nothing that can be searched: the argument is the answer
         return found
     if inner.last.first is None:
         return found
