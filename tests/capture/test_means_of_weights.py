@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import lockstep
 from lockstep.comparison import compare_recordings
-from lockstep.core.finding import Comparison, Verdict
+from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline
 
@@ -59,6 +60,18 @@ def compared(tmp_path: Path, reference: Callable[[], object], candidate: Any) ->
     with lockstep.record(tmp_path / "cand", start_from=tmp_path / "ref", emulate="reorder"):
         candidate()
     return compare_recordings(tmp_path / "ref", tmp_path / "cand")
+
+
+def test_another_precision_throughout_hides_no_mean(tmp_path: Path) -> None:
+    # given a mean by another rate, and a precision that differs throughout, which is no fault
+    other = compared(tmp_path, lambda: train(keeps(0.9)), lambda: train(late(keeps(0.99))))
+    found = replace(other, uniform=(UniformChange("inputs round to fp16", ()),))
+    windows = tuple(replace(one, left=()) for one in found.windows)
+
+    # then the mean is the answer, and only without it the precision alone
+    assert replace(found, windows=windows).other_precision_alone
+    assert (found.other_precision_alone, found.exit_code()) == (False, 1)
+    assert f"after the update of step {LATE}: what train.mean takes" in headline(found)
 
 
 def of_weights_before(mean: list[torch.Tensor], model: nn.Module, step: int) -> None:

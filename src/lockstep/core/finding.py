@@ -538,6 +538,7 @@ class Comparison(Shown):
         """
         part_later = self.ends is not None and self.ends.course is Course.APART
         part_later |= self.step_logs is not None and self.step_logs.first is not None
+        part_later |= any(one.differed or one.left for one in self.windows)
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
     @property

@@ -109,15 +109,15 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
         first = (*comparison.not_compared, *comparison.notes, "nothing could be compared")[0]
         more = [one for one in comparison.endings if one != first]
         return ":", [first, *(compared if comparison.compared else more)]
-    if comparison.uniform:
-        words = f"another precision {_no_culprit(comparison)} in what was judged"
-        return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
     if of_all_steps := step_log_words.in_headline(comparison.step_logs):
         return "", [of_all_steps]
     if differed := next((one for one in comparison.windows if one.differed), None):
         return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
     if left := next((one for one in comparison.windows if one.left), None):
         return "", [f"after the update of step {left.steps[0]}: {left.left[0]}"]
+    if comparison.uniform:
+        words = f"another precision {_no_culprit(comparison)} in what was judged"
+        return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
     if parted := end_words.parting(comparison):
         return "", [f"after the recorded steps: {parted}", *compared]
     return ":", [f"{comparison.inherited} tensors differ, but none can be named the first"]
