@@ -26,9 +26,11 @@ from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import bytes_of
 from lockstep.core.text import listed
+from lockstep.judge.calibration import CalibratedJudge, SiteNoise
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
+from lockstep.judge.repeated_runs import OrderJudge
 from lockstep.laws.applied import LawsApplied
 from lockstep.laws.program_memory import memory_for_programs
 from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
@@ -36,6 +38,7 @@ from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
+from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
@@ -130,16 +133,24 @@ def compare_recordings(
     reference, candidate = side_by_side(
         opened("reference", reference), opened("candidate", candidate)
     )
-    runs = [opened("noise", one) for one in _noise_of(noise)]
-    runs.extend([] if calibration is None else [opened("calibration", calibration)])
+    repeats = [opened("noise", one) for one in _noise_of(noise)]
+    runs = [*repeats, *([] if calibration is None else [opened("calibration", calibration)])]
     chosen = judge or (ErrorModel() if rule is Rule.ERROR_MODEL else FixedRule())
     if runs and rule is Rule.FIXED:
         raise UsageError("the fixed rule has no use for a calibration; leave out one of the two")
+    spread = _noise_of_runs(reference, repeats, steps, read_tensors=read_tensors)
     if runs:
-        chosen = _by_noise(chosen, reference, runs, steps, read_tensors=read_tensors)
+        noise_of_all = (
+            spread
+            if calibration is None
+            else _noise_of_runs(reference, runs, steps, read_tensors=read_tensors)
+        )
+        chosen = CalibratedJudge(noise_of_all, chosen)
     by_model = judge is None and rule is Rule.ERROR_MODEL
     if read_tensors and rerun and by_model:
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
+    if by_model:
+        chosen = OrderJudge(chosen, spread)
     pairing = pair_recordings(reference, candidate, mapping)
     programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
     for_programs = memory_for_programs(told)
@@ -220,7 +231,8 @@ class GrowingComparison:
         self._judge: Judge = ErrorModel()
         if calibration is not None:
             runs = [opened("calibration", calibration)]
-            self._judge = _by_noise(self._judge, reference, runs, None, read_tensors=False)
+            noise = _noise_of_runs(reference, runs, None, read_tensors=False)
+            self._judge = CalibratedJudge(noise, self._judge)
         self._gathered: Gathered | None = None
 
     def add(self, candidate: Recording) -> Iterator[SteppedTo]:
@@ -370,20 +382,17 @@ def read_indices(recordings: Iterable[Recording], progress: Progress | None = No
             rank.index(partial(progress, what) if progress is not None else None)
 
 
-def _by_noise(
-    judge: Judge,
+def _noise_of_runs(
     reference: Recording,
     runs: Sequence[Recording],
     steps: Collection[int] | None,
     *,
     read_tensors: bool,
-) -> Judge:
-    """A judge that knows how far other runs of the reference are from it."""
-    from lockstep.judge.calibration import CalibratedJudge
-    from lockstep.locate.flow.noise import measure_noise
-
-    noise = measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
-    return CalibratedJudge(noise, judge)
+) -> SiteNoise:
+    """How far other runs of the reference are from it; nothing is known where there are none."""
+    if not runs:
+        return SiteNoise({})
+    return measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
 
 
 def _with_local_error(

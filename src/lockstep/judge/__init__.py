@@ -2,6 +2,6 @@
 
 __all__ = [
     "bounds", "calibration", "error_model", "fixed_rule", "gradient_model", "handed_on", "protocol",
-    "stray_elements", "tolerances", "update_model",
+    "repeated_runs", "stray_elements", "tolerances", "update_model",
 ]  # fmt: skip
 """Modules that other rooms import."""

@@ -92,8 +92,13 @@ def _movement(operation: Operation, output: Measured) -> Bound:
     return Bound(inherited, 0.0 if exact else output.norm)
 
 
+_WRITE_ROWS = frozenset({"indexput", "indexcopy", "scatter", "setitem"})
+"""Operators whose gradient reads, as often as they wrote to it, each row of the gradient that arrives."""
+
+
 def _gather(operation: Operation, output: Measured) -> Bound:
-    rows = max(rows_of(item) for item in operation.gradients)
+    moved = (*operation.gradients, output) if operation.name in _WRITE_ROWS else operation.gradients
+    rows = max(map(rows_of, moved))
     size = math.sqrt(rows)
     inherited = scaled(size, _far(operation))
     return Bound(inherited, output.norm, size * _size(operation) * growth(rows))

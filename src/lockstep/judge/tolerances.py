@@ -117,6 +117,14 @@ distance of a trained parameter."""
 
 # --- Calibration -----------------------------------------------------------------------------------------------------
 
+REPEATED_MARGIN = 2.0
+"""Times the distance of two runs of the reference that a candidate may be off it where order alone moves a result of
+`REPEATED_ELEMENTS` or more. Sums of that many squares are within a third of their mean, four standard deviations of
+`sqrt(2 / n)` with `n = 128` apart, and a sketch within 20 %."""
+
+REPEATED_ELEMENTS = 128
+"""Fewer elements may by chance be further apart in one pair of runs than in another: then `CALIBRATION_MARGIN`."""
+
 CALIBRATION_MARGIN = 5.0
 """Times the calibrated noise that fp32 and wider tensors may be off. Measured on a 12-layer transformer, the error
 was 0.9 to 4.4 times that of one run with every rounding drawn anew."""

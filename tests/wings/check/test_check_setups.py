@@ -121,6 +121,29 @@ def test_another_host_user_and_path_are_told_and_do_not_count(
     assert "system (does not count)" in said
 
 
+@pytest.mark.parametrize(
+    ("devices", "driver", "unknown"),
+    [
+        (["cpu"], {}, ""),
+        (["cpu", "cuda:0 H200"], {"driver": "13000"}, ""),
+        (["cpu", "npu:0"], {}, "the candidate's recording does not tell the driver of npu:0"),
+    ],
+)
+def test_a_driver_that_nobody_told_is_not_known(
+    recorded: Recorded, tmp_path: Path, devices: list[str], driver: dict[str, str], unknown: str
+) -> None:
+    # given a recording of a device, which may tell its driver
+    def on_device(values: dict[str, Any]) -> None:
+        values["devices"] = devices
+        values["platform"].update(driver)
+
+    reference = recorded(Setup())
+    answers = checkup(reference, edited(reference, tmp_path / "device", on_device)).answers()
+    # then what is not known of the devices is said, beside what differs
+    (found,) = (one for one in answers if one.aspect.name == "devices")
+    assert found.unknown == unknown
+
+
 def test_what_an_earlier_build_did_not_note_is_unknown_and_not_the_same(
     recorded: Recorded, tmp_path: Path
 ) -> None:

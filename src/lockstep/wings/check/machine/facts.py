@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from lockstep.wings.check.machine.unseen import Unseen, counters_unseen, unseen
+
 _TIMEOUT_S = 120
 _QUICK_S = 20
 _CPUS = Path("/sys/devices/system/cpu")
@@ -38,6 +40,8 @@ class Machine:
         How many processes ran or waited to run, as a mean over the last minute.
     gpus
         Name, driver and count of uncorrected errors of NVIDIA's devices.
+    unseen
+        What of accelerators could not be seen, and why.
     """
 
     torch: Mapping[str, Any] | None = None
@@ -53,6 +57,7 @@ class Machine:
     disks: Mapping[str, int] = field(default_factory=dict)
     open_files: int | None = None
     gpus: Sequence[Sequence[str]] = ()
+    unseen: Sequence[Unseen] = ()
     ascend_folder: str = ""
     has_npu: bool = False
     has_kfd: bool = False
@@ -67,6 +72,7 @@ def look() -> Machine:
     memory = _memory()
     packages = {name: number for name in (*_IMAGES, *_BESIDE_TORCH) if (number := _version(name))}
     kfd = Path("/dev/kfd")
+    gpus, why_no_gpus = _gpus()
     return Machine(
         torch=torch,
         torch_failed=why,
@@ -82,7 +88,8 @@ def look() -> Machine:
         shared_memory_bytes=_size_of(Path("/dev/shm")),
         disks={str(folder): shutil.disk_usage(folder).free for folder in {Path.cwd()}},
         open_files=_open_files(),
-        gpus=_gpus(),
+        gpus=gpus,
+        unseen=[*unseen(Path("/"), torch), *counters_unseen(gpus, why_no_gpus)],
         ascend_folder=next((one for one in _ascend_folders() if Path(one).is_dir()), ""),
         has_npu=any(Path("/dev").glob("davinci[0-9]*")),
         has_kfd=kfd.exists(),
@@ -160,17 +167,22 @@ def _open_files() -> int | None:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _gpus() -> list[list[str]]:
+def _gpus() -> tuple[list[list[str]], str]:
+    """What NVIDIA's program tells of its devices, and what it says where it fails."""
     if shutil.which("nvidia-smi") is None:
-        return []
+        return [], ""
     command = ["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.TimeoutExpired):
+    try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_QUICK_S
         )
-        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-        return [row for row in rows if len(row) == 3] if done.returncode == 0 else []
-    return []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        return [], lines[-1] if lines else f"it ended with code {done.returncode}"
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == 3], ""
 
 
 def _ascend_folders() -> tuple[str, ...]:

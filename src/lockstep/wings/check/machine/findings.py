@@ -152,6 +152,8 @@ def _of_devices(machine: Machine) -> Iterator[MachineFinding]:
         yield _found("gpu-driver", version=driver, name=name)
         if errors.isdigit() and int(errors):
             yield _found("gpu-errors", name=name, count=errors)
+    for one in machine.unseen:
+        yield _found("unknown", what=one.what, why=one.why)
     if machine.gpus and torch is not None and not (torch["cuda"] or torch["hip"]):
         yield _found("torch-cpu-build", device=machine.gpus[0][0])
     if machine.has_kfd and not machine.may_use_kfd:

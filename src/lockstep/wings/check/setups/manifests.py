@@ -36,6 +36,8 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         answers.not_known(known, _OLDER)
     if not (left.seeds and right.seeds):
         answers.not_known(["seeds"], _OLDER)
+    for run, manifest in (("reference", left), ("candidate", right)):
+        answers.not_known(*_driver_unseen(run, manifest))
     _look_at_draws(left, right, answers)
     if bool(left.wrappers) != bool(right.wrappers):
         why = "one run wraps no model for several ranks, or did not note it"
@@ -49,6 +51,14 @@ def look_at_process(left: RankManifest, right: RankManifest, answers: Answers) -
         answers.differ(
             "length", SetupDifference("steps trained", str(left.trained), str(right.trained))
         )
+
+
+def _driver_unseen(run: str, manifest: RankManifest) -> tuple[tuple[str, ...], str]:
+    """The aspect of which a recording does not tell all, where it was made on an accelerator and no driver is named."""
+    devices = [one for one in manifest.devices if not one.startswith("cpu")]
+    if not devices or "driver" in manifest.platform:
+        return (), ""
+    return ("devices",), f"the {run}'s recording does not tell the driver of {devices[0]}"
 
 
 def _look_at_draws(left: RankManifest, right: RankManifest, answers: Answers) -> None:
