@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from os import PathLike
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from lockstep.core.progress import CountedProgress, Progress
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import bytes_of
 from lockstep.core.text import listed
-from lockstep.judge.calibration import CalibratedJudge, SiteNoise
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
@@ -38,7 +37,6 @@ from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
 from lockstep.locate.conclusion import conclusion
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
-from lockstep.locate.flow.noise import measure_noise
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
@@ -51,6 +49,9 @@ from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from lockstep.judge.calibration import SiteNoise
 
 
 class Rule(Enum):
@@ -145,7 +146,7 @@ def compare_recordings(
             if calibration is None
             else _noise_of_runs(reference, runs, steps, read_tensors=read_tensors)
         )
-        chosen = CalibratedJudge(noise_of_all, chosen)
+        chosen = _calibrated(chosen, noise_of_all)
     by_model = judge is None and rule is Rule.ERROR_MODEL
     if read_tensors and rerun and by_model:
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
@@ -232,7 +233,7 @@ class GrowingComparison:
         if calibration is not None:
             runs = [opened("calibration", calibration)]
             noise = _noise_of_runs(reference, runs, None, read_tensors=False)
-            self._judge = CalibratedJudge(noise, self._judge)
+            self._judge = _calibrated(self._judge, noise)
         self._gathered: Gathered | None = None
 
     def add(self, candidate: Recording) -> Iterator[SteppedTo]:
@@ -388,11 +389,20 @@ def _noise_of_runs(
     steps: Collection[int] | None,
     *,
     read_tensors: bool,
-) -> SiteNoise:
-    """How far other runs of the reference are from it; nothing is known where there are none."""
+) -> SiteNoise | None:
+    """How far other runs of the reference are from it; None where there are none."""
     if not runs:
-        return SiteNoise({})
+        return None
+    from lockstep.locate.flow.noise import measure_noise
+
     return measure_noise(reference, runs, steps=steps, read_tensors=read_tensors)
+
+
+def _calibrated(judge: Judge, noise: SiteNoise | None) -> Judge:
+    """A judge that knows how far other runs of the reference are from it."""
+    from lockstep.judge.calibration import CalibratedJudge
+
+    return judge if noise is None else CalibratedJudge(noise, judge)
 
 
 def _with_local_error(

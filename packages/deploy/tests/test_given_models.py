@@ -240,7 +240,8 @@ def test_the_verb_prints_the_answer_of_compare_and_keeps_recordings_for_a_page(
         "a model is compared with a model" in run("compare", "kept/reference", "verb.onnx").stderr
     )
     assert (
-        "is for two models" in run("compare", "kept/reference", "kept/candidate", "--keep", "x").stderr
+        "is for two models"
+        in run("compare", "kept/reference", "kept/candidate", "--keep", "x").stderr
     )
 
 

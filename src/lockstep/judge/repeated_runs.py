@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lockstep.core.finding import CallPair
-from lockstep.core.unordered import why_unordered
-from lockstep.judge.calibration import SiteNoise
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.judge.tolerances import CALIBRATION_MARGIN, REPEATED_ELEMENTS, REPEATED_MARGIN
 from lockstep.measure.measured_pair import Measured
+
+if TYPE_CHECKING:
+    from lockstep.judge.calibration import SiteNoise
 
 
 class OrderJudge:
@@ -26,10 +28,10 @@ class OrderJudge:
     judge
         The one that is asked.
     spread
-        How far other runs of the reference are from it; empty where there are none.
+        How far other runs of the reference are from it; None where there are none.
     """
 
-    def __init__(self, judge: Judge, spread: SiteNoise) -> None:
+    def __init__(self, judge: Judge, spread: SiteNoise | None) -> None:
         self._judge, self._spread = judge, spread
 
     @property
@@ -67,7 +69,7 @@ class OrderJudge:
         return self._judge.update(entering, output, calls=calls)
 
     def _within_spread(self, found: Judgement, output: Measured, why: str) -> Judgement:
-        spread = self._spread.of(output)
+        spread = None if self._spread is None else self._spread.of(output)
         said = f"{found.words}; {why}" if found.words else why
         if spread is None:
             return replace(
@@ -90,6 +92,10 @@ class OrderJudge:
 
 def _why_unordered(operation: Operation, output: Measured) -> str:
     """What is not fixed on the device of either run, in words; "" for nothing."""
+    from lockstep.core.unordered import (
+        why_unordered,  # rarely asked: where a result is not explained
+    )
+
     sides = (output.pair.reference, output.pair.candidate)
     said = (
         why_unordered(

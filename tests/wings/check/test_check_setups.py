@@ -19,6 +19,7 @@ import torch
 from planted import PLANTED, Planted, Setup, record
 
 import lockstep
+from lockstep.capture.settings import setup
 from lockstep.cli.main import main
 from lockstep.locate.setups.setup_facts import FACTS
 from lockstep.wings.check.setups.answers import Answer, State
@@ -305,9 +306,10 @@ def test_what_a_script_was_given_is_held_against_each_other(
 
 
 def test_a_redacted_recording_beside_a_plain_one_is_unknown_and_not_different(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given one training, recorded as it is and without anything of its machine
+    # given one training, recorded as it is and without anything of its machine, that reads a variable
+    monkeypatch.setattr(setup, "read_variables", lambda *_: {"RATE": "3"})
     plain = configured(tmp_path / "plain", "--output-dir", "/somewhere/else")
     redacted = configured(tmp_path / "redacted", "--output-dir", "/here", redact=True)
     # when both are held against each other, then nothing differs that counts, and what was left out is unknown
@@ -317,6 +319,8 @@ def test_a_redacted_recording_beside_a_plain_one_is_unknown_and_not_different(
     ] == []
     assert answers["configuration"].state is State.UNKNOWN
     assert "redacted" in answers["configuration"].unknown
+    assert answers["variables"].state is State.UNKNOWN
+    assert "redacted" in answers["variables"].unknown
 
 
 class Dropping(torch.nn.Module):

@@ -23,6 +23,7 @@ from lockstep.capture.settings.without_draws import NO_DROPOUT, NO_SHUFFLE
 from lockstep.core.arguments import MOST_SEED, integer_of
 from lockstep.core.devices import devices
 from lockstep.core.manifest import DEFAULT_RNG, FOLLOWER, MAX_STEPS, Options, RankManifest
+from lockstep.core.redaction import REDACTED
 from lockstep.core.script_inputs import library_versions, read_variables
 from lockstep.core.secrets import masked_command
 from lockstep.core.variables import known_variables
@@ -80,8 +81,8 @@ def rank_manifest(rank: int, world_size: int, options: Options) -> RankManifest:
     manifest.asked = _asked_of(options)
     manifest.sources = loaded_sources()
     manifest.libraries = library_versions(manifest.sources)
-    if not options.redact:
-        manifest.variables = read_variables(manifest.sources, os.environ)
+    variables = read_variables(manifest.sources, os.environ)
+    manifest.variables = {REDACTED: REDACTED} if options.redact and variables else variables
     note_run_state(manifest)
     return manifest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
-from lockstep.core.redaction import is_withheld
+from lockstep.core.redaction import REDACTED, is_withheld
 from lockstep.core.script_inputs import CONTENT, FOLDER
 from lockstep.locate.setups.circumstances import names_this_run
 from lockstep.wings.check.setups.answers import Answers
@@ -33,14 +33,21 @@ def look_at_script_inputs(left: RankManifest, right: RankManifest, answers: Answ
         # A library that one run alone has loaded by then may be loaded later in the other.
         for name in sorted(both - told):
             _differ("versions", name, left.libraries, right.libraries, answers)
-        told = left.environment.keys() | right.environment.keys()
-        for name in sorted((left.variables.keys() | right.variables.keys()) - told):
-            if not names_this_run(name):
-                aspect = "configured-places" if _PLACE.search(name.lower()) else "variables"
-                _differ(aspect, name, left.variables, right.variables, answers)
+        _look_at_variables(left, right, answers)
     else:
         answers.not_known(["variables"], "an earlier build, or another framework, does not tell")
     _look_at_configuration(left, right, answers)
+
+
+def _look_at_variables(left: RankManifest, right: RankManifest, answers: Answers) -> None:
+    variables = left.variables.keys() | right.variables.keys()
+    if REDACTED in variables:
+        answers.not_known(["variables"], "they were taken out of a redacted recording")
+        return
+    for name in sorted(variables - (left.environment.keys() | right.environment.keys())):
+        if not names_this_run(name):
+            aspect = "configured-places" if _PLACE.search(name.lower()) else "variables"
+            _differ(aspect, name, left.variables, right.variables, answers)
 
 
 def _differ(
