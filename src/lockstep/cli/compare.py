@@ -17,7 +17,6 @@ from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
 from lockstep.hookspecs import AskedModel
 from lockstep.plugins import manager, report_writers
-from lockstep.report.comparison.json import render_json
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.output import check_output_file
 
@@ -93,6 +92,8 @@ def compare(
         found = comparing.compared(reference, candidate, **manner).comparison
     comparison = replace(found, is_strict=strict)
     if as_json:
+        from lockstep.report.comparison.json import render_json
+
         click.echo(render_json(comparison))
     else:
         most = None if show_all else limit

@@ -14,6 +14,7 @@ import torch
 
 import lockstep
 from lockstep.core.manifest import Options, RankManifest
+from lockstep.core.redaction import REDACTED
 from lockstep.core.script_inputs import (
     CONTENT,
     FOLDER,
@@ -275,8 +276,14 @@ def test_a_cause_that_the_script_was_given_stands_in_the_headline(
     assert "first of all preprocessing of the batches, perhaps by AUG;" in headline(checkup(*sides))
 
 
-def test_recording_notes_nothing_of_a_script_that_is_redacted(tmp_path: Path) -> None:
-    from lockstep.capture.settings.setup import rank_manifest
+def test_recording_notes_nothing_of_a_script_that_is_redacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lockstep.capture.settings import setup
 
-    made = rank_manifest(0, 1, Options(redact=True))
-    assert (made.variables, made.settings_files) == ({}, {})
+    # given a script that reads a variable, or none
+    for read, kept in (({"RATE": "3"}, {REDACTED: REDACTED}), ({}, {})):
+        monkeypatch.setattr(setup, "read_variables", lambda *_, read=read: read)
+        # when its recording is redacted, then at most that something was left out is noted
+        made = setup.rank_manifest(0, 1, Options(redact=True))
+        assert (made.variables, made.settings_files) == (kept, {})
