@@ -10,6 +10,7 @@ import click
 from lockstep.cli import comparing, options
 from lockstep.cli.notices import say, tell
 from lockstep.cli.training_command import TrainingCommand, training_command
+from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
 from lockstep.report.comparison.screen import print_comparison
 from lockstep.report.json_text import json_text
@@ -58,6 +59,7 @@ def zoom(reference: Path, candidate: Path, probes: int, output: Path, as_json: b
     lockstep zoom ref cand --probes 8 -o search -- python train.py --fast
     """
     comparing.check_two(reference, candidate)
+    _check_folder(output)
     command = training_command()
 
     def trainings() -> tuple[Training, Training]:
@@ -75,6 +77,13 @@ def zoom(reference: Path, candidate: Path, probes: int, output: Path, as_json: b
         click.echo(sentence)
         print_comparison(zoomed.comparison)
     return zoomed.comparison.exit_code()
+
+
+def _check_folder(output: Path) -> None:
+    """Raise where no folder can be made, before anything runs."""
+    above = next(one for one in (output.absolute(), *output.absolute().parents) if one.exists())
+    if not above.is_dir():
+        raise UsageError(f"{output}: {above} is a file; give another folder with -o")
 
 
 def _compared(reference: Path, candidate: Path) -> Comparison:
