@@ -376,7 +376,7 @@ BAD_SAMPLES = {
         {"image": np.where(RANDOM > 0.9, np.nan, RANDOM).astype("f4")},
         "that are NaN or inf, the first in sample 0",
     ),
-    "another name": ({"picture": RANDOM}, "lacks image:float32[batch,1,8,8]"),
+    "other names": ({"picture": RANDOM, "depth": RANDOM}, "lacks image:float32[batch,1,8,8]"),
     "another shape": ({"image": RANDOM[:, :, :4]}, "has the shape [4, 1, 4, 8]"),
     "another dtype": ({"image": RANDOM.astype("f8")}, "is of float64"),
     "labels of another count": (
