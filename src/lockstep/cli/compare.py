@@ -42,6 +42,12 @@ from lockstep.report.output import check_output_file
     "--where-it-lies", is_flag=True,
     help="Compare on the machine of the larger recording; recordings are NAME:PATH then, see `lockstep remote`.",
 )  # fmt: skip
+@options.option("--engine", choices=["local", "ray"], words="The answer is the same.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N",
+    help="With --engine: as many processes.  [default: one for each processor]",
+)  # fmt: skip
+@options.option("--cluster", old=["--address"])
 @options.force
 def compare(
     reference: Path,
@@ -55,6 +61,9 @@ def compare(
     limit: int,
     strict: bool,
     where_it_lies: bool,
+    engine: str | None,
+    workers: int | None,
+    cluster: str | None,
     force: bool,
     **manner: Any,
 ) -> int:
@@ -78,7 +87,8 @@ def compare(
         return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
-    found = comparing.compared(reference, candidate, **manner).comparison
+    using = comparing.Using(engine, workers, cluster or "")
+    found = comparing.compared(reference, candidate, using=using, **manner).comparison
     comparison = replace(found, is_strict=strict)
     if as_json:
         click.echo(render_json(comparison))
