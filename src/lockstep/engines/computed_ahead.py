@@ -67,7 +67,8 @@ class ComputedAhead:
                 raise error
             if error is not None and not self._is_told:
                 self._is_told = True
-                self._told(message(f"workers were lost ({error}); the rest is compared here"))
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+                self._told(message(f"workers were lost ({why}); the rest is compared here"))
 
     def _arrived(self, piece: Piece, result: Future[Values]) -> None:
         if result.cancelled() or result.exception() is not None:
