@@ -10,7 +10,7 @@ EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-device test-wing test-torch test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
+.PHONY: demo demo-deploy test test-all test-device test-wing test-torch test-cluster test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
 demo: $(CORE)
 	$(BIN)/python examples/demo.py
@@ -56,6 +56,11 @@ test-torch:
 test-serve-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev]' $(EDITABLE) 'ray[serve]>=2.50'
 	$(BIN)/python -m pytest -q --every-way packages/serve/tests/serve_cluster $(OPTIONS)
+
+# `lockstep compare --engine ray` on two nodes of Ray at the loopback address, which is installed for it (240 MB).
+test-cluster: $(READY)
+	$(PIP) install -q -c constraints.txt -e '.[dev,cluster]' $(EDITABLE)
+	$(BIN)/python -m pytest -q --every-way tests/engines $(OPTIONS)
 
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.

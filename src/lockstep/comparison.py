@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
@@ -53,6 +53,9 @@ from lockstep.unify.side_by_side import side_by_side
 if TYPE_CHECKING:
     from lockstep.judge.calibration import SiteNoise
 
+Wait = Callable[[int, str], None]
+"""Returns when what other processes compute of a step of a rank is there."""
+
 
 class Rule(Enum):
     """How pairs are judged."""
@@ -79,6 +82,7 @@ def compare_recordings(
     allow_crash: bool = False,
     memory_bytes: int | str | None = None,
     progress: Progress | None = None,
+    wait: Wait | None = None,
 ) -> Comparison:
     """Align two recordings, judge every pair of tensors and name where they part.
 
@@ -112,6 +116,8 @@ def compare_recordings(
         under `notes`. None is 1 GiB for single operators, and half of what is free for whole steps.
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
+    wait
+        Called with each step and rank before it is compared: other processes compute it ahead (`lockstep.engines`).
 
     Raises
     ------
@@ -162,7 +168,7 @@ def compare_recordings(
         stopper = pairing.why_incomparable(steps)
         if stopper is None:
             with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
-                _compare_steps(gathered, steps, progress, laws)
+                _compare_steps(gathered, steps, progress, laws, wait)
             if read_tensors:
                 _check_tensors(gathered)
         found = conclusion(gathered, stopper, steps, allow_crash=allow_crash, looks_at_ends=ends)
@@ -462,6 +468,7 @@ def _compare_steps(
     steps: Collection[int] | None,
     progress: Progress | None,
     laws: _Laws,
+    wait: Wait | None,
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
     pairing = gathered.pairing
@@ -475,7 +482,7 @@ def _compare_steps(
         aligned = pairing.step(number, ranks)
         gathered.steps.add(number)
         try:
-            _compare_step(gathered, number, aligned, counted)
+            _compare_step(gathered, number, aligned, counted, wait)
             laws.add(number, aligned)
         finally:
             for ledger in gathered.ledgers.values():
@@ -495,11 +502,14 @@ def _compare_step(
     number: int,
     aligned: dict[str, AlignedStep],
     progress: CountedProgress | None,
+    wait: Wait | None = None,
 ) -> None:
     gradients: dict[str, list[State]] = defaultdict(list)
     sees_every_call = not gathered.pairing.is_of_another_tool
     known = {name: len(gathered.origins[name].found) for name in aligned}
     for name, step in aligned.items():
+        if wait is not None:
+            wait(number, name)
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
         gathered.count(name, step)
         gathered.dtypes.note(step)

@@ -243,6 +243,10 @@ def test_the_verb_prints_the_answer_of_compare_and_keeps_recordings_for_a_page(
         "is for two models"
         in run("compare", "kept/reference", "kept/candidate", "--keep", "x").stderr
     )
+    for option, value in (("--steps", "0"), ("--engine", "local")):
+        ended = run("compare", "nets.py:net", "verb.onnx", option, value)
+        assert ended.returncode == 2
+        assert f"{option} is for recordings; two models are compared without it" in ended.stderr
 
 
 def value(name: str, *numbers: float, sources: tuple[str, ...] = ()) -> Value:

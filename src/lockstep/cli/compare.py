@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lockstep.cli import comparing, options
 from lockstep.cli.elsewhere import run_where_it_lies
@@ -45,6 +46,12 @@ from lockstep.report.output import check_output_file
 )  # fmt: skip
 @options.option("--inputs", multiple=True, words="For models.")
 @options.option("--keep", words="For models: both recordings.")
+@options.option("--engine", choices=["local", "ray"], words="The answer is the same.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N",
+    help="With --engine: as many processes.  [default: one for each processor]",
+)  # fmt: skip
+@options.option("--cluster", old=["--address"])
 @options.force
 def compare(
     reference: Path,
@@ -60,6 +67,9 @@ def compare(
     where_it_lies: bool,
     inputs: tuple[str, ...],
     keep: Path | None,
+    engine: str | None,
+    workers: int | None,
+    cluster: str | None,
     force: bool,
     **manner: Any,
 ) -> int:
@@ -89,7 +99,8 @@ def compare(
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)
     found = _of_models(reference, candidate, inputs, keep)
     if found is None:
-        found = comparing.compared(reference, candidate, **manner).comparison
+        using = comparing.Using(engine, workers, cluster or "")
+        found = comparing.compared(reference, candidate, using=using, **manner).comparison
     comparison = replace(found, is_strict=strict)
     if as_json:
         from lockstep.report.comparison.json import render_json
@@ -120,6 +131,8 @@ def _of_models(
         raise UsageError(
             f"{recording}: a model is compared with a model; give an .onnx, a .pt2 or net.py:net"
         )
+    if unused := _given_for_recordings():
+        raise UsageError(f"{unused} is for recordings; two models are compared without it")
     sides = (AskedModel(str(one), inputs=inputs) for one in (reference, candidate))
     found: Comparison | None = manager().hook.lockstep_compare_models(
         **dict(zip(("reference", "candidate"), sides, strict=True)), keep=keep
@@ -127,6 +140,24 @@ def _of_models(
     if found is None:
         raise UsageError("models are compared by a member: pip install 'lockstep-numerics[deploy]'")
     return found
+
+
+_FOR_MODELS = frozenset(
+    {"output", "as_json", "csv", "xlsx", "show_all", "cosine", "limit", "strict", "inputs", "keep", "force"}
+)  # fmt: skip
+
+
+def _given_for_recordings() -> str:
+    """Return the first option that was typed and says nothing of models; "" for none."""
+    context = click.get_current_context()
+    typed = (
+        one.opts[0]
+        for one in context.command.params
+        if isinstance(one, click.Option)
+        and one.name not in _FOR_MODELS
+        and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+    )
+    return next(typed, "")
 
 
 def _is_model(path: Path) -> bool:

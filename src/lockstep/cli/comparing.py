@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lockstep.cli import options as shared
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.comparison import Rule, compare_recordings, read_indices
+from lockstep.cli.sentences import say
+from lockstep.comparison import Rule, Wait, compare_recordings, read_indices
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
+from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection
 from lockstep.core.text import spans
 from lockstep.kernels.jit import load_without_blas
@@ -53,6 +57,24 @@ class Compared(NamedTuple):
     comparison: Comparison
     reference: Recording
     candidate: Recording
+
+
+class Using(NamedTuple):
+    """The engine that computes ahead, if one is asked for.
+
+    Parameters
+    ----------
+    engine
+        `local` or `ray`; None for none.
+    workers
+        How many processes; None for one a processor.
+    cluster
+        The address of a Ray cluster; "" for one of this machine.
+    """
+
+    engine: str | None = None
+    workers: int | None = None
+    cluster: str = ""
 
 
 def options(function: F) -> F:
@@ -103,6 +125,7 @@ def compared(
     no_rerun: bool,
     allow_crash: bool = False,
     forms: tuple[str, ...] = (),
+    using: Using | None = None,
 ) -> Compared:
     """Compare two recordings as the options say, with a progress bar where somebody watches.
 
@@ -116,22 +139,46 @@ def compared(
     one, other = opened_in(forms, reference, candidate)
     recordings = side_by_side(one, other, dims)
     with progress_bar("comparing") as progress:
-        read_indices(recordings, progress)
-        chosen = _chosen_steps(recordings, steps) if steps else None
-        _prepare(recordings)
-        comparison = compare_recordings(
-            *recordings,
-            rule=_RULES[rule],
-            calibration=_calibration(calibration) if calibration is not None else None,
-            noise=[_noise(path, reference) for path in noise],
-            mapping=mapping,
-            steps=chosen,
-            rerun=not no_rerun,
-            allow_crash=allow_crash,
-            memory_bytes=memory_bytes,
-            progress=progress,
-        )
+        chosen = _chosen_steps(recordings, steps, progress) if steps else None
+        manner: dict[str, Any] = {
+            "rule": rule, "calibration": calibration, "noise": noise, "mapping": mapping,
+            "rerun": not no_rerun, "allow_crash": allow_crash, "memory_bytes": memory_bytes,
+        }  # fmt: skip
+        paths = None if dims else (reference, candidate)
+        with _ahead(using or Using(), recordings, paths, forms, manner, chosen) as wait:
+            read_indices(recordings, progress)
+            _prepare(recordings)
+            opened: dict[str, Any] = {
+                "calibration": _calibration(calibration) if calibration is not None else None,
+                "noise": [_noise(path, reference) for path in noise],
+                "rule": _RULES[rule],
+            }
+            given = manner | opened | {"steps": chosen, "progress": progress, "wait": wait}
+            comparison = compare_recordings(*recordings, **given)
     return Compared(comparison, *recordings)
+
+
+def _ahead(
+    using: Using,
+    recordings: tuple[Recording, Recording],
+    given: tuple[Path, Path] | None,
+    forms: tuple[str, ...],
+    manner: dict[str, Any],
+    steps: Collection[int] | None,
+) -> AbstractContextManager[Wait | None]:
+    """The engine at work, where one is asked for; what it takes is loaded then."""
+    if using.engine is None:
+        if using.workers or using.cluster:
+            raise UsageError(
+                "--workers and --cluster belong to an engine; give --engine local or --engine ray"
+            )
+        return nullcontext()
+    from lockstep.engines.chosen import at_work, engine_named
+
+    started = partial(engine_named, using.engine, workers=using.workers, cluster=using.cluster)
+    if given is None:
+        return nullcontext()
+    return at_work(started, recordings, given, forms, manner, told=say, steps=steps)
 
 
 def opened_in(forms: tuple[str, ...], *paths: Path | None) -> list[Recording]:
@@ -163,8 +210,11 @@ def _prepare(recordings: Sequence[Recording]) -> None:
         prepare()
 
 
-def _chosen_steps(recordings: tuple[Recording, Recording], text: str) -> tuple[int, ...]:
+def _chosen_steps(
+    recordings: tuple[Recording, Recording], text: str, progress: Progress
+) -> tuple[int, ...]:
     """The recorded steps among those that `--steps` asks for."""
+    read_indices(recordings, progress)
     known = sorted(
         {
             step

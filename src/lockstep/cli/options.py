@@ -240,6 +240,11 @@ OPTIONS: dict[str, Meaning] = {
     "--rules": Meaning("Add the rules in this file.", PATH, metavar="FILE"),
     "--accept": Meaning("Allow results to be worse by this much.", click.FloatRange(0), metavar="NUMBER"),
     "--env": Meaning("Set a variable of the environment.", str, metavar="NAME=VALUE"),
+    "--engine": Meaning("Compute on this machine, or on a Ray cluster.",
+                        click.Choice(["embedded", "local", "ray"]), Default.OF_THE_VERB),
+    "--cluster": Meaning(
+        "Use the Ray cluster at this address.  [default: start one here]", str, Default.OF_THE_VERB, "HOST:PORT"
+    ),
     "--python": Meaning("Run with this Python.", str, Default.OF_THE_VERB, metavar="PYTHON"),
     "--on": Meaning("Run on this machine; you name it with `lockstep remote add`.", str, metavar="NAME"),
     # what it may cost

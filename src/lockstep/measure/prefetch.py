@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Future
+from dataclasses import astuple
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
-from lockstep.core.finding import Metrics
+from lockstep.core.finding import Evidence, Metrics
+from lockstep.core.known_results import Kind, find, is_collecting, keep
 from lockstep.core.records import Content
 from lockstep.measure.metrics import common_dtype
 from lockstep.measure.passes import Pass, pool, threads
@@ -34,7 +37,12 @@ class Ahead:
         jobs: dict[Hashable, _Job] = {}
         self._results: dict[Hashable, Future[Metrics]] = {}
         for key, (left, right) in pairs.items():
-            job = jobs.setdefault(_elements(left, right) or key, _Job(left, right))
+            elements = _elements(left, right)
+            known = _key_of(elements)
+            if (values := find(Kind.DISTANCE, known)) is not None:
+                self._results[key] = _done(values)
+                continue
+            job = jobs.setdefault(elements or key, _Job(left, right, known))
             self._results[key] = job.result
         self._waiting = deque(jobs.values())
         self._opened: deque[tuple[_Job, Pass, int]] = deque()
@@ -107,7 +115,7 @@ class Ahead:
             job.left -= 1
             is_last = job.left == 0
         if is_last:
-            job.result.set_result(work.sums().metrics())
+            job.done(work.sums().metrics())
 
 
 def _elements(*sides: Content) -> tuple[Hashable, ...] | None:
@@ -117,13 +125,32 @@ def _elements(*sides: Content) -> tuple[Hashable, ...] | None:
     return tuple((side.digest, side.dtype, side.numel) for side in sides)
 
 
+def _key_of(elements: tuple[Hashable, ...] | None) -> str | None:
+    """The key of a pair among the results of other processes, where they are collected."""
+    return repr(elements) if elements is not None and is_collecting() else None
+
+
+def _done(values: list[Any]) -> Future[Metrics]:
+    """The numbers of a pair that a different process has measured."""
+    result: Future[Metrics] = Future()
+    evidence, *numbers = values
+    result.set_result(Metrics(Evidence(evidence), *numbers))
+    return result
+
+
 class _Job:
     """One pair: how many stretches are left to measure, and its numbers once none is."""
 
-    def __init__(self, reference: Content, candidate: Content) -> None:
+    def __init__(self, reference: Content, candidate: Content, known: str | None) -> None:
         self.reference, self.candidate = reference, candidate
         self.left = 0
         self.result: Future[Metrics] = Future()
+        self._known = known
+
+    def done(self, metrics: Metrics) -> None:
+        evidence, *numbers = astuple(metrics)
+        keep(Kind.DISTANCE, self._known, [evidence.value, *numbers])
+        self.result.set_result(metrics)
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():

@@ -18,6 +18,7 @@ from typing import Protocol
 import xxhash
 
 from lockstep.core.errors import PUT_BACK, CorruptError
+from lockstep.core.known_results import Kind, found_or_computed, key_of_file
 from lockstep.core.text import reason_of
 from lockstep.store.limits import size_of
 
@@ -127,6 +128,12 @@ def _check_length(directory: Path, name: str, mark: str) -> None:
 
 
 def _mark_of(path: Path) -> str:
+    """Length and digest of a file, unless a different process has taken it of the file as it is now."""
+    mark = found_or_computed(Kind.FILE_DIGEST, key_of_file(path), lambda: _digested(path))
+    return str(mark)
+
+
+def _digested(path: Path) -> str:
     """Length and digest of a file, a stretch at a time: its pages are not to count as memory of this process."""
     digest = xxhash.xxh3_128()
     size_of(path)

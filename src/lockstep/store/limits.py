@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import CorruptError
+from lockstep.core.known_results import Kind, found_or_computed, key_of_file
 from lockstep.core.text import printable
 from lockstep.store.parquet import DamagedError, claims_of
 
@@ -111,7 +112,9 @@ def check_table(path: Path) -> Claims:
     """
     size = size_of(path)
     try:
-        rows, size_bytes = claims_of(path)
+        rows, size_bytes = found_or_computed(
+            Kind.TABLE_SIZE, key_of_file(path), lambda: claims_of(path)
+        )
     except (DamagedError, OSError) as error:
         raise CorruptError(path, f"cannot be read as Parquet ({error})") from error
     if rows > TABLE_ROWS or size_bytes > TABLE_BYTES:

@@ -45,7 +45,11 @@ from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
 
 
 def open_recording(
-    path: str | os.PathLike[str], *, read_sketches: bool = True, form: str = ""
+    path: str | os.PathLike[str],
+    *,
+    read_sketches: bool = True,
+    form: str = "",
+    ranks: Collection[str] | None = None,
 ) -> Recording:
     """Open a recording directory for reading, or a different tool's files that a plug-in reads (`lockstep_readers`).
 
@@ -59,6 +63,8 @@ def open_recording(
     form
         What another tool wrote there, by the name of the form, or `NAME:TEXT` where TEXT says how its names are built;
         "" to look which. A recording of Lockstep's own is none.
+    ranks
+        Open these alone, by the names of their directories; None for all.
 
     Raises
     ------
@@ -80,18 +86,18 @@ def open_recording(
     """
     given = path_of("path", path)
     if url := url_of(given):
-        recording = Recording(cached(url), read_sketches=read_sketches)
+        recording = Recording(cached(url), read_sketches=read_sketches, ranks=ranks)
         recording.path = recording.new_beside = UrlPath(given)
         return recording
     try:
-        return Recording(given, read_sketches=read_sketches)
+        return Recording(given, read_sketches=read_sketches, ranks=ranks)
     except NotARecordingError:
         from lockstep.store.other_tools import recording_of  # loads the writer
 
         made = recording_of(given, form)
         if made is None:
             raise
-        recording = Recording(made, read_sketches=read_sketches)
+        recording = Recording(made, read_sketches=read_sketches, ranks=ranks)
         recording.path = given
         return recording
 
@@ -120,7 +126,9 @@ class Recording:
         The recording of several ranks that this one of a single rank was made of; None for one that was recorded so.
     """
 
-    def __init__(self, path: Path, *, read_sketches: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, read_sketches: bool = True, ranks: Collection[str] | None = None
+    ) -> None:
         self.path = self.new_beside = path
         self.put_together_of: Recording | None = None
         self.manifest = read_run_manifest(path)
@@ -128,7 +136,12 @@ class Recording:
             gap.what in (LEFT_OUT, PUT_TOGETHER) for gap in self.manifest.not_seen
         )
         names = sorted(
-            (entry.name for entry in path.iterdir() if RANK.fullmatch(entry.name)), key=rank_order
+            (
+                entry.name
+                for entry in path.iterdir()
+                if RANK.fullmatch(entry.name) and (ranks is None or entry.name in ranks)
+            ),
+            key=rank_order,
         )
         for name in names:
             check_directory(path / name)

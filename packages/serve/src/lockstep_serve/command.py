@@ -94,22 +94,8 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="Run each version in this many processes, restarted when they die; 0 runs it in the server.",
 )
-@click.option(
-    "--engine",
-    "engine_name",
-    type=click.Choice(["embedded", "ray"]),
-    default="embedded",
-    show_default=True,
-    help="Run models on this machine, or on a Ray cluster.",
-)
-@click.option(
-    "--cluster",
-    "address",
-    cls=options.Option,
-    old=["--address"],
-    metavar="HOST:PORT",
-    help="Use the Ray cluster at this address.  [default: start one here]",
-)
+@options.option("--engine", "engine_name", choices=["embedded", "ray"], default="embedded")
+@options.option("--cluster", "address", old=["--address"])
 @click.option(
     "--replicas",
     default="1",

@@ -132,7 +132,7 @@ def answer(ask: Callable[[], object]) -> dict[str, Any]:
     except CannotReplay as error:
         return {"refused": str(error)}
     except Exception as error:  # a recording may be anybody's; torch reports memory it cannot get as a RuntimeError
-        return {"refused": f"{type(error).__name__}: {error}"}
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 def _plain(found: Any) -> Any:
@@ -140,6 +140,11 @@ def _plain(found: Any) -> Any:
     if isinstance(found, (list, tuple)):
         return [asdict(one) for one in found]
     return None if found is None else asdict(found)
+
+
+def is_lasting(line: bytes) -> bool:
+    """Return whether an answer stays the same whenever the question is asked: one that memory decides need not."""
+    return line.startswith((b'{"answer"', b'{"refused"'))
 
 
 def answer_in(line: bytes, read: Callable[[Any], Answer]) -> Answer:

@@ -1,0 +1,79 @@
+"""The engine that a command asks for, at work ahead of its comparison."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from lockstep.align.ranks import pair_ranks
+from lockstep.comparison import Wait
+from lockstep.core.errors import UsageError
+from lockstep.engines.computed_ahead import computed_ahead
+from lockstep.engines.engine_pieces import Engine, Job, pieces_of, state_of
+from lockstep.engines.journal import Journal
+from lockstep.engines.local_pool import LocalPool
+from lockstep.engines.ray_tasks import RayTasks
+from lockstep.store.reader import Recording
+
+NAMES = ("local", "ray")
+
+
+def engine_named(name: str, *, workers: int | None, cluster: str) -> Engine:
+    """Start an engine.
+
+    Raises
+    ------
+    UsageError
+        If there is no such cluster, or an address is given that no engine uses.
+    """
+    if cluster and name != "ray":
+        raise UsageError("--cluster names a Ray cluster; give --engine ray too")
+    many = workers or _processors()
+    return RayTasks(cluster, many) if name == "ray" else LocalPool(many)
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def at_work(
+    engine: Callable[[], Engine],
+    recordings: tuple[Recording, Recording],
+    paths: tuple[Path, Path],
+    forms: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    told: Callable[[str], None],
+    steps: Collection[int] | None = None,
+) -> AbstractContextManager[Wait | None]:
+    """Have an engine compute all pieces of a comparison for as long as the block lasts.
+
+    Parameters
+    ----------
+    engine
+        Starts it, if there is a piece.
+    recordings, paths, forms
+        The two, as they are compared, by the paths and forms by which workers open them.
+    options
+        Arguments of `compare_recordings` that can be sent: paths and plain values.
+    told
+        Called with a sentence if workers are lost.
+    """
+    ranks = pair_ranks(*recordings)
+    pieces = pieces_of(recordings, ranks, steps)
+    if not pieces:
+        return nullcontext()
+    states = {
+        f"{path}/{both[side].path.name}": state_of(both[side])
+        for side, path in enumerate(paths)
+        for both in ranks.both.values()
+    }
+    both_forms = (forms[0], forms[-1]) if forms else ("", "")
+    sent = {**options, "steps": None if steps is None else tuple(sorted(steps))}
+    job = Job(str(Path.cwd()), str(paths[0]), str(paths[1]), sent, both_forms, states)
+    return computed_ahead(engine(), job, pieces, Journal(job), told)

@@ -1,0 +1,184 @@
+"""A piece of a comparison: which it is, and what a worker does with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import xxhash
+
+from lockstep.align.comparability import shared_steps
+from lockstep.align.ranks import RankPairs
+from lockstep.comparison import Rule, compare_recordings
+from lockstep.core.errors import LockstepError, UsageError
+from lockstep.core.known_results import KnownResults, Values, using
+from lockstep.core.version import VERSION
+from lockstep.kernels.jit import load_without_blas
+from lockstep.store.reader import RankRecording, Recording, open_recording
+from lockstep.store.schema import MANIFEST
+
+_MOST_RANKS = 4
+"""Ranks of one piece: enough to share what opening costs, few enough that the first piece is there early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A comparison whose pieces workers compute.
+
+    Parameters
+    ----------
+    folder
+        Where the command was given: paths are relative to it.
+    reference, candidate
+        The two recordings, by path.
+    options
+        Arguments of `lockstep.comparison.compare_recordings`.
+    forms
+        What other tools wrote the recordings, as `open_recording` takes it.
+    states
+        For each rank of each recording, by its path, a digest of what tells that it is the same.
+    version
+        Of Lockstep.
+    """
+
+    folder: str
+    reference: str
+    candidate: str
+    options: Mapping[str, Any]
+    forms: tuple[str, str] = ("", "")
+    states: Mapping[str, str] = field(default_factory=dict)
+    version: str = VERSION
+
+    @property
+    def recordings(self) -> tuple[str, str]:
+        """Both, the reference first."""
+        return self.reference, self.candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some ranks of the two, in all steps or in some.
+
+    Parameters
+    ----------
+    ranks
+        Names in the reference, each with that in the candidate.
+    steps
+        None for all that are compared.
+    """
+
+    ranks: tuple[tuple[str, str], ...]
+    steps: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells it from other pieces of its job."""
+        steps = "all" if self.steps is None else ",".join(map(str, self.steps))
+        return f"{'+'.join(name for name, _ in self.ranks)} {steps}"
+
+
+class Engine(Protocol):
+    """Has pieces computed, in the order in which they are submitted."""
+
+    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+        """Return what will hold the results of a piece; a piece whose worker ends is computed again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of all workers; what they are at is not finished."""
+        ...
+
+
+class StateError(UsageError):
+    """A worker cannot take part: another version of Lockstep, or a different recording."""
+
+
+def computed(job: Job, piece: Piece) -> Values:
+    """Compute a piece, in a worker, and return all results that a comparison may look up.
+
+    What is wrong with a recording is not said here: the comparison comes to it by itself.
+
+    Raises
+    ------
+    StateError
+        If this is a different version of Lockstep, or the recordings are not those that the comparison has.
+    """
+    here = f"worker {os.uname().nodename if hasattr(os, 'uname') else ''} ({os.getpid()})"
+    if job.version != VERSION:
+        raise StateError(
+            f"{here}: has Lockstep {VERSION}, and the comparison {job.version}; install the same version there"
+        )
+    try:
+        os.chdir(job.folder)
+    except OSError as error:
+        raise StateError(
+            f"{here}: has no folder {job.folder} ({error.strerror}); mount it there under the same path"
+        ) from error
+    results = KnownResults()
+    with using(results):
+        sides = _opened(job, piece, here)
+        load_without_blas()
+        options = dict(job.options)
+        options["rule"] = Rule(options["rule"])
+        if piece.steps is not None:
+            options["steps"] = piece.steps
+        with suppress(LockstepError):
+            compare_recordings(*sides, **options)
+    return results.values
+
+
+def _opened(job: Job, piece: Piece, here: str) -> tuple[Recording, Recording]:
+    """Both recordings with the ranks of a piece alone."""
+    opened = []
+    for side, (path, form) in enumerate(zip(job.recordings, job.forms, strict=True)):
+        names = [both[side] for both in piece.ranks]
+        try:
+            recording = open_recording(path, form=form, ranks=names)
+        except LockstepError as error:
+            raise StateError(f"{here}: {error}") from error
+        for name in names:
+            rank = recording.ranks.get(name)
+            if rank is None or state_of(rank) != job.states[f"{path}/{name}"]:
+                raise StateError(
+                    f"{here}: {path}/{name} is not the recording that the comparison has, or changes; put the same"
+                    " files there, and compare when it is written"
+                )
+        opened.append(recording)
+    return opened[0], opened[1]
+
+
+def state_of(rank: RankRecording) -> str:
+    """Return a digest of a rank's manifest, which lists digests of files, and of the files that it does not list."""
+    digest = xxhash.xxh3_128((rank.path / MANIFEST).read_bytes())
+    for file in sorted(rank.path.iterdir()):
+        if file.name not in rank.manifest.files and file.is_file() and file.name != MANIFEST:
+            about = file.stat()
+            digest.update(f"{file.name} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def pieces_of(
+    recordings: tuple[Recording, Recording], ranks: RankPairs, steps: Collection[int] | None
+) -> list[Piece]:
+    """Cut a comparison: a few ranks each; of few ranks, each step by itself.
+
+    Ranks that are put together to one are not cut: there is no piece then, and the comparison computes all.
+    """
+    if any(one.put_together_of is not None for one in recordings):
+        return []
+    names = [(name, both[1].path.name) for name, both in ranks.both.items()]
+    if len(names) > _MOST_RANKS:
+        chosen = None if steps is None else tuple(sorted(steps))
+        starts = range(0, len(names), _MOST_RANKS)
+        return [Piece(tuple(names[start : start + _MOST_RANKS]), chosen) for start in starts]
+    shared = {name: shared_steps(*ranks.both[name], steps) for name, _ in names}
+    return [
+        Piece((both,), (number,))
+        for number in sorted({number for one in shared.values() for number in one})
+        for both in names
+        if number in shared[both[0]]
+    ]

@@ -1,0 +1,316 @@
+"""A comparison whose pieces other processes compute gives the answer of one that computes all itself."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lockstep.cli import comparing
+from lockstep.cli.compare import compare
+from lockstep.comparison import compare_recordings
+from lockstep.core.errors import CorruptError, UsageError
+from lockstep.core.known_results import Kind, Values
+from lockstep.engines import ray_tasks
+from lockstep.engines.chosen import at_work, engine_named
+from lockstep.engines.engine_pieces import Job, Piece, StateError, computed, state_of
+from lockstep.engines.journal import Journal
+from lockstep.engines.local_pool import LocalPool
+from lockstep.store.reader import open_recording
+from lockstep.testing.fixtures import FaultyPair
+from lockstep.testing.made_recordings import write_recording
+from lockstep.testing.made_training import Alteration, Array, MadeTraining
+
+RANKS = 6
+OPTIONS = {"rule": "error-model", "rerun": True}
+
+
+class Here:
+    """Computes pieces in this process, at once; an `Engine`."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.values: list[Values] = []
+
+    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+        """The results, already there."""
+        self.pieces.append(piece)
+        result: Future[Values] = Future()
+        try:
+            result.set_result(json.loads(json.dumps(computed(job, piece))))
+        except StateError as error:
+            result.set_exception(error)
+        else:
+            self.values.append(result.result())
+        return result
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Replays(Here):
+    """Has the results of an earlier engine; an `Engine`."""
+
+    def __init__(self, earlier: Here) -> None:
+        super().__init__()
+        self._values = iter(earlier.values)
+
+    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+        """What the earlier one computed."""
+        result: Future[Values] = Future()
+        result.set_result(next(self._values))
+        return result
+
+
+class Ends(Here):
+    """Loses the worker of each piece; an `Engine`."""
+
+    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+        """An error."""
+        result: Future[Values] = Future()
+        result.set_exception(RuntimeError("the machine is gone"))
+        return result
+
+
+def off(value: Array) -> Array:
+    return value * np.float32(1.001)
+
+
+def rounded(value: Array) -> Array:
+    return np.nextafter(value, np.float32(np.inf))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of six ranks: a reference, one that rounds otherwise with a fault on rank 3, and an equal one."""
+    folder = tmp_path_factory.mktemp("ranks")
+    alterations: list[dict[str, Alteration]] = [{"relu": rounded} for _ in range(RANKS)]
+    alterations[3] = {"relu": off}
+
+    def training(seed: int, **alter: Alteration) -> MadeTraining:
+        return MadeTraining(steps=2, seed=seed, whole=True, alter=alter)
+
+    ranks = [training(seed) for seed in range(RANKS)]
+    noisy = [training(seed, **alter) for seed, alter in enumerate(alterations)]
+    write_recording(folder / "reference", *ranks)
+    write_recording(folder / "fault", *noisy)
+    write_recording(folder / "equal", *ranks)
+    return folder
+
+
+def text_of(*arguments: object) -> tuple[int, str]:
+    """Exit code and all that `compare` prints; the line of the command itself is left out."""
+    done = CliRunner().invoke(compare, [str(one) for one in arguments], standalone_mode=False)
+    assert done.exception is None, done.output
+    return int(done.return_value), done.output
+
+
+def compared_by(engine: Here, reference: Path, candidate: Path, told: list[str]) -> object:
+    sides = open_recording(reference), open_recording(candidate)
+    with at_work(
+        lambda: engine, sides, (reference, candidate), (), OPTIONS, told=told.append
+    ) as wait:
+        return compare_recordings(*sides, wait=wait)
+
+
+@pytest.mark.parametrize(("candidate", "form"), [("fault", ["--json"]), ("equal", [])])
+def test_a_pool_gives_the_answer_letter_for_letter(
+    folder: Path, cache: Path, candidate: str, form: list[str]
+) -> None:
+    both = folder / "reference", folder / candidate
+    # given what is said without an engine
+    alone = text_of(*both, *form)
+    assert alone[0] == (1 if candidate == "fault" else 0)
+    # when two processes compute ahead, then the same is said, and no journal is left
+    assert text_of(*both, *form, "--engine", "local", "--workers", 2) == alone
+    assert list((cache / "lockstep" / "pieces").iterdir()) == []
+
+
+def test_one_rank_is_cut_by_steps(lockstep_faulty_pair: FaultyPair) -> None:
+    pair, engine = lockstep_faulty_pair, Here()
+    # given one rank of each
+    alone = compare_recordings(pair.reference, pair.candidate)
+    # when it is computed ahead
+    found = compared_by(engine, pair.reference, pair.candidate, [])
+    # then each step is a piece, and the answer is the same
+    steps = open_recording(pair.reference).ranks["rank0"].steps
+    assert [piece.steps for piece in engine.pieces] == [(step,) for step in steps]
+    assert repr(found) == repr(alone)
+
+
+def test_workers_send_distances_and_answers_of_reruns(folder: Path) -> None:
+    # given ranks that differ everywhere, and ranks that are equal
+    differ, equal = Here(), Here()
+    compared_by(differ, folder / "reference", folder / "fault", [])
+    compared_by(equal, folder / "reference", folder / "equal", [])
+    # then numbers of the former are sent, and of the latter none: equal digests end in the worker
+    assert all(one[Kind.DISTANCE.value] for one in differ.values)
+    assert any(one[Kind.RERUN.value] for one in differ.values)
+    assert not any(one[Kind.DISTANCE.value] or one[Kind.RERUN.value] for one in equal.values)
+
+
+def test_a_piece_whose_worker_ends_is_computed_again(folder: Path) -> None:
+    # given a pool that has computed a piece
+    job = job_of(folder)
+    piece = Piece((("rank0", "rank0"),))
+    pool = LocalPool(1)
+    try:
+        first = pool.submit(job, piece).result()
+        # when its worker is killed while it has another one
+        again = [pool.submit(job, Piece(((f"rank{n}", f"rank{n}"),))) for n in (1, 2)]
+        for worker in list(pool._pool._processes.values()):
+            worker.kill()
+        # then both are computed all the same
+        assert all(one.result().keys() == first.keys() for one in again)
+    finally:
+        pool.close()
+
+
+def test_a_comparison_goes_on_alone_where_workers_are_lost_for_good(folder: Path) -> None:
+    both, told = (folder / "reference", folder / "fault"), []
+    # given an engine that loses all
+    found = compared_by(Ends(), *both, told)
+    # then the answer is there, and the loss is told once
+    assert repr(found) == repr(compare_recordings(*both))
+    assert told == ["workers were lost (the machine is gone); the rest is compared here"]
+
+
+def test_a_comparison_that_was_killed_goes_on(folder: Path) -> None:
+    both = folder / "reference", folder / "fault"
+    # given a comparison that ended while it waited, after all pieces but one had come
+    first, second = Here(), Here()
+    sides = open_recording(both[0]), open_recording(both[1])
+    with (
+        pytest.raises(KeyboardInterrupt),
+        at_work(lambda: first, sides, both, (), OPTIONS, told=pytest.fail),
+    ):
+        raise KeyboardInterrupt
+    journal = next(Path(Journal(job_of(folder)).path.parent).iterdir())
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert len(lines) == len(first.pieces) == 2
+    journal.write_bytes(lines[0] + lines[1][:-10])
+    # when the same command is given again
+    found = compared_by(second, *both, [])
+    # then only the piece that was cut off is computed, and the journal goes
+    assert [one.name for one in second.pieces] == [first.pieces[1].name]
+    assert repr(found) == repr(compare_recordings(*both))
+    assert not journal.exists()
+
+
+def test_a_journal_is_not_used_for_other_recordings(folder: Path) -> None:
+    job = job_of(folder)
+    # given the journals of two comparisons that differ in one file
+    changed = replace(job, states={**job.states, "a/rank0": "another"})
+    # then they are two, as they are with other options
+    options = replace(job, options={"rule": "fixed"})
+    assert len({Journal(one).path for one in (job, changed, options)}) == 3
+
+
+def test_a_tensor_that_changes_after_a_worker_has_read_it_is_an_error(
+    tmp_path: Path, folder: Path
+) -> None:
+    reference = folder / "reference"
+    ranks = [
+        MadeTraining(steps=2, seed=seed, whole=True, alter={"relu": rounded})
+        for seed in range(RANKS)
+    ]
+    candidate = write_recording(tmp_path / "candidate", *ranks)
+    engine = Here()
+    # given pieces that are computed
+    compared_by(engine, reference, candidate, [])
+    # when a file of a rank is written over, with as many bytes
+    file = next((candidate / "rank1").glob("tensors-*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    # then the comparison that has their results does not go on
+    with pytest.raises(CorruptError, match="was changed after it was written"):
+        compared_by(Replays(engine), reference, candidate, [])
+
+
+def job_of(folder: Path) -> Job:
+    """A job of the two recordings that differ."""
+    both = folder / "reference", folder / "fault"
+    states = {
+        f"{path}/{name}": state_of(rank)
+        for path in both
+        for name, rank in open_recording(path).ranks.items()
+    }
+    return Job(str(Path.cwd()), str(both[0]), str(both[1]), OPTIONS, states=states)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": "0.0.1"}, "has Lockstep .*, and the comparison 0.0.1; install the same"),
+        ({"folder": "/nowhere/at/all"}, "has no folder /nowhere/at/all"),
+        ({"candidate": "/nowhere/else"}, "/nowhere/else"),
+        ({"states": None}, "rank0 is not the recording that the comparison has"),
+    ],
+)
+def test_a_worker_that_cannot_take_part_is_refused(
+    folder: Path, change: dict[str, object], words: str
+) -> None:
+    job = job_of(folder)
+    if "states" in change:
+        change = {"states": dict.fromkeys(job.states, "another")}
+    # given a worker with another version, without the folder, or with other files; then it says so, and who it is
+    with pytest.raises(StateError, match=f"worker .*{words}"):
+        computed(replace(job, **change), Piece((("rank0", "rank0"),)))  # type: ignore[arg-type]
+
+
+def test_a_refusal_ends_the_comparison(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given workers with another version
+    monkeypatch.setattr("lockstep.engines.engine_pieces.VERSION", "0.0.1")
+    # then the comparison ends with its sentence
+    with pytest.raises(StateError, match=r"has Lockstep 0\.0\.1"):
+        compared_by(Here(), folder / "reference", folder / "fault", [])
+
+
+def test_options_that_belong_to_no_engine_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [str(folder / "reference"), str(folder / "equal")]
+    manner = dict.fromkeys(("calibration", "mapping", "memory_bytes"))
+    for using, words in (
+        (comparing.Using(None, 2), "belong to an engine"),
+        (comparing.Using("local", None, "127.0.0.1:1"), "give --engine ray too"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            comparing.compared(
+                *map(Path, both), rule="error-model", noise=(), steps="", no_rerun=False,
+                using=using, **manner,
+            )  # fmt: skip
+    # and without Ray, its engine says what to install
+    monkeypatch.setattr(ray_tasks.importlib, "import_module", _absent)
+    with pytest.raises(UsageError, match=r"pip install 'lockstep-numerics\[cluster\]'"):
+        engine_named("ray", workers=None, cluster="")
+
+
+def _absent(name: str) -> None:
+    raise ModuleNotFoundError(name)
+
+
+def test_ranks_that_are_put_together_are_not_cut(tmp_path: Path) -> None:
+    ranks = [MadeTraining(steps=1, seed=seed) for seed in (0, 1)]
+    many = open_recording(write_recording(tmp_path / "many", *ranks))
+    # given a recording that was made of several ranks
+    many.put_together_of = many
+    # then nothing is computed ahead
+    engine = Here()
+    with at_work(
+        lambda: engine, (many, many), (many.path,) * 2, (), OPTIONS, told=pytest.fail
+    ) as wait:
+        assert wait is None
+    assert engine.pieces == []
