@@ -40,8 +40,8 @@ def relative(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def row_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements in double precision, one after the other; a complex number as its two parts."""
-    return _plain(tensor).double()
+    """All elements in double precision, without gaps in memory; a complex number as its two parts."""
+    return _plain(tensor).double().contiguous()
 
 
 def _norm_of_difference(one: torch.Tensor, two: torch.Tensor) -> float:

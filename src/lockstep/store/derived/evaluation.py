@@ -465,6 +465,7 @@ def _is_in_memory(node: _Node) -> bool:
         isinstance(node, _Elements)
         and isinstance(node.array, np.ndarray)
         and node.array.flags.aligned
+        and node.array.flags.c_contiguous
         and node.array.dtype == np.float32
     )
 
