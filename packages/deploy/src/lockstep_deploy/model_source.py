@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from lockstep_deploy.inputs import AnyName, input_sets
 from lockstep_deploy.pretrained import pretrained
 from lockstep_deploy.program_run import given_to
 from lockstep_deploy.recorded_model import RecordedModel
+from lockstep_deploy.user_modules import module_at
 
 
 @dataclass
@@ -302,12 +301,8 @@ def _class_names(module: torch.nn.Module) -> dict[str, Any]:
 
 def _function(given: str) -> Any:
     place, _, name = given.rpartition(":")
-    folder = str(Path(place).resolve().parent) if place.endswith(".py") else str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module_name = Path(place).stem if place.endswith(".py") else place
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = module_at(place)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
