@@ -23,6 +23,7 @@ from lockstep.core.operators import Family
 from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region
 from lockstep.judge.tolerances import (
+    CALIBRATION_ELEMENTS,
     CALIBRATION_FLOOR_SHARE,
     CALIBRATION_MARGIN,
     CALIBRATION_MARGIN_16_BIT,
@@ -117,7 +118,8 @@ class CalibratedJudge:
             return judgement
         noise, reach = self._noise.of(output), self._reach(moved)
         margin = CALIBRATION_MARGIN_16_BIT if output.unit > SINGLE else CALIBRATION_MARGIN
-        if noise is None or not reach <= margin or any(_flips(item) for item in entering):
+        few = output.numel < CALIBRATION_ELEMENTS
+        if noise is None or few or not reach <= margin or any(_flips(item) for item in entering):
             return replace(judgement, judged_by=judgement.judged_by or self._behind.name)
         scale = output.norm if output.norm > 0 else 1.0
         allowed = max(floor_share * judgement.floor, margin * max(reach, 1.0) * noise / scale)

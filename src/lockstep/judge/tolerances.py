@@ -132,6 +132,11 @@ was 0.9 to 4.4 times that of one run with every rounding drawn anew."""
 CALIBRATION_MARGIN_16_BIT = 2.0
 """Times the calibrated noise that 16-bit tensors may be off; measured as above, 0.74 to 0.90 times."""
 
+CALIBRATION_ELEMENTS = 8
+"""Fewer elements may by chance hardly move in a run, and then calibrate nothing. So many, normally distributed, move by
+less than a fifth of their deviation once in 40 000 runs (the chi-square distribution with 8 degrees of freedom, at
+`8 / 5 ** 2`); a single one does so in one of six."""
+
 CALIBRATION_FLOOR_SHARE = 0.25
 """Share of the noise floor for equal inputs that stays allowed, for roundings inside an operator, where none is
 injected (a long sum). Convolutions, whose kernels may lose a digit, keep all of it."""
