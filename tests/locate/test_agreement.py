@@ -421,13 +421,13 @@ def test_a_teacher_that_follows_at_another_pace_is_one_origin_at_the_next_step(
 # --- loss scaling ---------------------------------------------------------------------------------------------------
 
 
-def scaled(path: Path, factor: float) -> Path:
+def scaled(path: Path, factor: float, save: str = "program") -> Path:
     """Two steps whose loss is scaled, and whose gradients are unscaled before the update."""
     torch.manual_seed(0)
     model, batch = Net(), torch.randn(4, 6, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=factor, enabled=factor != 1.0)
-    with lockstep.record(path, model=model, steps="0:2"):
+    with lockstep.record(path, model=model, steps="0:2", save=save):
         for _ in range(2):
             optimizer.zero_grad()
             scaler.scale(model(batch).square().mean()).backward()
@@ -438,10 +438,19 @@ def scaled(path: Path, factor: float) -> Path:
 
 def test_a_loss_that_one_run_scales_is_a_difference_of_set_up(tmp_path: Path) -> None:
     found = lockstep.compare_recordings(
-        scaled(tmp_path / "reference", 1.0), scaled(tmp_path / "candidate", 1024.0)
+        scaled(tmp_path / "reference", 1.0, "sketch"),
+        scaled(tmp_path / "candidate", 1024.0, "sketch"),
     )
     assert [origin.kind for origin in found.origins] == [Kind.SETUP]
     assert "the loss is 1024 times the reference's" in found.origins[0].reason
+
+
+def test_a_loss_that_one_run_scales_agrees_where_its_program_is_run_again(tmp_path: Path) -> None:
+    # Given both runs' programs: what is unscaled is the reference's gradient
+    found = lockstep.compare_recordings(
+        scaled(tmp_path / "reference", 1.0), scaled(tmp_path / "candidate", 1024.0)
+    )
+    assert (found.verdict, found.origins) == (Verdict.AGREE, ())
 
 
 def test_a_gradient_that_is_scaled_for_good_is_none_of_set_up(tmp_path: Path) -> None:

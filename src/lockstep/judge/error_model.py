@@ -56,7 +56,7 @@ from lockstep.judge.tolerances import (
     SINGLE,
     UPDATE_ROUNDINGS,
 )
-from lockstep.judge.update_model import inherited_bound, rounded_size
+from lockstep.judge.update_model import correction_size, inherited_bound, rounded_size
 from lockstep.measure.measured_pair import Measured, is_other_mask
 
 
@@ -147,6 +147,7 @@ class ErrorModel:
             return whole_numbers(entering, output)
         inputs = floats(entering)
         size = UPDATE_ROUNDINGS * rounded_size(inputs, output, calls)
+        size += correction_size(output, calls)
         floor = _floor(Bound(0.0, size), (*inputs, output), 1.0)
         floor += UPDATE_ROUNDINGS * subnormal_rounding((), output)
         inherited = inherited_bound(inputs, output, calls, margin=INHERITED_MARGIN)

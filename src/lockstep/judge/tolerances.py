@@ -82,10 +82,11 @@ UPDATE_ROUNDINGS = 16.0
 """Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
 
 OTHER_DIRECTION = 0.95
-"""How far two updates of one parameter may be apart where the gradients agree, in units of `sqrt(a^2 + b^2)`, their
-sizes being `a` and `b`. Adam's first update turns noise into a full step, whose sign each run draws: two such steps are
-at right angles. Where keys and values of attention share a bias, half of it is noise, and the updates are as far apart
-as either is long. A lost update is that far apart too, and there `b` is 0."""
+"""How far two updates of one parameter may be apart where the gradients agree, in units of the longer one; where they
+are further apart, in units of `sqrt(a^2 + b^2)`, their sizes being `a` and `b`. Adam's first update turns noise into a
+full step, whose sign each run draws: two such steps are at right angles. Where keys and values of attention share a
+bias, half of it is noise, and the updates are as far apart as either is long. A lost update is that far apart too, and
+there `b` is 0."""
 
 SATURATED_EXPONENT = 16.0
 """Largest exponent that still passes its error on: beyond, softmax and its kin are flat."""

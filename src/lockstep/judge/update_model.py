@@ -55,6 +55,22 @@ def rounded_size(inputs: Sequence[Measured], output: Measured, calls: CallPair |
     return output.norm + max(params, default=0.0)
 
 
+def correction_size(output: Measured, calls: CallPair | None) -> float:
+    """Size whose rounding two libraries' corrections of one average of squares may be apart, in the result's unit.
+
+    Adam divides by `sqrt(1 - beta2 ** t)`: in double precision in one library, in single precision in another, where
+    1 less a rounded 0.999 is off by `beta2 / (1 - beta2)` roundings, and its root by half as many.
+    """
+    if calls is None or calls.reference is None or calls.candidate is None:
+        return 0.0
+    if calls.reference.site.op == calls.candidate.site.op:
+        return 0.0
+    given = (calls.reference.arguments.get("betas"), calls.candidate.arguments.get("betas"))
+    betas = [one[1] for one in given if isinstance(one, (list, tuple)) and len(one) > 1]
+    beta = max((one for one in betas if isinstance(one, float) and 0 < one < 1), default=0.0)
+    return 0.5 * beta / (1.0 - beta) * max(_sizes(output, calls) or (0.0,))
+
+
 @dataclass(frozen=True, slots=True)
 class _Average:
     """A state that an optimizer of torch makes of its earlier self and the gradient, or of the gradient's squares.
@@ -176,7 +192,9 @@ def _moved_apart(inputs: Sequence[Measured], output: Measured, calls: CallPair |
         return sum(sizes) if sizes is not None else 2.0 * output.norm
     if sizes is None:
         return min(1.0, math.sqrt(noise)) * output.norm
-    apart = OTHER_DIRECTION * math.hypot(*sizes)
+    apart = OTHER_DIRECTION * max(sizes)
+    if output.distance > apart:  # nothing is decided before
+        apart = OTHER_DIRECTION * math.hypot(*sizes)
     if calls is not None and optimizer_of(calls.present.site.op).is_linear:
         apart = min(apart, DEFAULT_CONDITION * noise * max(sizes))
     return apart

@@ -61,7 +61,9 @@ def main(folder: Path, side: str, mistake: str) -> None:
     torch.manual_seed(0)
     model = (OfKeras if side == "keras" else OfMindSpore)(mistake)
     model.load_state_dict(given, strict=False)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2, eps=1e-7 if side == "keras" else 1e-8)
+    # Keras adds its 1e-7 to the root before that is corrected for how few steps it has seen.
+    epsilon = 1e-7 / (1 - 0.999) ** 0.5 if side == "keras" else 1e-8
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, eps=epsilon)
     with lockstep.record(folder / mistake, model=model, steps="0", save="tensors"):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch), labels).backward()
