@@ -270,3 +270,100 @@ def test_a_value_that_is_one_number_all_over_is_no_evidence() -> None:
     assert paired(ours, theirs, {}, {}, have_parted=False) == {}
     assert not near(value("a", 1, 2), value("b", 1, 2.1))
     assert near(value("a", 1, 2), value("b", 1, 2.0000002))
+
+
+WRITES = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, kind, factor):
+        super().__init__()
+        self.enter, self.leave, self.kind, self.factor = nn.Linear(6, 6), nn.Linear(6, 4), kind, factor
+
+    def forward(self, x):
+        h = self.enter(x)
+        if self.kind == "whole":
+            h.mul_(self.factor)
+        elif self.kind == "part":
+            h[:, 0].mul_(self.factor)
+        else:
+            made = torch.zeros_like(h)
+            made[:, :3] = h[:, :3]
+            made[:, 3:] = h[:, 3:]
+            h = made
+        return self.leave(h)
+
+def made(*given):
+    torch.manual_seed(0)
+    return Net(*given).eval(), torch.randn(3, 6)
+
+def whole(): return made("whole", 1.0)
+def whole_twice(): return made("whole", 2.0)
+def part(): return made("part", 1.0)
+def part_twice(): return made("part", 2.0)
+def pieces(): return made("pieces", 1.0)
+
+class Folds(nn.Module):
+    def __init__(self, activation, drop=False, fold=False, bias=1.0):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Linear(6, 4)
+        self.drop, self.activation = nn.Dropout(0.3) if drop else nn.Identity(), activation
+        self.norm.running_mean.normal_(0, 0.3)
+        self.norm.running_var.uniform_(0.5, 2)
+        self.eval()
+        if fold:
+            self.conv = nn.utils.fuse_conv_bn_eval(self.conv, self.norm)
+            self.norm = nn.Identity()
+            self.conv.bias.data.mul_(bias)
+
+    def forward(self, x):
+        return self.head(self.activation(self.drop(self.norm(self.conv(x)))).mean((2, 3)))
+
+def folds(*given, **more):
+    torch.manual_seed(0)
+    return Folds(*given, **more), torch.randn(2, 3, 8, 8)
+
+def norm(): return folds(torch.relu)
+def dropped(): return folds(torch.relu, drop=True)
+def gelu(): return folds(nn.functional.gelu)
+def folded(): return folds(torch.relu, fold=True)
+def folded_off(): return folds(torch.relu, fold=True, bias=1.3)
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Modules that write in place, and such that fold what others compute."""
+    made = tmp_path_factory.mktemp("written") / "writes.py"
+    made.write_text(WRITES)
+    return made
+
+
+@pytest.mark.parametrize(
+    "pair", ["whole part", "part pieces", "norm folded", "folded norm", "dropped norm"]
+)
+def test_what_is_written_or_folded_otherwise_agrees(written: Path, pair: str) -> None:
+    one, other = pair.split()
+    found = compared(f"{written}:{one}", f"{written}:{other}")
+    assert found.verdict is Verdict.AGREE, found.origins
+
+
+@pytest.mark.parametrize(
+    ("pair", "op"),
+    [
+        ("whole whole_twice", "aten.mul.Tensor"),
+        ("part part_twice", "aten.mul.Tensor"),
+        ("dropped gelu", "aten.relu.default"),
+        ("norm folded_off", "fused.aten.batch_norm.default+"),
+    ],
+)
+def test_what_is_written_or_folded_wrongly_is_named(written: Path, pair: str, op: str) -> None:
+    one, other = pair.split()
+    found = compared(f"{written}:{one}", f"{written}:{other}")
+    assert (found.verdict, found.origins[0].op) == (Verdict.DIVERGED, op)
+
+
+def test_weights_that_differ_where_all_agrees_are_named(written: Path) -> None:
+    found = compared(f"{written}:folded", f"{written}:norm")
+    assert "both hold conv.weight, conv.bias, with other numbers" in " ".join(found.notes)

@@ -128,6 +128,26 @@ def _program(
         return torch.export.export(module, (), traced, dynamic_shapes=shapes, strict=False)
 
 
+def without_writes(program: ExportedProgram) -> ExportedProgram:
+    """The same program with no operator that writes into a tensor, so that each of its values is one node's.
+
+    `h.mul_(2)` is `h * 2` there, and what reads `h` afterwards reads that; what is left in buffers and inputs is
+    returned beside the results (https://docs.pytorch.org/docs/stable/export/ir_spec.html).
+    """
+    graphs = [
+        one for one in program.graph_module.modules() if isinstance(one, torch.fx.GraphModule)
+    ]
+    if not any(_writes(node) for graph in graphs for node in graph.graph.nodes):
+        return program
+    with quiet():
+        plain: ExportedProgram = program.run_decompositions({})
+    return plain
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
 def to_onnx(
     program: ExportedProgram,
     inputs: Mapping[str, Any],

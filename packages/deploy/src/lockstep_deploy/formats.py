@@ -207,9 +207,10 @@ def _write_program(
         raise OutputExistsError(
             f"{order.path}: cannot be written ({error.strerror or error})"
         ) from error
-    note_branches(program, (inputs, *order.more))
-    runs = ParityRuns(program, inputs, folder, source.module)
-    found = runs.loaded(torch.export.load(order.path))
+    plain = exporting.without_writes(program)
+    note_branches(plain, (inputs, *order.more))
+    runs = ParityRuns(plain, inputs, folder, source.module)
+    found = runs.loaded(exporting.without_writes(torch.export.load(order.path)))
     stage = Stage("plain", "The program as it is read back", found)
     return Written(order.path, (), (stage,), {"nodes": len(program.graph.nodes)})
 

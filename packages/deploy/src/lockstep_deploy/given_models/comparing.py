@@ -19,16 +19,23 @@ from lockstep.judging import Judge, measure_noise
 from lockstep.plugin import AskedModel
 from lockstep.recordings import MEMORY_BYTES, opened
 from lockstep.rerun import LocalErrorJudge, RerunsApart
+from lockstep.terminal import listed
 from lockstep_deploy.as_run_judge import AsRunJudge
 from lockstep_deploy.calls import Array, WrittenRun, array_of, computing, is_call, tensor_of
-from lockstep_deploy.exporting import program_of
+from lockstep_deploy.exporting import program_of, without_writes
 from lockstep_deploy.free_axes import check_extents, extents_to_draw
 from lockstep_deploy.given_models.onnx_program import OnnxProgram, OnnxRun
 from lockstep_deploy.given_models.pairing import Value, paired
 from lockstep_deploy.inputs import checked, input_sets, read_inputs
 from lockstep_deploy.model_file import MOST_BYTES, open_model
 from lockstep_deploy.model_source import model_source
-from lockstep_deploy.module_run import program_gaps
+from lockstep_deploy.module_run import (
+    ModuleRun,
+    against_program,
+    draws_of,
+    program_gaps,
+    run_module,
+)
 from lockstep_deploy.node_values import Held, NodeValues, Values, segments_of, write_segments
 from lockstep_deploy.noted import untaken_branches
 from lockstep_deploy.parity import (
@@ -61,23 +68,30 @@ class Subject:
         What it is called with, by name, in order.
     said
         What was done to it.
+    called
+        The module that the program was made of, called as its user calls it; None where it has none.
     """
 
     name: str
     program: Any
     inputs: dict[str, Array]
     said: Sequence[str] = ()
+    called: ModuleRun | None = None
 
     @property
     def is_file(self) -> bool:
         """Whether it is run by the runtime, and not by torch."""
         return isinstance(self.program, OnnxProgram)
 
-    def gaps(self) -> list[str]:
-        """What of it no run shows that was made, a sentence each."""
+    def gaps(self, run: NodeValues) -> list[str]:
+        """What of it no run shows that was made, a sentence each, and how its program is off its module."""
         if self.is_file:
             return list(untaken_branches(self.program.model))
-        return list(program_gaps(self.program))
+        gaps = list(program_gaps(self.program))
+        if self.called is not None and not draws_of(self.program):
+            outputs = [tensor_of(one) for one in run.returned()]
+            gaps += [*self.called.gaps, *against_program(self.called, outputs)]
+        return gaps
 
     def run(self, values: Values, draw: np.random.Generator | None = None) -> ProgramRun | OnnxRun:
         """Run it, with every node's value; `draw` moves all numbers that it is given or holds."""
@@ -173,6 +187,7 @@ class _Compared:
         with Values() as own, Values() as others:
             ran, other = first.run(own), second.run(others)
             run = _PairedRun(first, second, ran, other, have_parted=self._have_parted)
+            gaps = [*first.gaps(ran), *second.gaps(other), *run.gaps]
             every = segments_of(first.program, lambda node: is_left(node, ran, run))
             segments = [one for one in every if is_tensor(one.last)]
             held = changed(segments, ran, run)
@@ -188,6 +203,7 @@ class _Compared:
         notes = [
             *first.said,
             *second.said,
+            *(() if self._have_parted else _held_otherwise(ran.held(), other.held())),
             *what_is_in(segments, found),
             *nan_notes(ran.returned()),
         ]
@@ -196,7 +212,7 @@ class _Compared:
                 f"{len(operators) - len(segments)} of {len(operators)} operators have no value of their own in"
                 f" {second.name}, and were compared with what follows them"
             )
-        return with_gaps(found, [*first.gaps(), *second.gaps(), *run.gaps], notes)
+        return with_gaps(found, gaps, notes)
 
     def _drawn(self, at: int, write: Callable[..., None], to: WrittenRun) -> None:
         with Values() as drawn:
@@ -242,7 +258,7 @@ class _PairedRun:
         names = paired(ours, theirs, pairs, given, have_parted=have_parted)
         self._found = {name: by_name[other] for name, other in names.items() if other in by_name}
         self._given = {name: second.inputs[other] for name, other in given.items()}
-        self._held = _held_pairs(ran.held(), run.held())
+        self._held = _held_pairs(ran.held(), run.held(), by_name=have_parted)
 
     def given(self) -> Mapping[str, Array]:
         """The inputs by the first model's names."""
@@ -277,8 +293,12 @@ def _of_outputs(first: Subject, second: Subject, ran: NodeValues, run: NodeValue
     yield from without_numbers(ran.returned())
 
 
-def _held_pairs(ours: Held, theirs: Held) -> Held:
-    """What the second model holds for each name of the first: the same numbers, else the same name and shape."""
+def _held_pairs(ours: Held, theirs: Held, *, by_name: bool) -> Held:
+    """What the second model holds for each name of the first: the same numbers, else the same name and shape.
+
+    `by_name` is for models that are known to differ. Otherwise weights with other numbers are parts of an equal whole,
+    as those that a normalisation was folded into.
+    """
     digests: dict[bytes, Callable[[], Array]] = {}
     for make in theirs.values():
         digests.setdefault(_content(make()), make)
@@ -286,11 +306,22 @@ def _held_pairs(ours: Held, theirs: Held) -> Held:
     for name, make in ours.items():
         array = make()
         same = digests.get(_content(array))
-        if same is None and name in theirs and theirs[name]().shape == array.shape:
+        if same is None and by_name and name in theirs and theirs[name]().shape == array.shape:
             same = theirs[name]
         if same is not None:
             found[name] = same
     return found
+
+
+def _held_otherwise(ours: Held, theirs: Held) -> Iterator[str]:
+    """Names under which both hold numbers, and not the same ones."""
+    names = [
+        name
+        for name, make in ours.items()
+        if name in theirs and _content(make()) != _content(theirs[name]())
+    ]
+    if names:
+        yield f"both hold {listed(names)}, with other numbers; what is computed with them was compared"
 
 
 def _content(array: Array) -> bytes:
@@ -350,9 +381,11 @@ def _subject(asked: AskedModel, first: Subject | None) -> Subject:
         raise UsageError(
             f"{source.name}: gives no inputs; say them with --inputs, as in x:float32[1,3,32,32]"
         )
-    program = program_of(source, tensors)
+    program = without_writes(program_of(source, tensors))
     arrays = {name: array_of(one) for name, one in tensors.items()}
-    return Subject(asked.given, program, arrays, source.said)
+    called = None if source.module is None else run_module(source.module, tensors)
+    said = [*source.said, *(called.notes if called is not None else ())]
+    return Subject(asked.given, program, arrays, said, called)
 
 
 def _of_file(asked: AskedModel, path: Path, first: Subject | None) -> Subject:

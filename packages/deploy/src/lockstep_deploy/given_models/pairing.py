@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -71,7 +73,11 @@ def paired(
     found = _by_numbers(reference, candidate)
     found |= {name: other for name, other in returned.items() if name not in found}
     if have_parted:
+        # What leaves numbers as they are in one graph may be what changes them in the other.
+        kept = _taken_twice(reference, candidate, found)
+        found = {name: other for name, other in found.items() if name not in kept}
         _by_sources(reference, candidate, found, {**given})
+        found = {**kept, **found}
     return found
 
 
@@ -113,21 +119,40 @@ def _by_numbers(reference: Sequence[Value], candidate: Sequence[Value]) -> dict[
     return found
 
 
+def _taken_twice(
+    reference: Sequence[Value], candidate: Sequence[Value], found: Mapping[str, str]
+) -> dict[str, str]:
+    """Pairs with a value that an earlier pair has, of shapes of which the candidate has more values left over."""
+    taken, twice = set[str](), list[Value]()
+    for one in reference:
+        if one.name in found and found[one.name] in taken:
+            twice.append(one)
+        taken.add(found.get(one.name, ""))
+    left = Counter(one.array.shape for one in candidate if one.tells and one.name not in taken)
+    left.subtract(one.array.shape for one in reference if one.tells and one.name not in found)
+    return {one.name: found[one.name] for one in twice if left[one.array.shape] > 0}
+
+
 def _by_sources(
     reference: Sequence[Value],
     candidate: Sequence[Value],
     found: dict[str, str],
     given: dict[str, str],
 ) -> None:
-    """Add pairs of values that are far apart and computed from the same pairs, in order of computing."""
+    """Add pairs of values that are far apart and computed from the same pairs, in order of computing.
+
+    Where the reference computes more of a shape from them, its last ones are pairs: one node of the candidate that does
+    the work of several (a normalisation in the weights of a convolution) has the numbers of the last of these.
+    """
     known = {**given, **found}
     taken = set(known.values())
     theirs = {one.name: one.sources for one in candidate}
     ours = {one.name: one.sources for one in reference}
-    for one in reference:
+    for at, one in enumerate(reference):
         if one.name in known:
             continue
-        wanted = {known[name] for name in _frontier(one.name, ours, known.keys())}
+        enters = _frontier(one.name, ours, known.keys())
+        wanted = {known[name] for name in enters}
         alike = [
             other
             for other in candidate
@@ -137,6 +162,15 @@ def _by_sources(
             and _frontier(other.name, theirs, taken) == wanted
         ]
         if not wanted or not alike:
+            continue
+        peers = (
+            other
+            for other in reference[at:]
+            if other.name not in known
+            and other.array.shape == one.array.shape
+            and _frontier(other.name, ours, known.keys()) == enters
+        )
+        if sum(1 for _ in islice(peers, len(alike) + 1)) > len(alike):
             continue
         chosen = max(alike, key=lambda other: _likeness(one.array, other.array))
         if len(alike) > 1 and _likeness(one.array, chosen.array) < _LEAST_COSINE:
