@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.hookspecs import AskedModel
+from lockstep.report.comparison.screen import headline
 from lockstep_deploy.exporting import program_of, to_onnx
 from lockstep_deploy.given_models.comparing import compare_models
 from lockstep_deploy.given_models.pairing import Value, near, paired
@@ -367,3 +368,57 @@ def test_what_is_written_or_folded_wrongly_is_named(written: Path, pair: str, op
 def test_weights_that_differ_where_all_agrees_are_named(written: Path) -> None:
     found = compared(f"{written}:folded", f"{written}:norm")
     assert "both hold conv.weight, conv.bias, with other numbers" in " ".join(found.notes)
+
+
+OUTPUTS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.enter, self.leave, self.kind = nn.Linear(6, 6), nn.Linear(6, 6), kind
+
+    def forward(self, x):
+        h = torch.relu(self.enter(x))
+        y = self.leave(h)
+        return {
+            "mapping": {"h": h, "y": y},
+            "sorted": {"y": y, "h": h},
+            "exchanged": {"h": y, "y": h},
+            "reshaped": {"h": h, "y": y.reshape(2, 9)},
+            "transposed": {"h": h, "y": y.t()},
+            "half": {"h": h, "y": y.half()},
+        }[self.kind]
+
+def made(kind):
+    torch.manual_seed(0)
+    return Net(kind).eval(), torch.randn(3, 6)
+
+def mapping(): return made("mapping")
+def other(): return made("sorted")
+def exchanged(): return made("exchanged")
+def reshaped(): return made("reshaped")
+def transposed(): return made("transposed")
+def half(): return made("half")
+"""
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdict", "said"),
+    [
+        ("other", Verdict.AGREE, ""),
+        ("half", Verdict.AGREE, "output 1 is float32 in the reference, and float16"),
+        ("exchanged", Verdict.DIVERGED, ""),
+        ("reshaped", Verdict.INCOMPARABLE, "output 1 is float32 [3, 6]"),
+        ("transposed", Verdict.INCOMPARABLE, "and float32 [6, 3]"),
+    ],
+)
+def test_outputs_are_held_by_their_keys_shapes_and_dtypes(
+    tmp_path: Path, candidate: str, verdict: Verdict, said: str
+) -> None:
+    file = tmp_path / "returns.py"
+    file.write_text(OUTPUTS)
+    found = compared(f"{file}:mapping", f"{file}:{candidate}")
+    assert found.verdict is verdict
+    assert said in " ".join((headline(found), *found.notes))

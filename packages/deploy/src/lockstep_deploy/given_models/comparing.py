@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from lockstep.compare import Comparison, Verdict, WhatNext, command_line, compare_recordings
 from lockstep.errors import OutputExistsError, UsageError
@@ -25,7 +26,7 @@ from lockstep_deploy.calls import Array, WrittenRun, array_of, computing, is_cal
 from lockstep_deploy.exporting import program_of, without_writes
 from lockstep_deploy.free_axes import check_extents, extents_to_draw
 from lockstep_deploy.given_models.onnx_program import OnnxProgram, OnnxRun
-from lockstep_deploy.given_models.pairing import Value, paired
+from lockstep_deploy.given_models.pairing import Value, paired, same_kind
 from lockstep_deploy.inputs import checked, input_sets, read_inputs
 from lockstep_deploy.model_file import MOST_BYTES, open_model
 from lockstep_deploy.model_source import model_source
@@ -50,6 +51,8 @@ from lockstep_deploy.parity import (
 from lockstep_deploy.program_run import ProgramRun
 from lockstep_deploy.runtime import checked_sizes
 
+_T = TypeVar("_T")
+
 _DRAWS = 3
 """How often the reference is run again for its noise."""
 
@@ -70,6 +73,8 @@ class Subject:
         What was done to it.
     called
         The module that the program was made of, called as its user calls it; None where it has none.
+    order
+        Which of its outputs stands where: those of a mapping by their keys, in the order of the model it is held to.
     """
 
     name: str
@@ -77,6 +82,7 @@ class Subject:
     inputs: dict[str, Array]
     said: Sequence[str] = ()
     called: ModuleRun | None = None
+    order: Sequence[int] = ()
 
     @property
     def is_file(self) -> bool:
@@ -113,12 +119,47 @@ class Subject:
     def returned(self) -> list[str]:
         """Names of the values that it returns."""
         by_name = {node.name: node for node in self.program.graph.nodes}
+        return self._in_order([_name_of(by_name[spec.arg.name]) for spec in self._returning()])
+
+    def outputs(self, run: NodeValues) -> list[Array]:
+        """What a run of it returned, in the order of `returned`."""
+        return self._in_order(run.returned())
+
+    def places(self) -> list[str]:
+        """Where each output stands in what it returns, as "['logits']"; none for a file, which returns a list."""
+        if self.is_file:
+            return []
+        tree = self.program.call_spec.out_spec
+        whole = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+        at = {leaf: pytree.keystr(path) for path, leaf in pytree.tree_leaves_with_path(whole)}
+        specs = [one for one in self.program.graph_signature.output_specs if _is_returned(one)]
+        taken = set(map(id, self._returning()))
+        return [at[number] for number, one in enumerate(specs) if id(one) in taken]
+
+    def _returning(self) -> list[Any]:
+        """What tells of each tensor that is returned."""
+        names = {node.name for node in self.program.graph.nodes}
         specs = self.program.graph_signature.output_specs
         return [
-            _name_of(by_name[one.arg.name])
-            for one in specs
-            if one.kind.name == "USER_OUTPUT" and getattr(one.arg, "name", None) in by_name
+            one for one in specs if _is_returned(one) and getattr(one.arg, "name", None) in names
         ]
+
+    def _in_order(self, some: Sequence[_T]) -> list[_T]:
+        if len(self.order) != len(some):
+            return list(some)
+        return [some[at] for at in self.order]
+
+
+def _is_returned(spec: Any) -> bool:
+    return bool(spec.kind.name == "USER_OUTPUT")
+
+
+def _order_as(first: Subject, second: Subject) -> list[int]:
+    """Which of the second model's outputs has the key of each of the first one's; none where they have others."""
+    ours, theirs = first.places(), second.places()
+    if len(set(theirs)) < len(theirs) or sorted(ours) != sorted(theirs):
+        return []
+    return [theirs.index(one) for one in ours]
 
 
 def compare_models(reference: AskedModel, candidate: AskedModel, keep: Path | None) -> Comparison:
@@ -131,6 +172,7 @@ def compare_models(reference: AskedModel, candidate: AskedModel, keep: Path | No
     """
     first = _subject(reference, None)
     second = _subject(candidate, first)
+    second.order = _order_as(first, second)
     with tempfile.TemporaryDirectory(prefix="lockstep-models-") as aside:
         found = _Compared(first, second, Path(aside) / "first", have_parted=False).comparison()
         last = Path(aside) / "first"
@@ -204,6 +246,7 @@ class _Compared:
             *first.said,
             *second.said,
             *(() if self._have_parted else _held_otherwise(ran.held(), other.held())),
+            *_in_another_dtype(first.outputs(ran), second.outputs(other)),
             *what_is_in(segments, found),
             *nan_notes(ran.returned()),
         ]
@@ -246,7 +289,7 @@ class _PairedRun:
         *,
         have_parted: bool,
     ) -> None:
-        self._ran, self._run = ran, run
+        self._ran, self._outputs = ran, second.outputs(run)
         ours, theirs = first.values(ran), second.values(run)
         returned = first.returned(), second.returned()
         given = dict(zip(first.inputs, second.inputs, strict=True))
@@ -283,14 +326,35 @@ class _PairedRun:
 
     def returned(self) -> list[Array]:
         """What the second model returns."""
-        return self._run.returned()
+        return self._outputs
 
 
 def _of_outputs(first: Subject, second: Subject, ran: NodeValues, run: NodeValues) -> Iterator[str]:
-    counts = len(ran.returned()), len(run.returned())
-    if counts[0] != counts[1]:
-        yield f"{first.name} returns {counts[0]} tensors, and {second.name} {counts[1]}"
-    yield from without_numbers(ran.returned())
+    """What models return that are no outputs of one kind: as many, of the same shapes, numbers or indices alike."""
+    ours, theirs = first.outputs(ran), second.outputs(run)
+    if len(ours) != len(theirs):
+        yield f"{first.name} returns {len(ours)} tensors, and {second.name} {len(theirs)}"
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one.shape != other.shape or not same_kind(one, other):
+            yield (
+                f"output {at} is {_type(one)} of {first.name}, and {_type(other)} of {second.name}"
+            )
+    yield from without_numbers(ours)
+
+
+def _in_another_dtype(ours: Sequence[Array], theirs: Sequence[Array]) -> Iterator[str]:
+    """Outputs that are kept in another dtype, of one kind."""
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one.dtype != other.dtype and same_kind(one, other):
+            yield f"output {at} is {_dtype(one)} in the reference, and {_dtype(other)} in the candidate"
+
+
+def _dtype(array: Array) -> str:
+    return "bfloat16" if array.dtype.kind == "V" else array.dtype.name
+
+
+def _type(array: Array) -> str:
+    return f"{_dtype(array)} {list(array.shape)}"
 
 
 def _held_pairs(ours: Held, theirs: Held, *, by_name: bool) -> Held:

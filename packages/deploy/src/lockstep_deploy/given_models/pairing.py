@@ -83,7 +83,7 @@ def paired(
 
 def near(one: Value, other: Value) -> bool:
     """Whether two values of one shape are the same up to rounding."""
-    if one.array.shape != other.array.shape or not _same_kind(one.array, other.array):
+    if one.array.shape != other.array.shape or not same_kind(one.array, other.array):
         return False
     if one.array.dtype.kind not in "fcV":
         return bool(np.array_equal(one.array, other.array))
@@ -94,7 +94,8 @@ def near(one: Value, other: Value) -> bool:
     return relative_distance(one.array, other.array) <= bound
 
 
-def _same_kind(one: Array, other: Array) -> bool:
+def same_kind(one: Array, other: Array) -> bool:
+    """Whether both hold numbers of one kind: with a fraction, complex, or whole."""
     kinds = {"f" if array.dtype.kind in "fV" else array.dtype.kind for array in (one, other)}
     return len(kinds) == 1 or kinds <= {"i", "u", "b"}
 
@@ -158,7 +159,7 @@ def _by_sources(
             for other in candidate
             if other.name not in taken
             and other.array.shape == one.array.shape
-            and _same_kind(one.array, other.array)
+            and same_kind(one.array, other.array)
             and _frontier(other.name, theirs, taken) == wanted
         ]
         if not wanted or not alike:
