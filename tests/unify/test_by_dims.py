@@ -318,6 +318,10 @@ def test_copies_are_equal_within_rounding_alone() -> None:
         found = joined({0: one, 1: (one * np.float32(factor)).astype("f4")}, dims, mesh, "float32")
         assert found.copies == copies
     assert joined({0: one, 1: one[::-1].copy()}, dims, mesh, "float32").copies == 2
+    # an average of squares is twice as far apart as what is squared
+    squares = {0: one, 1: (one * np.float32(1 + 6 * 2**-24)).astype("f4")}
+    assert joined(squares, dims, mesh, "float32", "enter.weight|exp_avg").copies == 2
+    assert joined(squares, dims, mesh, "float32", "enter.weight|exp_avg_sq").copies == 1
     assert joined({0: np.array([1]), 1: np.array([2])}, dims, mesh, "int64").copies == 2
     # a sum in bfloat16 is rounded as bfloat16 is
     assert rounded(np.array([1.0 + 2**-8, 1.0 + 3 * 2**-8, np.nan], "f4"), "bfloat16").tolist()[

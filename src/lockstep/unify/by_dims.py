@@ -183,6 +183,7 @@ class _Joiner:
             {number: one.content for number, one in records.items()},
             self._dims(call, record),
             self._mesh,
+            record.name,
         )
         try:
             later, found = parts.whole()

@@ -29,7 +29,7 @@ from lockstep.store.written_calls import known
 from lockstep.unify.collective_sums import BETWEEN_RANKS
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.dtensor_placements import placed_by
-from lockstep.unify.joined_parts import Array, UnlikeDimsError
+from lockstep.unify.joined_parts import Array, UnlikeDimsError, copies_apart
 from lockstep.unify.one_recording import (
     Calls,
     Key,
@@ -53,8 +53,6 @@ from lockstep.unify.tensors_of_ranks import (
 from lockstep.unify.whole_tensor import Parts, elements_of, encoded
 
 Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
-_ROUNDINGS = 4
-"""Copies count as equal as far as in `joined_parts`."""
 
 
 def as_global_batch(many: Recording, one: Recording) -> Recording:
@@ -268,7 +266,7 @@ class Joiner:
         dims, mesh = placed
         if mesh.ranks != len(contents):
             raise UnlikeDimsError(f"it lies on a mesh of {mesh.ranks} of the {len(contents)} ranks")
-        later, found = Parts(contents, dims, mesh).whole()
+        later, found = Parts(contents, dims, mesh, seen.first.name).whole()
         if found is not None and found.copies > 1:
             self._told.copies.append(place)
         return later
@@ -278,7 +276,7 @@ class Joiner:
         parts, dtype = seen.parts, seen.first.dtype
         if len({one.shape for one in parts}) > 1:
             raise UnlikeDimsError(f"copies have the shapes {sorted({one.shape for one in parts})}")
-        if _far_apart(parts) <= _ROUNDINGS * unit_roundoff(dtype):
+        if _far_apart(parts) <= copies_apart(seen.first.name, dtype):
             self._told.rounded.append(place)
             given, note = parts[0], ""
         else:

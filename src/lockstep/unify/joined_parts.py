@@ -12,12 +12,22 @@ import numpy.typing as npt
 
 from lockstep.core.dims import Dims, How, Mesh, Split
 from lockstep.core.dtypes import is_floating, unit_roundoff
+from lockstep.core.optimizer_classes import QUADRATIC_STATES
 
 Array = npt.NDArray[Any]
 
 _ROUNDINGS = 4
 """Copies of one tensor are equal as far as so many roundings of its largest element part them: what the order of a sum
 makes of them, where ranks do not add in the same one."""
+
+
+def copies_apart(name: str, dtype: str) -> float:
+    """How far apart equal copies of a tensor may be, of its largest element, by its recorded name.
+
+    An optimizer's state that is made of squares is twice as far apart as the gradient that is squared.
+    """
+    squared = name.rpartition("|")[2] in QUADRATIC_STATES
+    return (2 if squared else 1) * _ROUNDINGS * unit_roundoff(dtype)
 
 
 class UnlikeDimsError(ValueError):
@@ -43,7 +53,9 @@ class Joined:
     rounding: float = 0.0
 
 
-def joined(parts: Mapping[int, Array], dims: Dims, mesh: Mesh, dtype: str) -> Joined:
+def joined(
+    parts: Mapping[int, Array], dims: Dims, mesh: Mesh, dtype: str, name: str = ""
+) -> Joined:
     """The tensor that ranks hold parts of.
 
     Parameters
@@ -52,6 +64,8 @@ def joined(parts: Mapping[int, Array], dims: Dims, mesh: Mesh, dtype: str) -> Jo
         By rank; of those that hold copies some may be missing.
     dtype
         As the framework names it; what is summed is rounded to it.
+    name
+        As it is recorded.
 
     Raises
     ------
@@ -66,7 +80,7 @@ def joined(parts: Mapping[int, Array], dims: Dims, mesh: Mesh, dtype: str) -> Jo
         copy = tuple(number for axis, number in place.items() if axis not in dims.over)
         wholes[copy][tuple(place[axis] for axis in order)] = part
     found = [_whole(one, dims, order, mesh, dtype) for one in wholes.values()]
-    return _one_of(found, dims, dtype)
+    return _one_of(found, dims, copies_apart(name, dtype))
 
 
 def _check_axes(parts: Mapping[int, Array], dims: Dims, mesh: Mesh) -> None:
@@ -166,7 +180,7 @@ def rounded(array: Array, dtype: str) -> Array:
     return np.where(special, array, even.astype(np.uint32).view(np.float32)).astype(np.float32)
 
 
-def _one_of(copies: Sequence[Array], dims: Dims, dtype: str) -> Joined:
+def _one_of(copies: Sequence[Array], dims: Dims, allowed: float) -> Joined:
     """The first of several copies that are equal, or all of them."""
     first = copies[0]
     shapes = {one.shape for one in copies}
@@ -175,7 +189,7 @@ def _one_of(copies: Sequence[Array], dims: Dims, dtype: str) -> Joined:
             f"copies on several ranks have the shapes {sorted(shapes)}{_along_which(shapes, dims)}"
         )
     apart = max((_apart(first, one) for one in copies[1:]), default=0.0)
-    if apart <= _ROUNDINGS * unit_roundoff(dtype):
+    if apart <= allowed:
         return Joined(first, rounding=apart)
     return Joined(np.stack(copies), copies=len(copies))
 
@@ -209,4 +223,4 @@ def _apart(left: Array, right: Array) -> float:
     return float(np.abs(ours - theirs).max() / max(np.abs(ours).max(), np.abs(theirs).max()))
 
 
-__all__ = ["Joined", "UnlikeDimsError", "is_floating", "joined", "rounded"]
+__all__ = ["Joined", "UnlikeDimsError", "copies_apart", "is_floating", "joined", "rounded"]

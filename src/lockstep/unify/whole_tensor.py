@@ -29,11 +29,14 @@ class Parts:
         What its axes mean; None where nothing says.
     mesh
         Of all ranks, those that are missing too.
+    name
+        As it is recorded; that of an optimizer's state tells whether it is made of squares.
     """
 
     by_rank: Mapping[int, Content]
     dims: Dims | None
     mesh: Mesh
+    name: str = ""
 
     @property
     def first(self) -> Content:
@@ -87,7 +90,7 @@ class Parts:
     def _joined(self) -> Joined:
         assert self.dims is not None
         arrays = {rank: elements_of(one) for rank, one in self.by_rank.items()}
-        return joined(arrays, self.dims, self.mesh, self.first.dtype)
+        return joined(arrays, self.dims, self.mesh, self.first.dtype, self.name)
 
     def _load(self) -> Bytes:
         return encoded(self._joined().array, self.first.dtype)
