@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from lockstep.core.records import Sketch, Statistics, TensorRecord
+from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.records import Call, Sketch, Statistics, TensorRecord
+from lockstep.core.sketch import SKETCH_SIZE, plan_of, sketch_of
 from lockstep.core.sketch import distance as distance_of_sketches
-from lockstep.core.sketch import plan_of, sketch_of
 from lockstep.devices.tensor_numbers import numbers_of
 from lockstep.laws.distances import distance, row_of
 from lockstep.laws.question import is_whole
@@ -95,6 +96,36 @@ class OwnNumbers:
         terms = _MIXING_TERMS + row.numel() / plan_of(row.numel()).row
         norm = 0.0 if math.isnan(numbers.norm) else numbers.norm  # nothing is finite
         return Apart(apart, WIDENED, _ROUNDOFF * terms * norm)
+
+    def finite_sketch(self, record: TensorRecord) -> Sketch | None:
+        """The sketch of a recorded tensor without NaN and infinities; None where there is none."""
+        statistics = record.statistics
+        if statistics is None or statistics.nan_count or statistics.inf_count:
+            return None
+        try:
+            return self._sketch(record)
+        except CannotReplay:
+            return None
+
+    def known_whole(self, call: Call) -> Call | None:
+        """A call with all its tensors whole, those too that are their own sketch; None where one is known less well.
+
+        A tensor of at most `SKETCH_SIZE` real elements is its own sketch, see `lockstep.core.sketch`.
+        """
+        records = [one if is_whole(one) else self._from_sketch(one) for one in call.records]
+        known = tuple(one for one in records if one is not None)
+        return replace(call, records=known) if len(known) == len(records) else None
+
+    def _from_sketch(self, record: TensorRecord) -> TensorRecord | None:
+        sketch, content = self.sketches.get(record.content.id), record.content
+        statistics = record.statistics
+        is_real = unit_roundoff(record.dtype) > 0 and not record.dtype.startswith("complex")
+        if sketch is None or statistics is None or content.numel > SKETCH_SIZE or not is_real:
+            return None
+        if statistics.nan_count or statistics.inf_count:
+            return None  # sketches count them as zero
+        elements = sketch[: content.numel].reshape(record.shape)
+        return replace(record, content=replace(content, loader=lambda: elements))
 
     def _sketch(self, record: TensorRecord) -> Sketch:
         if is_whole(record):

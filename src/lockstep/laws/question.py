@@ -102,6 +102,8 @@ _HELD_AGAINST = frozenset(
         Role.PARAM_GRAD,
         Role.PARAM_AFTER,
         Role.STATE_AFTER,
+        Role.PARAM,
+        Role.STATE,
     }
 )
-"""Roles of tensors that law K compares with what a program gives."""
+"""Roles of tensors that law K compares with what a program gives, and of those that an update takes."""

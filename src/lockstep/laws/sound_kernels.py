@@ -11,12 +11,13 @@ import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Rounding, Run
 from lockstep.laws.draws import not_written
 from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
+from lockstep.laws.moved_by_updates import furthest, moves_otherwise
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
 from lockstep.laws.rank_prefixes import with_rank
@@ -130,9 +131,19 @@ def _of_updates(side: Side, runs: OwnRuns, wrong: Collection[str]) -> Iterator[B
     for update in side.program.updates:
         if side.is_sketched:
             if side.renamed(update.name) not in wrong:
-                yield from _of_sketched_update(side, update, runs)
+                yield from _of_update_in_noise(side, update, runs)
         elif update.call.site.op in side.classes:
-            yield from _of_whole_update(side, update)
+            yield from _of_whole_update(side, update.call)
+
+
+def _of_update_in_noise(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:
+    """An update that is not whole: on the gradient that the run itself had where that is known, else within noise.
+
+    The noise of a gradient that is rounding alone may move its parameter anywhere, and excuses a lost update.
+    """
+    known = side.numbers.known_whole(update.call)
+    found = [] if known is None else list(_of_whole_update(side, known))
+    yield from found or _of_sketched_update(side, update, runs)
 
 
 def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:
@@ -147,24 +158,33 @@ def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[B
         truth = made.after.get(key)
         if truth is None or not unit_roundoff(record.dtype):
             continue
-        found = _beyond(side, record, truth, [distance(one.after[key], truth) for one in draws])
+        is_moved = key == "param" and made.gradient is not None
+        off = [distance(one.after[key], truth) for one in draws]
+        off = [one / MARGIN for one in furthest(made, draws)] if is_moved else off
+        found = _beyond(side, record, truth, off)
+        if is_moved and found is None:
+            rounded = [one.updates.get(update.call.id) for one in runs.draws]
+            sound = [one for one in rounded if one is not None]
+            otherwise = moves_otherwise(side.numbers, update, sound, draws)
+            if otherwise is not None:
+                yield _breach(side, Quantity.UPDATE, record.name, otherwise, (update.call.id,))
         if found is not None:
             of = size(truth) / moved if key == "param" and moved > 0 else 1.0
             share = found[0] * of, found[1] * of
             yield _breach(side, Quantity.UPDATE, record.name, share, (update.call.id,))
 
 
-def _of_whole_update(side: Side, update: Update) -> Iterator[Breach]:
+def _of_whole_update(side: Side, call: Call) -> Iterator[Breach]:
     try:
-        again = UpdateRerun(update.call, side.classes.get(update.call.site.op))
-        for record in update.call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
+        again = UpdateRerun(call, side.classes.get(call.site.op))
+        for record in call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER):
             if not unit_roundoff(record.dtype):
                 continue
             local = again.local(record)
             if not local.sound:
                 share = again.share_of_update(local.error.norm)
                 found = (share, local.tolerance / max(local.norm, 1e-300))
-                yield _breach(side, Quantity.UPDATE, record.name, found, (update.call.id,))
+                yield _breach(side, Quantity.UPDATE, record.name, found, (call.id,))
     except CannotReplay:
         return  # which law P says
 

@@ -23,7 +23,13 @@ from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.question import StepOfBoth, is_whole
 from lockstep.laws.sound_kernels import kernel_breaches
 from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
-from lockstep.laws.step_sides import CommonNumbers, Side, common_numbers, side_of
+from lockstep.laws.step_sides import (
+    CommonNumbers,
+    Side,
+    beside_each_other,
+    common_numbers,
+    side_of,
+)
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 
@@ -46,7 +52,7 @@ def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[Ste
             continue
         try:
             room = room_for_programs((step.reference.calls, step.candidate.calls), memory_bytes)
-            sides = (
+            sides = beside_each_other(
                 side_of("reference", step.reference, carried=carried[0].exact),
                 side_of("candidate", step.candidate, step.names, carried[1].exact),
             )

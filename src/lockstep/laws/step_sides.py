@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -15,7 +15,16 @@ from lockstep.core.site import Role
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.distances import size
 from lockstep.laws.double_run import DoubleRun, Given, Rounding, Run
-from lockstep.laws.double_updates import Classes, classes_of, is_made_by, states_of, updated
+from lockstep.laws.double_updates import (
+    ROUNDINGS,
+    SPELLED,
+    Classes,
+    Kind,
+    classes_of,
+    off_what_is_made,
+    states_of,
+    updated,
+)
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import StepOfRun, is_whole
@@ -58,6 +67,7 @@ class Side:
     starts: Mapping[str, TensorRecord]
     names: Mapping[str, str]
     numbers: OwnNumbers = field(default_factory=OwnNumbers)
+    others: Mapping[str, Update] = field(default_factory=dict)
 
     @property
     def program(self) -> StepProgram:
@@ -67,7 +77,7 @@ class Side:
     @cached_property
     def classes(self) -> Classes:
         """As which classes its optimizers are run again."""
-        return classes_of(self.program, self._is_made_by)
+        return classes_of(self.program, self._off_by, self.others)
 
     @cached_property
     def base(self) -> Run:
@@ -123,12 +133,16 @@ class Side:
             return widened(self.numbers.of(start if start.shape == record.shape else record))
         return widened(self.numbers.of(record))
 
-    def _is_made_by(self, update: Update, kind: type[torch.optim.Optimizer]) -> bool:
-        """Whether a class of torch.optim gives a recorded update; by sketches where there is no more."""
-        (record,) = update.call.with_role(Role.PARAM_AFTER)[:1] or (None,)
-        if record is None or not self.is_sketched:
-            return is_made_by(update, kind)
+    def _off_by(self, update: Update, kind: Kind) -> float | None:
+        """How far an update is off what a class gives, as `OffBy` has it; by sketches where there is no more.
+
+        Sketches show that it is made so. That it is not may be the noise of the gradient.
+        """
+        known = self.numbers.known_whole(update.call)
+        if known is not None:
+            return off_what_is_made(known, kind)
         try:
+            (record,) = update.call.with_role(Role.PARAM_AFTER)
             states = {key: self.numbers.of(one) for key, one in states_of(update).items()}
             made = updated(
                 update, self.program, self.base, self.own, self.base.entering.get(update.name),
@@ -136,14 +150,11 @@ class Side:
             )  # fmt: skip
             after = made.after["param"]
             move = size(after - made.before)
-            rounded = _ROUNDINGS * unit_roundoff(record.dtype) * size(after)
-            return self.numbers.apart([record], after).distance <= max(_ALIKE * move, rounded)
-        except CannotReplay:
-            return False
-
-
-_ALIKE, _ROUNDINGS = 1e-3, 4.0
-"""Share of an update, and roundings of a parameter, up to which an update known by its sketch is that of a class."""
+            rounded = ROUNDINGS * unit_roundoff(record.dtype) * size(after)
+            alike = self.numbers.apart([record], after).distance <= max(SPELLED * move, rounded)
+            return 0.0 if alike and move > rounded else None
+        except (CannotReplay, ValueError):
+            return None
 
 
 def side_of(
@@ -161,6 +172,14 @@ def side_of(
     """
     numbers = OwnNumbers(step.sketches, carried or {})
     return Side(run, DoubleRun(program_of(step.calls)), step.starts, names or {}, numbers)
+
+
+def beside_each_other(left: Side, right: Side) -> tuple[Side, Side]:
+    """Both sides, of which each knows the other's updates."""
+    by_ours = {right.renamed(one.name): one.name for one in right.program.updates}
+    ours = {by_ours.get(one.name, one.name): one for one in left.program.updates}
+    theirs = {right.renamed(one.name): one for one in right.program.updates}
+    return replace(left, others=theirs), replace(right, others=ours)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
 _NOT_PER_ELEMENT = frozenset({"adafactor", "muon"})
 """Classes whose update of one element needs others: of its row and column, or of the whole matrix."""
 
-_KERNELS = frozenset({"foreach", "fused", "capturable", "differentiable"})
+KERNELS = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Settings of a class that choose a kernel, not what it computes."""
 
 
 _CHUNK_ELEMENTS = 8 * PIECE
@@ -75,6 +76,11 @@ class UpdateRerun:
             "param": Elements(parameters[0]),
             "grad": Elements(gradients[0]),
         }
+
+    @property
+    def kind(self) -> type[torch.optim.Optimizer]:
+        """The class that it is run as."""
+        return self._kind
 
     def chunks(self) -> Iterator[slice]:
         """Elements that can be updated by themselves, a few at a time or all at once."""
@@ -165,7 +171,7 @@ class UpdateRerun:
         chosen = optimizer_settings(self._call.arguments)
         kernels = {key: True for key in ("foreach", "fused") if chosen.get(key) is True}
         plain = {key: value for key, value in chosen.items() if key in known}
-        return {key: value for key, value in plain.items() if key not in _KERNELS} | kernels
+        return {key: value for key, value in plain.items() if key not in KERNELS} | kernels
 
     def of_group(self) -> dict[str, Any]:
         """Hyper-parameters that only the group holds, which a schedule has set."""
@@ -250,7 +256,7 @@ class UpdateRerun:
         settings = {
             key: value
             for key, value in optimizer_settings(self._call.arguments).items()
-            if key in known and key not in _KERNELS
+            if key in known and key not in KERNELS
         }
         parts = dict(entering)
         parameter = parts.pop("param").requires_grad_()
@@ -294,7 +300,7 @@ def _key(record: TensorRecord) -> str:
 
 def classes_like(call: Call) -> list[type[torch.optim.Optimizer]]:
     """The classes of `torch.optim` with the hyper-parameters of a call, by name: what its own class may extend."""
-    known = set(call.arguments) - {"params", *_KERNELS}
+    known = set(call.arguments) - {"params", *KERNELS}
     return [
         one
         for one in vars(torch.optim).values()
@@ -302,7 +308,7 @@ def classes_like(call: Call) -> list[type[torch.optim.Optimizer]]:
         and issubclass(one, torch.optim.Optimizer)
         and canonical_name(one.__name__) not in _NOT_PER_PARAMETER
         and known
-        and known == set(inspect.signature(one).parameters) - {"params", *_KERNELS}
+        and known == set(inspect.signature(one).parameters) - {"params", *KERNELS}
     ]
 
 
@@ -330,5 +336,5 @@ def _remaining(call: Call, group: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in settings.items()
-        if key in group and key not in _KERNELS and isinstance(value, (bool, int, float))
+        if key in group and key not in KERNELS and isinstance(value, (bool, int, float))
     }
