@@ -330,6 +330,23 @@ def dropped(): return folds(torch.relu, drop=True)
 def gelu(): return folds(nn.functional.gelu)
 def folded(): return folds(torch.relu, fold=True)
 def folded_off(): return folds(torch.relu, fold=True, bias=1.3)
+
+class Dead(nn.Module):
+    def __init__(self, more):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.enter.bias.data[2] = -100.0
+        self.leave.weight.data[1, 2] += more
+
+    def forward(self, x):
+        return self.leave(torch.relu(self.enter(x)))
+
+def dead(more):
+    torch.manual_seed(0)
+    return Dead(more).eval(), torch.randn(3, 6)
+
+def dead_weight(): return dead(0.0)
+def other_weight(): return dead(1.0)
 """
 
 
@@ -357,6 +374,8 @@ def test_what_is_written_or_folded_otherwise_agrees(written: Path, pair: str) ->
         ("part part_twice", "aten.mul.Tensor"),
         ("dropped gelu", "aten.relu.default"),
         ("norm folded_off", "fused.aten.batch_norm.default+"),
+        # a weight that these inputs multiply by zero alone
+        ("dead_weight other_weight", "torch.nn.Module"),
     ],
 )
 def test_what_is_written_or_folded_wrongly_is_named(written: Path, pair: str, op: str) -> None:

@@ -20,11 +20,17 @@ from lockstep.judging import Judge, measure_noise
 from lockstep.plugin import AskedModel
 from lockstep.recordings import MEMORY_BYTES, opened
 from lockstep.rerun import LocalErrorJudge, RerunsApart
-from lockstep.terminal import listed
 from lockstep_deploy.as_run_judge import AsRunJudge
 from lockstep_deploy.calls import Array, WrittenRun, array_of, computing, is_call, tensor_of
 from lockstep_deploy.exporting import program_of, without_writes
 from lockstep_deploy.free_axes import check_extents, extents_to_draw
+from lockstep_deploy.given_models.held_tensors import (
+    held_otherwise,
+    held_pairs,
+    name_of,
+    taken_by_pairs,
+    users,
+)
 from lockstep_deploy.given_models.onnx_program import OnnxProgram, OnnxRun
 from lockstep_deploy.given_models.pairing import Value, paired, same_kind
 from lockstep_deploy.inputs import checked, input_sets, read_inputs
@@ -119,7 +125,7 @@ class Subject:
     def returned(self) -> list[str]:
         """Names of the values that it returns."""
         by_name = {node.name: node for node in self.program.graph.nodes}
-        return self._in_order([_name_of(by_name[spec.arg.name]) for spec in self._returning()])
+        return self._in_order([name_of(by_name[spec.arg.name]) for spec in self._returning()])
 
     def outputs(self, run: NodeValues) -> list[Array]:
         """What a run of it returned, in the order of `returned`."""
@@ -245,7 +251,7 @@ class _Compared:
         notes = [
             *first.said,
             *second.said,
-            *(() if self._have_parted else _held_otherwise(ran.held(), other.held())),
+            *(() if self._have_parted else held_otherwise(ran.held(), other.held())),
             *_in_another_dtype(first.outputs(ran), second.outputs(other)),
             *what_is_in(segments, found),
             *nan_notes(ran.returned()),
@@ -301,7 +307,12 @@ class _PairedRun:
         names = paired(ours, theirs, pairs, given, have_parted=have_parted)
         self._found = {name: by_name[other] for name, other in names.items() if other in by_name}
         self._given = {name: second.inputs[other] for name, other in given.items()}
-        self._held = _held_pairs(ran.held(), run.held(), by_name=have_parted)
+        alike = (
+            None
+            if have_parted
+            else set(taken_by_pairs(users(first.program, ran), users(second.program, run), names))
+        )
+        self._held = held_pairs(ran.held(), run.held(), alike)
 
     def given(self) -> Mapping[str, Array]:
         """The inputs by the first model's names."""
@@ -316,13 +327,13 @@ class _PairedRun:
         if node.op == "placeholder":
             full = self._ran.full_name(node)
             if full is None:
-                return self._given.get(_name_of(node))
+                return self._given.get(name_of(node))
             return self._held[full]() if full in self._held else None
         own = self._ran.value(node)
         if isinstance(own, list):
             parts = [self._found.get(name) for name in _names_in(node, own)]
             return parts if any(one is not None for one in parts) else None
-        return self._found.get(_name_of(node))
+        return self._found.get(name_of(node))
 
     def returned(self) -> list[Array]:
         """What the second model returns."""
@@ -357,48 +368,6 @@ def _type(array: Array) -> str:
     return f"{_dtype(array)} {list(array.shape)}"
 
 
-def _held_pairs(ours: Held, theirs: Held, *, by_name: bool) -> Held:
-    """What the second model holds for each name of the first: the same numbers, else the same name and shape.
-
-    `by_name` is for models that are known to differ. Otherwise weights with other numbers are parts of an equal whole,
-    as those that a normalisation was folded into.
-    """
-    digests: dict[bytes, Callable[[], Array]] = {}
-    for make in theirs.values():
-        digests.setdefault(_content(make()), make)
-    found: dict[str, Callable[[], Array]] = {}
-    for name, make in ours.items():
-        array = make()
-        same = digests.get(_content(array))
-        if same is None and by_name and name in theirs and theirs[name]().shape == array.shape:
-            same = theirs[name]
-        if same is not None:
-            found[name] = same
-    return found
-
-
-def _held_otherwise(ours: Held, theirs: Held) -> Iterator[str]:
-    """Names under which both hold numbers, and not the same ones."""
-    names = [
-        name
-        for name, make in ours.items()
-        if name in theirs and _content(make()) != _content(theirs[name]())
-    ]
-    if names:
-        yield f"both hold {listed(names)}, with other numbers; what is computed with them was compared"
-
-
-def _content(array: Array) -> bytes:
-    shape = f"{array.dtype}{array.shape}".encode()
-    return shape + np.ascontiguousarray(array).tobytes()
-
-
-def _name_of(node: fx.Node) -> str:
-    """The name of a node's one value: as its ONNX graph has it, else its own."""
-    names = node.meta.get("onnx_values")
-    return names[0] if names else node.name
-
-
 def _names_in(node: fx.Node, values: Sequence[Any]) -> list[str]:
     names = node.meta.get("onnx_values")
     return list(names) if names else [f"{node.name}__{at}" for at in range(len(values))]
@@ -410,14 +379,14 @@ def _arrays_of(node: fx.Node, run: NodeValues) -> Iterator[tuple[str, Array]]:
         named = zip(_names_in(node, value), value, strict=False)
         yield from ((name, one) for name, one in named if isinstance(one, np.ndarray))
     elif isinstance(value, np.ndarray):
-        yield _name_of(node), value
+        yield name_of(node), value
 
 
 def _sources(node: fx.Node) -> Iterator[str]:
     """Names of the values that a node is computed from; a part of several by its own name."""
     for one in node.all_input_nodes:
         if is_call(one) or one.op == "placeholder":
-            yield _name_of(one)
+            yield name_of(one)
         elif one.op == "call_function":
             whole, at = one.args[0], one.args[1]
             assert isinstance(whole, fx.Node)
