@@ -63,7 +63,7 @@ def correction_size(output: Measured, calls: CallPair | None) -> float:
     """
     if calls is None or calls.reference is None or calls.candidate is None:
         return 0.0
-    if calls.reference.site.op == calls.candidate.site.op:
+    if len({one.site.op.partition(".")[0] for one in (calls.reference, calls.candidate)}) == 1:
         return 0.0
     given = (calls.reference.arguments.get("betas"), calls.candidate.arguments.get("betas"))
     betas = [one[1] for one in given if isinstance(one, (list, tuple)) and len(one) > 1]
