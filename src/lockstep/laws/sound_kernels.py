@@ -163,8 +163,10 @@ def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[B
         if truth is None or not unit_roundoff(record.dtype):
             continue
         is_moved = key == "param" and made.gradient is not None
-        off = [distance(one.after[key], truth) for one in draws]
-        off = [one / MARGIN for one in furthest(made, draws)] if is_moved else off
+        if is_moved:
+            off = [one / MARGIN for one in furthest(made, draws)]
+        else:
+            off = [distance(one.after[key], truth) for one in draws]
         found = _beyond(side, record, truth, off)
         if is_moved and found is None:
             rounded = [one.updates.get(update.call.id) for one in runs.draws]
