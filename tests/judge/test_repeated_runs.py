@@ -36,9 +36,9 @@ class Unordered(TorchDispatchMode):
 class Sums(nn.Module):
     """Adds up terms that cancel to a thousandth of their size: the order decides on the last digits."""
 
-    def __init__(self) -> None:
+    def __init__(self, results: int) -> None:
         super().__init__()
-        self.enter, self.leave = nn.Linear(4, 8), nn.Linear(8, 1)
+        self.enter, self.leave = nn.Linear(4, 8), nn.Linear(8, results)
 
     def forward(self, x: Tensor, places: Tensor) -> Tensor:
         sums = torch.zeros(ROWS, 8)
@@ -49,9 +49,14 @@ class Sums(nn.Module):
 SIGNS = torch.tensor([1000.0, -1000.0]).repeat(TERMS // 2)[:, None]
 
 
-def recorded(path: Path, seed: int, factor: float = 1.0) -> Path:
+def recorded(
+    path: Path, seed: int, factor: float = 1.0, *, results: int = 1, of_bias: float = 1.0
+) -> Path:
+    """Record a step; `of_bias` is what the gradient of the last bias is taken times."""
     torch.manual_seed(0)
-    net = Sums()
+    net = Sums(results)
+    if of_bias != 1.0:
+        net.leave.bias.register_hook(lambda gradient: gradient * of_bias)
     x = torch.randn(TERMS // 2, 4).repeat_interleave(2, dim=0)
     x[::2] *= 1.001
     places = torch.arange(TERMS // 2).remainder(ROWS).repeat_interleave(2)
@@ -105,3 +110,18 @@ def test_a_fault_at_such_an_operator_is_not_covered(
     assert found.verdict is Verdict.DIVERGED
     assert found.origins[0].op == "torch.Tensor.index_put_"
     assert "from run to run" in said_of_sums(found)
+
+
+def test_few_numbers_are_held_against_a_run_in_which_they_may_hardly_have_moved(
+    tmp_path: Path,
+) -> None:
+    # given gradients of four numbers, and the reference recorded twice
+    reference, again = (recorded(tmp_path / str(seed), seed, results=4) for seed in (1, 2))
+    # then other orders are no fault, and one part in a hundred is
+    for seed in (3, 4):
+        sound = recorded(tmp_path / str(seed), seed, results=4)
+        assert lockstep.compare_recordings(reference, sound, noise=again).verdict is Verdict.AGREE
+    fault = recorded(tmp_path / "fault", 5, results=4, of_bias=1.01)
+    found = lockstep.compare_recordings(reference, fault, noise=again)
+    assert found.verdict is Verdict.DIVERGED
+    assert "leave.bias" in str(found.origins[0])

@@ -23,10 +23,10 @@ from lockstep.core.operators import Family
 from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region
 from lockstep.judge.tolerances import (
-    CALIBRATION_ELEMENTS,
     CALIBRATION_FLOOR_SHARE,
     CALIBRATION_MARGIN,
     CALIBRATION_MARGIN_16_BIT,
+    CALIBRATION_MARGINS_OF_FEW,
     ILL_CONDITIONED,
     SINGLE,
 )
@@ -118,10 +118,10 @@ class CalibratedJudge:
             return judgement
         noise, reach = self._noise.of(output), self._reach(moved)
         margin = CALIBRATION_MARGIN_16_BIT if output.unit > SINGLE else CALIBRATION_MARGIN
-        few = output.numel < CALIBRATION_ELEMENTS
-        if noise is None or few or not reach <= margin or any(_flips(item) for item in entering):
+        if noise is None or not reach <= margin or any(_flips(item) for item in entering):
             return replace(judgement, judged_by=judgement.judged_by or self._behind.name)
         scale = output.norm if output.norm > 0 else 1.0
+        margin = max((margin, *CALIBRATION_MARGINS_OF_FEW[max(0, output.numel - 1) :][:1]))
         allowed = max(floor_share * judgement.floor, margin * max(reach, 1.0) * noise / scale)
         tolerance = min(judgement.tolerance, allowed)
         unexplained = output.difference > tolerance

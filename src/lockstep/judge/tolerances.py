@@ -133,10 +133,10 @@ was 0.9 to 4.4 times that of one run with every rounding drawn anew."""
 CALIBRATION_MARGIN_16_BIT = 2.0
 """Times the calibrated noise that 16-bit tensors may be off; measured as above, 0.74 to 0.90 times."""
 
-CALIBRATION_ELEMENTS = 8
-"""Fewer elements may by chance hardly move in a run, and then calibrate nothing. So many, normally distributed, move by
-less than a fifth of their deviation once in 40 000 runs (the chi-square distribution with 8 degrees of freedom, at
-`8 / 5 ** 2`); a single one does so in one of six."""
+CALIBRATION_MARGINS_OF_FEW = (637.0, 31.7, 11.9, 7.4, 5.5, 4.5, 3.9)
+"""Times the calibrated noise that tensors of 1 to 7 elements may be off, where the margins above are less: few elements
+may by chance hardly move in a run. The ratio of two lengths of so many normally distributed numbers is beyond it once
+in 1 000 times (`sqrt` of the 0.999 quantile of the F distribution with as many degrees of freedom on both sides)."""
 
 CALIBRATION_FLOOR_SHARE = 0.25
 """Share of the noise floor for equal inputs that stays allowed, for roundings inside an operator, where none is
