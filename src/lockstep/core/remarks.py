@@ -16,6 +16,7 @@ class On(str, Enum):
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
     SAME_PROGRAM = "both programs give the same"
+    ROUNDED_ALONE = "a call whose inputs are equal rounds otherwise"
     BY_PAIRS = "steps judged by pairs of calls alone"
     BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
@@ -127,6 +128,11 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.OVERRULED: _overruled,
     On.SAME_PROGRAM: _same_program,
+    On.ROUNDED_ALONE: lambda one: (
+        f"the {one.at} differs in the last digit, and {one.count} pairs of tensors after it. Lockstep ran that call"
+        " alone on its inputs: each run rounded as a correct kernel may, one of them its product before it added the"
+        " bias. Run again in double precision, every recorded step holds"
+    ),
     On.BY_PAIRS: lambda one: (
         f"the steps were judged by pairs of calls. Lockstep did not run them again as a whole: {one.reason}"
     ),

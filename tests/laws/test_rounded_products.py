@@ -1,0 +1,69 @@
+"""A bias added to a sum of products in 16 bits: rounded once by one run, and by the other before the sum too."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lockstep
+from lockstep.core.finding import Comparison, Verdict
+
+
+class Truncating(TorchDispatchMode):
+    """A device whose `addmm` in bfloat16 cuts the last digits off, where a correct one rounds to nearest."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
+        if function._schema.name != "aten::addmm" or given[0].dtype is not torch.bfloat16:
+            return function(*given, **(named or {}))
+        bias, left, right = (one.float() for one in given)
+        bits = (bias + left @ right).view(torch.int32)
+        return bits.bitwise_right_shift(16).bitwise_left_shift(16).view(torch.float32).bfloat16()
+
+
+def recorded(path: Path, batch: int, *, device: Any = None, emulate: str = "") -> Path:
+    """A policy network of one hidden layer under autocast, for two steps."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    options: dict[str, Any] = {"emulate": emulate} if emulate else {}
+    with device or nullcontext(), lockstep.record(path, model=net, steps="0:2", **options):
+        for _ in range(2):
+            x, y = torch.randn(batch, 8), torch.randn(batch, 4)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                out = net(x)
+            F.mse_loss(out.float(), y).backward()
+            optimizer.step()
+    return path
+
+
+def compared(tmp_path: Path, batch: int, **candidate: Any) -> Comparison:
+    reference = recorded(tmp_path / "ref", batch)
+    return lockstep.compare_recordings(reference, recorded(tmp_path / "cand", batch, **candidate))
+
+
+@pytest.mark.parametrize("batch", [4, 16, 40])
+def test_a_product_that_is_rounded_before_its_bias_is_added_agrees_at_any_size(
+    tmp_path: Path, batch: int
+) -> None:
+    found = compared(tmp_path, batch, emulate="reorder")
+    assert found.verdict is Verdict.AGREE
+    assert found.laws is not None
+    assert found.laws.not_judged == ()
+
+
+@pytest.mark.parametrize("batch", [4, 16, 40])
+def test_a_product_that_is_truncated_is_named(tmp_path: Path, batch: int) -> None:
+    found = compared(tmp_path, batch, device=Truncating())
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins[0].module == "0"
+    assert found.origins[0].op == "torch.nn.functional.linear"
