@@ -46,7 +46,7 @@ from lockstep.locate.step_log.compared_logs import compare_step_logs, with_step_
 from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
 from lockstep.replay.process.rerun_process import RerunsApart
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.replay.verdicts.local_error import LocalErrorJudge, RoundingJudge
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
 
@@ -350,8 +350,7 @@ class _Laws:
     def add(self, number: int, aligned: dict[str, AlignedStep]) -> None:
         """Judge one step more."""
         calls = {
-            name: (list(step.reference.calls.values()), list(step.candidate.calls.values()))
-            for name, step in aligned.items()
+            name: (list(step.recorded[0]), list(step.recorded[1])) for name, step in aligned.items()
         }
         if self.together is not None:
             reference = {name: one[0] for name, one in calls.items()}
@@ -414,9 +413,11 @@ def _calibrated(judge: Judge, noise: SiteNoise | None) -> Judge:
 def _with_local_error(
     judge: Judge, reference: Recording, candidate: Recording, memory_bytes: int
 ) -> Judge:
-    """The judge behind one that re-runs single operators, where both runs saved whole tensors."""
-    if not (_arguments_are_told(reference, candidate) and _can_be_run(reference, candidate)):
+    """The judge behind one that re-runs single operators, as far as both runs saved whole tensors."""
+    if not _have_programs(reference, candidate):
         return judge
+    if not _can_be_run(reference, candidate):
+        return RoundingJudge(judge, RerunsApart(memory_bytes))
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
 
 

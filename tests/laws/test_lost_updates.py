@@ -115,6 +115,46 @@ def test_a_small_update_is_judged_on_the_gradient_that_its_own_run_had(
     assert found.origins[0].finding.pair.present.name == BIAS
 
 
+def left_out_in_the_middle(parameter: Tensor, before: Tensor) -> None:
+    """A tenth of the elements from the middle on keep what they were."""
+    start, count = parameter.numel() // 2, parameter.numel() // 10
+    part = slice(start, start + count)
+    parameter.view(-1)[part].copy_(before.view(-1)[part])
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("of", [BIAS, WEIGHT])
+@pytest.mark.parametrize("spoil", [halved, left_out_in_part, left_out_in_the_middle])
+def test_a_sample_of_a_large_update_tells_a_lost_part_in_any_noise(
+    tmp_path: Path, spoil: Spoil, of: str, half: bool
+) -> None:
+    found = compared(tmp_path, of, spoil, width=300, half=half)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins[0].step == 0
+    assert found.origins[0].finding.pair.present.name == of
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Rprop, torch.optim.ASGD])
+def test_sound_updates_agree_whatever_states_their_optimizer_keeps(
+    tmp_path: Path, kind: type[torch.optim.Optimizer]
+) -> None:
+    def training(path: Path, **options: Any) -> Path:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(16, 40), nn.Tanh(), nn.Linear(40, 4))
+        optimizer = kind(net.parameters())
+        with lockstep.record(path, model=net, steps=f"0:{STEPS}", **options):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                net(torch.randn(32, 16)).square().mean().backward()
+                optimizer.step()
+        return path
+
+    found = lockstep.compare_recordings(
+        training(tmp_path / "ref"), training(tmp_path / "cand", emulate="reorder")
+    )
+    assert found.verdict is Verdict.AGREE
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("spoil", [taken_back, turned_round])
 @pytest.mark.parametrize("of", [BIAS, WEIGHT])

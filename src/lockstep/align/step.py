@@ -16,7 +16,7 @@ from lockstep.align.other_parts import without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
 from lockstep.align.summed import moved_apart, with_sums
 from lockstep.core.finding import Axes, CallPair, Pair
-from lockstep.core.operators import agreed_name
+from lockstep.core.operators import AUTOGRAD_GRAD, agreed_name
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 
@@ -48,6 +48,10 @@ class Aligned:
         return [pair for pair in self.whole if pair.present.role in roles]
 
 
+def _without_asked_gradients(calls: Sequence[Call]) -> list[Call]:
+    return [one for one in calls if one.site.op != AUTOGRAD_GRAD]
+
+
 class AlignedStep:
     """One step of one rank in both recordings.
 
@@ -57,6 +61,8 @@ class AlignedStep:
         Every call of either side in order of time, with its partner where it has one.
     reference, candidate
         Data flow of either side.
+    recorded
+        All calls of either side, `torch.autograd.grad` too: the calls whose gradients it gives are aligned themselves.
     moved_apart
         Sums of parameters that are one in the candidate, and that move further: several parts of them learn.
 
@@ -72,6 +78,11 @@ class AlignedStep:
         self._names = names
         self.moved_apart = moved_apart(reference, names.tensors.values())
         reference = with_sums(reference, names.tensors.values())
+        self.recorded = tuple(reference), tuple(candidate)
+        reference, candidate = (
+            _without_asked_gradients(reference),
+            _without_asked_gradients(candidate),
+        )
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)

@@ -86,15 +86,11 @@ class StepAnswer:
     shared
         Where the programs differ: results of the reference and of the candidate that the other has too, each as the
         number of its call and its index.
-    rounded
-        Calls of the reference and of the candidate, by number, whose 16-bit results are proven to follow from their own
-        inputs by rounding alone.
     """
 
     breaches: tuple[Breach, ...] = ()
     not_judged: tuple[str, ...] = ()
     shared: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = ((), ())
-    rounded: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
     def holds(self) -> bool:
@@ -152,16 +148,11 @@ def step_answer_of(said: Any) -> StepAnswer:
         tuple(_breach_of(one) for one in said["breaches"]),
         tuple(_text(one) for one in said["not_judged"]),
         (_places_of(said["shared"][0]), _places_of(said["shared"][1])),
-        (_calls_of(said["rounded"][0]), _calls_of(said["rounded"][1])),
     )
 
 
 def _places_of(said: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(call), int(index)) for call, index in said)
-
-
-def _calls_of(said: Any) -> tuple[int, ...]:
-    return tuple(int(call) for call in said)
 
 
 def _breach_of(said: Any) -> Breach:

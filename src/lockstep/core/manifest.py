@@ -102,8 +102,8 @@ class StepSummary:
     there is none.
 
     Counts of what its calls do not show are None where nobody counted: earlier builds, other frameworks, and of reads
-    `--level module`. `autograd_grad_calls` are those of `torch.autograd.grad`, whose gradients the script uses as it
-    likes; `create_graph_calls` are runs of autograd with `create_graph=True`, so that gradients have gradients.
+    `--level module`. `autograd_grad_calls` are those of `torch.autograd.grad` that are not recorded as calls, as
+    earlier builds recorded none; `create_graph_calls` are further runs of autograd with `create_graph=True`.
     `float_reads` is how often Python took numbers out of a floating-point tensor (`item`, `tolist`, `numpy`, `float`)
     before the step's last backward, `float_reads_after_backward` behind it, as a log does; `decision_reads` how often
     out of one of whole numbers or booleans, as `if` does. Optimizers' own reads do not count.

@@ -16,6 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+AUTOGRAD_GRAD = "torch.autograd.grad"
+"""The call that gives a script the gradients that it asks for; the engine computes them."""
+
 BY_HAND = "update"
 """What an update of a parameter is called that is no call of an optimizer."""
 

@@ -121,6 +121,9 @@ STATISTICS = tuple(
 HEADINGS = {one.name: one.heading for one in STATISTICS if one.heading}
 """The numbers that people look at, and the words over their columns."""
 
+GIVES_GRADIENTS = "gives gradients"
+"""Argument of a loss of which a script asks for the gradients, rather than have them added to `.grad`."""
+
 BEGAN_ANEW = "began anew"
 """Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
 
@@ -360,6 +363,7 @@ class Call:
     phase in which it was *called*; its records carry their own phase (a forward call has backward records too).
     `arguments` are the non-tensor arguments as JSON values. `conditions` are None where they were not recorded;
     `random_state` is the state of the generator before a call that draws from it, of dtype uint8, where it was saved.
+    `sample` are some elements of each tensor of an update, by the names of `lockstep.core.sample`.
     """
 
     id: int
@@ -376,6 +380,7 @@ class Call:
     records: tuple[TensorRecord, ...]
     conditions: Conditions | None = None
     random_state: Content | None = None
+    sample: tuple[TensorRecord, ...] = ()
 
     def with_role(self, *roles: Role) -> tuple[TensorRecord, ...]:
         """The records of these roles, in order."""

@@ -16,7 +16,7 @@ class On(str, Enum):
     HELD_IDLE = "held beside the training, of unknown use"
     OVERRULED = "a re-run overrules the error model"
     SAME_PROGRAM = "both programs give the same"
-    ROUNDED_ALONE = "a call whose inputs are equal rounds otherwise"
+    ROUNDED_IN_STEP = "rounding takes both runs apart"
     BY_PAIRS = "steps judged by pairs of calls alone"
     BESIDE = "differs, and nothing trained depends on it"
     NO_PLACES = "places of NaN and infinite elements not recorded"
@@ -85,6 +85,15 @@ def _same_program(facts: Facts) -> str:
     )
 
 
+def _rounded_in_step(facts: Facts) -> str:
+    tensors = some(facts.count, "pair of tensors lies", "pairs of tensors lie")
+    return (
+        f"{tensors} outside of what was allowed for that pair alone, the {facts.at} first. Lockstep ran every recorded"
+        " step of both runs again in double precision: each run recorded what its own calls give, up to rounding, and"
+        " each parameter is bit by bit what its last update left"
+    )
+
+
 def _beside(facts: Facts) -> str:
     differ = some(facts.count, "tensor differs", "tensors differ")
     which = "it" if facts.count == 1 else "them"
@@ -128,11 +137,7 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.OVERRULED: _overruled,
     On.SAME_PROGRAM: _same_program,
-    On.ROUNDED_ALONE: lambda one: (
-        f"the {one.at} differs in the last digit, and {one.count} pairs of tensors after it. Lockstep ran that call"
-        " alone on its inputs: each run rounded as a correct kernel may, one of them its product before it added the"
-        " bias. Run again in double precision, every recorded step holds"
-    ),
+    On.ROUNDED_IN_STEP: _rounded_in_step,
     On.BY_PAIRS: lambda one: (
         f"the steps were judged by pairs of calls. Lockstep did not run them again as a whole: {one.reason}"
     ),

@@ -30,6 +30,8 @@ class Role(str, Enum):
     PARAM_AFTER = "param_after"
     STATE_AFTER = "state_after"
     LOSS = "loss"
+    SAMPLE = "sample"
+    """Some elements of an update's tensors; read as `Call.sample`, beside the records."""
 
 
 class CallKind(str, Enum):

@@ -35,6 +35,7 @@ set_item = TensorBase.__setitem__
 storage_offset = TensorBase.storage_offset
 stride = TensorBase.stride
 sum_ = TensorBase.sum
+take = TensorBase.take
 to = TensorBase.to
 untyped_storage = TensorBase.untyped_storage
 view = TensorBase.view

@@ -228,8 +228,10 @@ class LawsApplied:
 
 def _why_not(step: StepSummary) -> str:
     """Why the calls of a step are not all of its program, as its recorder noted."""
-    if step.autograd_grad_calls or step.create_graph_calls:
-        return "gradients are asked for by torch.autograd.grad, or have gradients of their own"
+    if step.autograd_grad_calls:
+        return "torch.autograd.grad is asked for gradients in a way that is not recorded"
+    if step.create_graph_calls:
+        return "gradients that are added to .grad have gradients of their own"
     return ""
 
 

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.operators import AUTOGRAD_GRAD
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
+from lockstep.laws.asked_gradients import asked_gradients
 from lockstep.laws.distances import relative
 from lockstep.laws.draws import (
     draws_inside,
@@ -135,7 +137,12 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return _off(gradient, context.unit, *context.places), None, None, None
+        unit, places = context.unit, context.places
+        if not (gradient.requires_grad and torch.is_grad_enabled()):
+            return _off(gradient, unit, *places), None, None, None
+        for place in places:  # it has gradients of its own
+            gradient = _Rounded.apply(gradient, unit, place, place)  # type: ignore[no-untyped-call]
+        return gradient, None, None, None
 
 
 def _off(tensor: torch.Tensor, unit: float, *places: int) -> torch.Tensor:
@@ -209,7 +216,9 @@ class DoubleRun:
         self._ready = {
             one.call.id: _ready(one)
             for one in program.operators
-            if not (is_drawn(one.call) or exchange_of(one.call))
+            if not (
+                is_drawn(one.call) or exchange_of(one.call) or one.call.site.op == AUTOGRAD_GRAD
+            )
         }
         self._done = _done_with(program)
 
@@ -309,6 +318,9 @@ class _Execution:
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.differentiated = self.program.differentiated
+
     def executed(self) -> Run:
         """All events in order, and what they gave."""
         for place, event in enumerate(self.program.events):
@@ -357,7 +369,7 @@ class _Execution:
                 leaf.grad = None
         total, loss, gradient = self._begun(event)
         self.run.losses.append(total.detach().clone())
-        if loss.requires_grad:
+        if loss.requires_grad and event.accumulates:
             loss.backward(gradient, retain_graph=True)
 
     def _begun(self, event: Backward) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -382,6 +394,8 @@ class _Execution:
                 value = found if self.rounding is None else self.rounding.of(found, record.dtype)
                 if node in self.instead:
                     value = _put(self.instead[node], value)
+                if node in self.differentiated and not value.requires_grad:
+                    value = value.detach().requires_grad_()
                 self.run.values[node] = value
                 if self.seen is not None:
                     self.seen(node, value.detach())
@@ -397,6 +411,9 @@ class _Execution:
             yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
+        if call.site.op == AUTOGRAD_GRAD:
+            yield from self._as_kept(asked_gradients(call, passed))
+            return
         if exchange_of(call):
             yield from self._as_kept(exchanged(call, passed))
             return
@@ -488,7 +505,7 @@ class _Execution:
         if link not in self.leaves:
             tensor = self.given(link, taken.record)
             learns = link.kind is Enters.NAMED and link.name in self.program.gradients
-            if learns and tensor.dtype.is_floating_point:
+            if (learns or link in self.differentiated) and tensor.dtype.is_floating_point:
                 tensor = tensor.detach().clone().requires_grad_()
             self.leaves[link] = tensor
         return self.leaves[link]

@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lockstep.core.operators import BY_HAND
-from lockstep.core.records import BEGAN_ANEW, LEAF, NO_GRADIENT, Call, TensorRecord
+from lockstep.core.operators import AUTOGRAD_GRAD, BY_HAND
+from lockstep.core.records import (
+    BEGAN_ANEW,
+    GIVES_GRADIENTS,
+    LEAF,
+    NO_GRADIENT,
+    Call,
+    TensorRecord,
+)
 from lockstep.core.site import CallKind, Role
 from lockstep.laws.step_events import (
     RESULTS,
@@ -27,6 +34,7 @@ from lockstep.laws.step_events import (
     StepProgram,
     Taken,
     Update,
+    asked_of,
     finished,
 )
 from lockstep.laws.written_views import WrittenViews
@@ -89,6 +97,7 @@ class ProgramBuilder:
         self._updated: set[str] = set()
         self._gathered: dict[tuple[str, int], Node] = {}
         self._views = WrittenViews()
+        self._asked = _asked_contents(self._calls)
 
     def gather(self) -> None:
         """Link all calls.
@@ -114,11 +123,20 @@ class ProgramBuilder:
             self._add_backward(position, call)
         elif call.kind is CallKind.GRADIENT:
             for one in call.with_role(Role.PARAM_GRAD):
+                if self._is_given(one):
+                    continue
                 self._gradient_of[one.content.id] = one.name, call.sequence
                 self._gradient_now[one.name] = one.content.id
                 self.program.gradients[one.name] = one
         elif call.kind is CallKind.OPTIMIZER:
             self._add_update(call)
+
+    def _is_given(self, record: TensorRecord) -> bool:
+        """Whether a script has put in place of a gradient what a call made after the last backward pass."""
+        made = self._made.get(record.content.id)
+        since = self.makers[made[-1]].call.sequence if made else -1
+        passes = [one.call.sequence for one in self.program.losses if one.accumulates]
+        return since > max(passes, default=-1)
 
     def _add_update(self, call: Call) -> None:
         by_hand = call.site.op == BY_HAND
@@ -266,7 +284,7 @@ class ProgramBuilder:
             return held
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
-        if back is not None:
+        if back is not None and content not in self._asked:
             self.program.unplaced.append(
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
@@ -388,7 +406,8 @@ class ProgramBuilder:
             carry = [node for node in made if self._back[node]] or made
             loss = Taken(exact or carry[-1], record)
             gradient = self._begun_with(call, exact or carry[-1])
-            if gradient is None and record.content.numel != 1:
+            accumulates = not call.arguments.get(GIVES_GRADIENTS)
+            if accumulates and gradient is None and record.content.numel != 1:
                 raise NotApplicable(
                     "a backward pass begins at a tensor of several elements, with a gradient that is not known"
                 )
@@ -398,6 +417,8 @@ class ProgramBuilder:
 
     def _begun_with(self, call: Call, loss: Node) -> Taken | None:
         """The gradient that a backward pass begins with: what arrives at its loss, if nothing else takes the loss."""
+        if call.arguments.get(GIVES_GRADIENTS):
+            return None
         arrived = [
             one
             for one in self.makers[loss].call.with_role(Role.GRAD_OUTPUT)
@@ -413,6 +434,17 @@ class ProgramBuilder:
         ]
         source = Source(Enters.ARRIVED, str(record.content.id))
         return Taken(made[-1] if made else self._entering(source, record), record, detached=True)
+
+
+def _asked_contents(calls: Sequence[Call]) -> frozenset[int]:
+    """Contents of the leaves whose gradients `torch.autograd.grad` gives."""
+    return frozenset(
+        one.content.id
+        for call in calls
+        if call.site.op == AUTOGRAD_GRAD
+        for one in call.with_role(Role.INPUT)
+        if one.index in asked_of(call) and one.edge == LEAF
+    )
 
 
 def _is_one(record: TensorRecord) -> bool:

@@ -87,7 +87,7 @@ def sketches_of(calls: Iterable[Call]) -> dict[int, Sketch]:
     contents = {
         record.content.id: record.content
         for call in calls
-        for record in call.records
+        for record in (*call.records, *call.sample)
         if not is_whole(record) and record.role in _HELD_AGAINST
     }
     found = {number: content.sketch for number, content in contents.items()}
@@ -104,6 +104,7 @@ _HELD_AGAINST = frozenset(
         Role.STATE_AFTER,
         Role.PARAM,
         Role.STATE,
+        Role.SAMPLE,
     }
 )
 """Roles of tensors that law K compares with what a program gives, and of those that an update takes."""

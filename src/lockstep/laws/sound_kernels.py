@@ -21,9 +21,10 @@ from lockstep.laws.moved_by_updates import furthest, moves_otherwise
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
 from lockstep.laws.rank_prefixes import with_rank
+from lockstep.laws.sampled_updates import sample_of_update
 from lockstep.laws.step_events import RESULTS, Node, Update
 from lockstep.laws.step_sides import Side
-from lockstep.replay.calls.optimizer_update import UpdateRerun
+from lockstep.replay.calls.optimizer_update import UpdateRerun, is_by_element
 from lockstep.replay.calls.refusals import CannotReplay
 
 
@@ -145,9 +146,24 @@ def _of_update_in_noise(side: Side, update: Update, runs: OwnRuns) -> Iterator[B
     known = side.numbers.known_whole(update.call)
     try:
         found = None if known is None else list(_made_again(side, known))
+        sampled = [] if known is not None else list(_of_sample(side, update))
     except CannotReplay:
-        found = None
+        found, sampled = None, []
+    if sampled:
+        yield from sampled
+        return
     yield from _of_sketched_update(side, update, runs) if found is None else found
+
+
+def _of_sample(side: Side, update: Update) -> Iterator[Breach]:
+    """What of an update's sampled elements is off what they give run again, where each is updated by itself."""
+    kind = side.classes.get(update.call.site.op)
+    sample = sample_of_update(update.call)
+    if sample is None or not is_by_element(sample, kind):
+        return
+    known = side.numbers.known_whole(sample)
+    if known is not None:
+        yield from _made_again(side, known)
 
 
 def _of_sketched_update(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.operators import AUTOGRAD_GRAD
+from lockstep.core.records import GIVES_GRADIENTS, Call, TensorRecord
 from lockstep.core.site import Role
 
 RESULTS = (Role.OUTPUT, Role.BUFFER)
@@ -104,6 +105,11 @@ class Backward:
     reached: frozenset[str]
     gradient: Taken | None = None
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether its gradients are added up; those that a script asks for are what a call of their own gives."""
+        return not self.call.arguments.get(GIVES_GRADIENTS)
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -124,6 +130,12 @@ class Update:
 
 
 Event = Operator | Backward | Update
+
+
+def asked_of(call: Call) -> range:
+    """Which inputs of `torch.autograd.grad` are those whose gradients it gives; the outputs come before."""
+    outputs = int(call.arguments["outputs"])
+    return range(outputs, outputs + int(call.arguments["inputs"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,16 @@ class StepProgram:
     def operators(self) -> Iterator[Operator]:
         """The calls among the events."""
         return (event for event in self.events if isinstance(event, Operator))
+
+    @property
+    def differentiated(self) -> frozenset[Link]:
+        """Where the tensors come from whose gradients a script asks for."""
+        return frozenset(
+            one.taken[index].link
+            for one in self.operators
+            if one.call.site.op == AUTOGRAD_GRAD
+            for index in asked_of(one.call)
+        )
 
     @property
     def losses(self) -> list[Backward]:

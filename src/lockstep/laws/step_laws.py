@@ -21,7 +21,6 @@ from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, updat
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.question import StepOfBoth, is_whole
-from lockstep.laws.rounded_products import rounded_products
 from lockstep.laws.sound_kernels import kernel_breaches
 from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.step_sides import (
@@ -99,11 +98,7 @@ def _answer(
     moved, in_both = _moved(left, right)
     found = [*drawn, *breaches, *kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
-    rounded = (
-        rounded_products(left.program, left.numbers),
-        rounded_products(right.program, right.numbers),
-    )
-    answer = StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared, rounded)
+    answer = StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
     return answer, leaves
 
 

@@ -6,7 +6,7 @@ each run recorded what its program gives. Then a pair of calls that differs is t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lockstep.core.finding import (
@@ -382,7 +382,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         one
         for one in found.origins
         if not _origin_is_settled(one, contents if one.kind is Kind.SETUP else settled, modules)
-        and not _is_rounding(one, judged)
+        and not _is_entering_parameter(one, contents)
     )
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
     settled_gaps |= _OF_JOINING if joined else set()
@@ -391,13 +391,13 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         return found
     part_later = found.ends is not None and found.ends.course is Course.APART and found.ends.certain
     verdict = verdict_of(differs=bool(kept or found.uniform or part_later), not_compared=gaps)
-    rounding = [one for one in found.origins if one not in kept and _is_rounding(one, judged)]
-    acquitting = contents if rounding and not kept else settled
+    acquitting = settled if kept else contents
     overruled = [
         one for one in found.findings if _is_beyond(one) and _is_settled(one.pair, acquitting)
     ]
     known = set(map(id, overruled))
-    words = _ROUNDED if rounding else _SPELLED
+    spelled = any(_is_spelled_otherwise(programs) for _, programs in run_again)
+    words = _SPELLED if spelled else _ROUNDED
     findings = tuple(_acquitted(one, words) if id(one) in known else one for one in found.findings)
     return replace(
         found,
@@ -406,32 +406,22 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         not_compared=gaps,
         findings=findings,
         inherited=found.inherited if kept else 0,
-        notes=(*found.notes, *(() if joined else _said(found, kept, len(overruled), rounding))),
+        notes=(
+            *found.notes,
+            *(() if joined else _said(found, kept, len(overruled), spelled)),
+        ),
         judged_by=BY_LAWS,
     )
 
 
-def _is_rounding(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
-    """Whether both calls of an origin are proven to have rounded the same inputs, each as a correct kernel may."""
-    one, two = origin.finding.pair.reference, origin.finding.pair.candidate
-    if one is None or two is None or Role.OUTPUT not in (one.role, two.role):
-        return False
-    step = next((at for at in judged if (at.rank, at.step) == (origin.rank, origin.step)), None)
-    if step is None or one.role is not two.role or one.dtype != two.dtype:
-        return False
-    calls = [
-        next((call for call in calls if call.id in numbers and record in call.records), None)
-        for record, calls, numbers in zip(
-            (one, two),
-            (step.reference_calls, step.candidate_calls),
-            step.answer.rounded,
-            strict=True,
-        )
-    ]
-    inputs = [
-        [at.digest for at in call.with_role(Role.INPUT)] for call in calls if call is not None
-    ]
-    return len(inputs) == 2 and inputs[0] == inputs[1] and None not in inputs[0]
+def _is_entering_parameter(origin: Origin, contents: Settled) -> bool:
+    """Whether an origin is a parameter as a call takes it: by law C it is what its last update left, bit by bit.
+
+    What that update may do is an origin of its own.
+    """
+    sides = origin.finding.pair.reference, origin.finding.pair.candidate
+    named = all(one is not None and one.role is Role.INPUT and one.argument for one in sides)
+    return named and _is_settled(origin.finding.pair, contents)
 
 
 def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:
@@ -462,14 +452,10 @@ def _ends_as_rounded(found: Comparison) -> bool:
     return apart and not found.ends.rel_l2 > _ROUNDED_END
 
 
-def _said(
-    found: Comparison, kept: Collection[Origin], count: int, rounding: Sequence[Origin]
-) -> Iterator[Told]:
+def _said(found: Comparison, kept: Collection[Origin], count: int, spelled: bool) -> Iterator[Told]:
     dropped = [one for one in found.origins if one not in kept]
-    if rounding:
-        yield Remark(On.ROUNDED_ALONE, count=max(0, count - 1), at=_words_of(rounding[0]))
-    if not rounding or dropped[0] not in rounding:
-        yield Remark(On.SAME_PROGRAM, count=count, at=_words_of(dropped[0]) if dropped else "")
+    on = On.SAME_PROGRAM if spelled or not dropped else On.ROUNDED_IN_STEP
+    yield Remark(on, count=count, at=_words_of(dropped[0]) if dropped else "")
 
 
 def _words_of(origin: Origin) -> str:
@@ -484,7 +470,7 @@ def _is_beyond(one: Finding) -> bool:
 _SPELLED = (
     "two spellings of one function: both programs, run again in double precision, give the same"
 )
-_ROUNDED = "rounding of a call before: both programs, run again in double precision, give the same"
+_ROUNDED = "rounding of calls before: both programs, run again in double precision, give the same"
 
 
 def _acquitted(one: Finding, words: str) -> Finding:

@@ -147,9 +147,10 @@ class CallDecoder:
                 stack=self._stacks.get(stack, ()),
                 arguments=settings,
                 recomputed=recomputed,
-                records=tuple(records[call_id]),
+                records=tuple(one for one in records[call_id] if one.role is not Role.SAMPLE),
                 conditions=conditions_in(conditions),
                 random_state=self._contents.get(random_state),
+                sample=tuple(one for one in records[call_id] if one.role is Role.SAMPLE),
             )
         except (ValueError, TypeError) as error:
             raise self._malformed(call_id, error) from error

@@ -54,6 +54,7 @@ def record_rows(
     _check_names(chunks, calls, "phase", Phase)
     _check_names(chunks, rows, "phase", Phase)
     _check_names(chunks, rows, "role", Role)
+    rows = rows.filter(pl.col("role") != Role.SAMPLE.value)
     if of_content:
         told = _contents(chunks, index, rows["content"], of_content)
         rows = rows.join(told, on="content", how="left", maintain_order="left")

@@ -20,6 +20,7 @@ from lockstep.capture.calls.call_places import Place
 from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.collectives import is_collective, is_functional, wait_for, with_groups
 from lockstep.capture.calls.compiled_calls import CompiledCalls
+from lockstep.capture.calls.engine_calls import EngineCalls
 from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import argument_tensors, flattened, tensors_in
 from lockstep.capture.calls.open_call import OpenCall
@@ -43,6 +44,7 @@ from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.taps.callers import Caller
 from lockstep.capture.taps.interception import Taps
+from lockstep.capture.taps.listener import EngineRun
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.site import CallKind, Phase
@@ -129,7 +131,8 @@ class Calls:
         self._recording, self._notes = recording, StepNotes(recording)
         self._steps = recording.steps
         self._optimizers = optimizers
-        self._forward_begins, self._before_backward = forward_begins, before_backward
+        self._forward_begins = forward_begins
+        self._engine = EngineCalls(recording, self._openings, self._rows, before_backward)
         self.compiler_loaded, self.waited = compiler_loaded, self._rows.waited
 
     # --- modules ------------------------------------------------------------------------------
@@ -505,35 +508,6 @@ class Calls:
 
     # --- backward -------------------------------------------------------------------------------
 
-    def backward_call(
-        self,
-        losses: list[torch.Tensor],
-        run: Callable[[], Any],
-        *,
-        accumulates: bool,
-        create_graph: bool,
-    ) -> Any:
-        """Record the loss, run the autograd engine, settle gradients of which parts did not come.
-
-        `accumulates` tells that gradients go to `.grad`; `create_graph` that they have gradients of their own.
-        """
-        around = self._rows.context()
-        if around is None or around.in_backward:
-            return run()
-        session = self._openings.session(may_begin=bool(losses))
-        if session is None:
-            self._before_backward()
-            return run()
-        with Silence(self._recording.fail):
-            self._recording.is_certain()
-            self._notes.backward(accumulates=accumulates, create_graph=create_graph)
-            for tensor in losses:
-                session.loss(tensor)
-        self._before_backward()
-        with self.places.at(None):
-            result = run()
-        with Silence(self._recording.fail):
-            session.backward_ended()
-            for _, tensor in tensors_in(result, ""):
-                session.contents.note(unwrapped(tensor))
-        return result
+    def backward_call(self, asked: EngineRun, run: Callable[[], Any]) -> Any:
+        """Record a backward pass, or gradients that are asked for."""
+        return self._engine.run(asked, run)

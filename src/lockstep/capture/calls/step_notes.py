@@ -8,6 +8,7 @@ from typing import TypeGuard
 import torch
 
 from lockstep.capture.recording.rank_recording import RankRecording
+from lockstep.capture.taps.listener import EngineRun
 from lockstep.core.manifest import StepSummary
 from lockstep.devices.methods import is_floating_point
 
@@ -34,13 +35,15 @@ class StepNotes:
         else:
             step.decision_reads = (step.decision_reads or 0) + 1
 
-    def backward(self, *, accumulates: bool, create_graph: bool) -> None:
-        """The autograd engine is about to run; `accumulates` tells that gradients go to `.grad`."""
+    def backward(self, asked: EngineRun, *, is_seen: bool) -> None:
+        """The autograd engine is about to run; `is_seen` tells that what it gives is recorded as a call."""
         step = self._step
         if step is None:
             return
-        step.autograd_grad_calls = (step.autograd_grad_calls or 0) + (not accumulates)
-        step.create_graph_calls = (step.create_graph_calls or 0) + create_graph
+        by_hand = not asked.accumulates and not is_seen
+        step.autograd_grad_calls = (step.autograd_grad_calls or 0) + by_hand
+        graph = asked.create_graph and not is_seen
+        step.create_graph_calls = (step.create_graph_calls or 0) + graph
         if step.float_reads is not None:
             step.float_reads += step.float_reads_after_backward or 0
             step.float_reads_after_backward = 0

@@ -55,7 +55,7 @@ from lockstep.capture.tensors.whole_sources import WholeSources
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.operators import Family, family_of
-from lockstep.core.records import LEAF, NO_GRADIENT
+from lockstep.core.records import GIVES_GRADIENTS, LEAF, NO_GRADIENT
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.devices.methods import equal, is_inference
@@ -150,6 +150,8 @@ class Session:
         Rows of modules and parameters, of what comes from outside, and of updates.
     gaps
         What is not seen.
+    gradients_are_batched
+        Whether the engine runs once for several gradients (`is_grads_batched`): then what arrives has no numbers.
     """
 
     def __init__(
@@ -204,6 +206,7 @@ class Session:
         self._trained, self._idle = trained, idle
         self._has_ended_a_step = False
         self._later: set[OpenCall] = set()
+        self.gradients_are_batched = False
 
     @property
     def call_count(self) -> int:
@@ -531,7 +534,7 @@ class Session:
         self, call: OpenCall, places: Positions, arrived: Sequence[torch.Tensor | None]
     ) -> None:
         """Hook before a node runs: gradients have arrived at outputs of a call."""
-        if self.rows.step == call.step:
+        if self.rows.step == call.step and not self.gradients_are_batched:
             self.rows.is_of_the_step(call)
             for place, index in places:
                 gradient = arrived[place]
@@ -547,7 +550,7 @@ class Session:
         _: object,
     ) -> None:
         """Hook after a node has run: a call has sent all of its gradient to inputs."""
-        if self.rows.step == call.step:
+        if self.rows.step == call.step and not self.gradients_are_batched:
             self.rows.is_of_the_step(call)
             for place, index in places:
                 gradient = sent[place]
@@ -557,7 +560,7 @@ class Session:
     @silently
     def gradient_left(self, call: OpenCall, index: int, gradient: torch.Tensor) -> None:
         """The same, of one input whose gradient came in parts."""
-        if self.rows.step == call.step:
+        if self.rows.step == call.step and not self.gradients_are_batched:
             self.rows.is_of_the_step(call)
             self._left(call, index, gradient)
 
@@ -569,7 +572,7 @@ class Session:
         arrived: Sequence[torch.Tensor | None],
     ) -> None:
         """Both at once, of the one node that a call has made."""
-        if self.rows.step == call.step:
+        if self.rows.step == call.step and not self.gradients_are_batched:
             self.rows.is_of_the_step(call)
             for place, index in call.arriving:
                 gradient = arrived[place]
@@ -604,9 +607,10 @@ class Session:
         self.edges.forget()
         self._long_graphs.forget()
 
-    def loss(self, tensor: torch.Tensor) -> None:
-        """Record the tensor that backward starts from."""
-        call = self.rows.plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", ())
+    def loss(self, tensor: torch.Tensor, *, accumulates: bool = True) -> None:
+        """Record the tensor that backward starts from; `accumulates` tells that gradients go to `.grad`."""
+        arguments = {} if accumulates else {GIVES_GRADIENTS: True}
+        call = self.rows.plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", (), arguments)
         content, edge = self.contents.of(tensor), edge_number(tensor)
         self.rows.add_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", content, edge=edge)
         self.rows.add_call(call)

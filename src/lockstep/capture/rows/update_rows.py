@@ -15,6 +15,7 @@ from lockstep.capture.rows.rows import Rows
 from lockstep.capture.tensors.contents import Contents
 from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.updates.hand_updates import HandUpdates
+from lockstep.capture.updates.update_samples import Sample, UpdateSample, sample_of
 from lockstep.core.formulas import Formula
 from lockstep.core.records import BEGAN_ANEW
 from lockstep.core.selection import SiteFilter
@@ -57,6 +58,7 @@ class UpdateRows:
         self._names, self._sites, self._hand_updates = names, sites, hand_updates
         self._optimizer_state, self._for_rules = optimizer_state, for_rules
         self._summed_in: dict[int, int] = {}
+        self._sampled: dict[OpenCall, UpdateSample] = {}
 
     def begin_step(self) -> None:
         """A step begins: no gradient was added up yet."""
@@ -84,6 +86,13 @@ class UpdateRows:
         )
         self._rows.add_call(call)
         self._hand_updates.accumulated(parameter, *owner, number)
+
+    def gradient_taken(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """The script has asked for the gradient of a parameter, to update it itself."""
+        owner = self._names.owner_of(parameter)
+        if owner is not None and gradient is not None:
+            number = self._contents.of(gradient)
+            self._hand_updates.accumulated(parameter, *owner, number)
 
     def _began_anew(self, parameter: torch.Tensor) -> bool:
         """Whether a gradient that is there lies in other memory than the one that it would have been added to."""
@@ -128,7 +137,24 @@ class UpdateRows:
                 call, Phase.OPTIMIZER, Role.PARAM_GRAD, 0, name, content, layout=laid
             )
         known |= self._state(call, Role.STATE, optimizer, parameter, name, {})
+        sample = sample_of(parameter) if with_gradient and self._contents.sources else None
+        before = None if sample is None else sample.before(self._states(optimizer, parameter))
+        if sample is not None and before is not None:
+            self._add_sample(call, before)
+            self._sampled[call] = sample
         return call
+
+    def _add_sample(self, call: OpenCall, sample: list[Sample]) -> None:
+        for index, (name, tensor) in enumerate(sample):
+            content = self._contents.of(tensor, source=True)
+            self._rows.add_record(call, Phase.OPTIMIZER, Role.SAMPLE, index, name, content)
+
+    def _states(
+        self, optimizer: torch.optim.Optimizer, parameter: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The tensors that an optimizer keeps of a parameter, by its names for them."""
+        state = (optimizer.state.get(parameter) or {}) if self._optimizer_state else {}
+        return {key.removeprefix("."): tensor for key, tensor in tensors_in(dict(state), "")}
 
     def after_update(
         self, optimizer: torch.optim.Optimizer, call: OpenCall, parameter: torch.Tensor
@@ -140,6 +166,9 @@ class UpdateRows:
         content = self._contents.of(parameter, formulas.get("param"))
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, content)
         self._state(call, Role.STATE_AFTER, optimizer, parameter, name, formulas)
+        sample = self._sampled.pop(call, None)
+        if sample is not None:
+            self._add_sample(call, sample.after(self._states(optimizer, parameter)))
         self._rows.add_call(call)
 
     def _state(
@@ -153,12 +182,10 @@ class UpdateRows:
     ) -> dict[str, int]:
         """Record what an optimizer keeps of a parameter; returns the contents by their names."""
         known = {}
-        state = (optimizer.state.get(parameter) or {}) if self._optimizer_state else {}
-        for index, (key, tensor) in enumerate(tensors_in(dict(state), "")):
+        for index, (key, tensor) in enumerate(self._states(optimizer, parameter).items()):
             if role is Role.STATE_AFTER:
                 self._contents.changed(tensor)
                 self._contents.written(tensor)
-            key = key.removeprefix(".")
             content = self._contents.of(tensor, formulas.get(key), source=role is Role.STATE)
             known[key] = content
             laid = layout_of(tensor)

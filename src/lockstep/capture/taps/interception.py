@@ -10,9 +10,10 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.taps.callers import ASKING, Callers, wrap_warn
-from lockstep.capture.taps.listener import Listener
+from lockstep.capture.taps.listener import EngineRun, Listener
 from lockstep.capture.taps.originals import Originals, is_torchs
 from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
@@ -310,17 +311,34 @@ class Taps:
                 with self._with_function_mode():
                     return original(tensors, *args, **kwargs)
 
-            roots = [root for root in tensors if isinstance(root, torch.Tensor)]
-            accumulates, create_graph = (
-                bool(kwargs.get("accumulate_grad")),
-                bool(args[2:3] == (True,)),
-            )
-            losses = roots if accumulates else []
-            return self.listener.backward_call(
-                losses, run, accumulates=accumulates, create_graph=create_graph
-            )
+            asked = _engine_run(tensors, args, kwargs, sys._getframe(1))
+            return self.listener.backward_call(asked, run)
 
         return run_backward
+
+
+_GRAD = torch.autograd.grad.__code__
+
+
+def _engine_run(
+    roots: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], caller: FrameType
+) -> EngineRun:
+    """What the engine is asked for; no inputs where one of them is an edge of the graph rather than a tensor.
+
+    torch puts ones for gradients that its caller was not given, which that one's own argument tells.
+    """
+    padded: tuple[Any, ...] = (*args, *(None,) * 4)
+    gradients, _, create_graph, inputs = padded[:4]
+    are_ones = caller.f_code is _GRAD and caller.f_locals.get("grad_outputs") is None
+    tensors = [one for one in inputs or () if isinstance(one, torch.Tensor)]
+    whole = len(tensors) == len(inputs or ())
+    return EngineRun(
+        [one for one in roots if isinstance(one, torch.Tensor)],
+        [] if are_ones else [one for one in gradients or () if one is not None],
+        tensors if whole else [],
+        accumulates=bool(kwargs.get("accumulate_grad")),
+        create_graph=create_graph is True,
+    )
 
 
 class FunctionTap(TorchFunctionMode):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 
 from lockstep.capture.taps.callers import Caller
 
@@ -14,6 +16,36 @@ if TYPE_CHECKING:
     from lockstep.capture.calls.compiled_calls import CompiledCalls
 
 Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What a run of the autograd engine is asked for.
+
+    Parameters
+    ----------
+    roots
+        The tensors that it begins at.
+    gradients
+        What it begins with at each; none for ones.
+    inputs
+        Of `torch.autograd.grad`: the tensors whose gradients it gives.
+    accumulates
+        Whether gradients go to `.grad`, as those of `backward` do.
+    create_graph
+        Whether they have gradients of their own.
+    """
+
+    roots: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    inputs: list[torch.Tensor]
+    accumulates: bool
+    create_graph: bool
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it runs once for several gradients (`is_grads_batched`), so that these are no plain tensors."""
+        return any(map(is_legacy_batchedtensor, self.gradients))
 
 
 class Listener(Protocol):
@@ -62,14 +94,7 @@ class Listener(Protocol):
     def recomputed_here(self, function: Run) -> Run:
         """Return a checkpointed function that knows its place in backward too."""
 
-    def backward_call(
-        self,
-        losses: list[torch.Tensor],
-        run: Callable[[], Any],
-        *,
-        accumulates: bool,
-        create_graph: bool,
-    ) -> Any:
+    def backward_call(self, asked: EngineRun, run: Callable[[], Any]) -> Any:
         """The autograd engine is to run."""
 
     def gradient_given(self, parameter: Any) -> None:

@@ -34,6 +34,18 @@ KERNELS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Settings of a class that choose a kernel, not what it computes."""
 
 
+def is_by_element(call: Call, kind: type[torch.optim.Optimizer] | None = None) -> bool:
+    """Whether each element of a parameter is updated by itself, as the class named `kind` or else the call's own does.
+
+    Raises
+    ------
+    CannotReplay
+        If the class is not one of `torch.optim`.
+    """
+    name = canonical_name((kind or _class_of(call.site.op)).__name__)
+    return name not in _NOT_PER_ELEMENT | _NOT_PER_PARAMETER
+
+
 _CHUNK_ELEMENTS = 8 * PIECE
 """Elements that are updated at once: a few megabytes, however large the parameter is."""
 

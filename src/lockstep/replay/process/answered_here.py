@@ -24,6 +24,8 @@ from lockstep.replay.process.questions import (
     Again,
     Answer,
     EqualForm,
+    Followed,
+    FollowsByRounding,
     Imports,
     Instead,
     OfModule,
@@ -44,6 +46,7 @@ from lockstep.replay.verdicts.exact_verdicts import decision, moved
 from lockstep.replay.verdicts.kept_calls import KeptCalls
 from lockstep.replay.verdicts.numeric_verdict import numeric
 from lockstep.replay.verdicts.pairing import calls_of, key_of, paired, present, records_of
+from lockstep.replay.verdicts.rounded_products import follows_by_rounding
 from lockstep.replay.verdicts.update_verdict import updated
 
 
@@ -99,6 +102,9 @@ class Verdicts:
             if exact is not None:
                 return exact
         return numeric(pairing, *records, output)
+
+    def _follows(self, question: FollowsByRounding) -> Followed:
+        return Followed(follows_by_rounding(question.call, question.sketch))
 
     def _passage(self, question: OfPassage) -> Judgement:
         return self._passages.judged(question.sources, question.output, question.region)
@@ -157,6 +163,7 @@ class Verdicts:
 
 _ANSWERS: dict[type[Question[Any]], Callable[[Verdicts, Any], Any]] = {
     OfOperator: Verdicts._operator,
+    FollowsByRounding: Verdicts._follows,
     OfPassage: Verdicts._passage,
     OfUpdate: Verdicts._update,
     Again: Verdicts._again,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from lockstep.core.finding import CallPair, Explanation
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Sketch, TensorRecord
 from lockstep.devices.support.support_list import SupportList
 from lockstep.judge.protocol import Judgement, Region
 from lockstep.measure.measured_pair import Measured
@@ -109,6 +109,31 @@ class OfOperator(_Verdict):
     def calls(self) -> Sequence[Call]:
         """Both."""
         return _there(*() if self.pair is None else (self.pair.reference, self.pair.candidate))
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Whether a result follows by rounding."""
+
+    by_rounding: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FollowsByRounding(Question[Followed]):
+    """Question: whether a result follows by rounding; see `lockstep.replay.verdicts.rounded_products`."""
+
+    call: Call
+    sketch: Sketch
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The one."""
+        return (self.call,)
+
+    @staticmethod
+    def read(said: Any) -> Followed:
+        """Whether it does."""
+        return Followed(said["by_rounding"] is True)
 
 
 @dataclass(frozen=True, slots=True)

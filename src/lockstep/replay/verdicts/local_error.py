@@ -15,6 +15,11 @@ far apart the inputs are. This is the local error of Herbgrind (Sanchez-Stern, P
 Tatlock, PLDI 2018), for tensors instead of scalars. Where neither side is near double precision the
 re-run is not faithful, and the error model decides.
 
+`RoundingJudge` needs less: a result in 16 bits that adds a bias, known by its sketch, and its inputs whole, as `--save
+program` has those of the first layers. Statistics cannot tell a product that is rounded before its bias is added from
+one that is truncated, where a result is small (`lockstep.judge.rounded_twice`); the inputs can, see
+`lockstep.replay.verdicts.rounded_products`.
+
 Nothing here loads torch before the first re-run.
 """
 
@@ -26,14 +31,23 @@ from functools import partial
 
 from lockstep.core.finding import BY_LOCAL_ERROR, CallPair
 from lockstep.core.manifest import MEMORY_BYTES
-from lockstep.core.records import Call
+from lockstep.core.operators import operator_of
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.remarks import On, Remark
+from lockstep.core.site import Role
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.budget import TooLarge, check_memory
 from lockstep.replay.calls.refusals import CannotReplay, Crashed
-from lockstep.replay.process.questions import Answers, OfOperator, OfPassage, OfUpdate, Question
+from lockstep.replay.process.questions import (
+    Answers,
+    FollowsByRounding,
+    OfOperator,
+    OfPassage,
+    OfUpdate,
+    Question,
+)
 from lockstep.replay.verdicts.screening import screened, screened_passage, screened_update
 
 NAME = BY_LOCAL_ERROR
@@ -221,3 +235,86 @@ def _has_tensors(call: Call) -> bool:
     return bool(call.records) and all(
         record.content.loader is not None or record.content.numel == 0 for record in call.records
     )
+
+
+# --- by sketches ------------------------------------------------------------------------------------------------------
+
+_WORDS = "each run rounds what its inputs give, one of them the product before its bias is added"
+
+
+class RoundingJudge:
+    """Asks for that proof before an output is called unexplained; a `lockstep.judge.protocol.Judge`.
+
+    Parameters
+    ----------
+    fallback
+        Judges everything else.
+    reruns
+        Runs calls again.
+    """
+
+    def __init__(self, fallback: Judge, reruns: Answers) -> None:
+        self._fallback, self._reruns = fallback, reruns
+
+    @property
+    def name(self) -> str:
+        """As it stands under `judged_by`: the fallback's."""
+        return self._fallback.name
+
+    @property
+    def looks_at_set_up(self) -> bool:
+        """As the fallback does."""
+        return self._fallback.looks_at_set_up
+
+    def notes(self) -> Sequence[str]:
+        """Return the fallback's."""
+        return self._fallback.notes()
+
+    def operator(self, operation: Operation, output: Measured) -> Judgement:
+        """Judge one output, gradient or parameter gradient of an aligned call."""
+        found = self._fallback.operator(operation, output)
+        if not (found.unexplained and all(one.equal for one in operation.entering)):
+            return found
+        if not self._follow(output, operation.calls):
+            return found
+        return Judgement.handed_on(output, floor=output.distance, inherited=0.0, words=_WORDS)
+
+    def passage(
+        self, sources: Sequence[Measured], target: Measured, *, region: Region
+    ) -> Judgement:
+        """Judge a tensor against those that the calls of a region made it from, as the fallback does."""
+        return self._fallback.passage(sources, target, region=region)
+
+    def update(
+        self, entering: Sequence[Measured], output: Measured, *, calls: CallPair | None = None
+    ) -> Judgement:
+        """Judge a parameter or a state after an optimizer step, as the fallback does."""
+        return self._fallback.update(entering, output, calls=calls)
+
+    def _follow(self, output: Measured, calls: CallPair | None) -> bool:
+        """Whether both results follow from their inputs by rounding alone."""
+        pair = output.pair
+        if calls is None or pair.reference is None or pair.candidate is None:
+            return False
+        if calls.reference is None or calls.candidate is None:
+            return False
+        both = [(calls.reference, pair.reference), (calls.candidate, pair.candidate)]
+        questions = [_question(call, record) for call, record in both]
+        try:
+            return all(one is not None and self._reruns.ask(one).by_rounding for one in questions)
+        except (CannotReplay, Crashed, MemoryError, RuntimeError):
+            return False  # the fallback's answer stands
+
+
+def _question(call: Call, result: TensorRecord) -> FollowsByRounding | None:
+    """The question whether a result follows by rounding; None where it cannot be asked."""
+    known, entering = result.statistics, call.with_role(Role.INPUT)
+    product, sketch = operator_of(call.site.op).product, result.content.sketch
+    adds = product is not None and product.added is not None and len(entering) == 3
+    is_result = result.role is Role.OUTPUT and len(call.with_role(Role.OUTPUT)) == 1
+    in_16_bits = result.dtype in ("bfloat16", "float16")
+    finite = known is not None and not (known.nan_count or known.inf_count)
+    whole = all(one.content.loader is not None for one in entering)
+    if sketch is None or not (adds and is_result and in_16_bits and finite and whole):
+        return None
+    return FollowsByRounding(call, sketch)

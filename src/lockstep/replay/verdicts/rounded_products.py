@@ -13,75 +13,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import operator_of
-from lockstep.core.records import Call, TensorRecord
+from lockstep.core.records import Call, Sketch, TensorRecord
 from lockstep.core.site import Role
-from lockstep.laws.distances import distance
-from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.step_events import StepProgram
+from lockstep.core.sketch import SKETCH_SIZE
+from lockstep.core.sketch import distance as distance_of_sketches
+from lockstep.devices.tensor_numbers import numbers_of
+from lockstep.judge.tolerances import SKETCHED_ALIKE
 from lockstep.replay.calls.one_call import OneCall, one_call
 from lockstep.replay.calls.rebuild import torch_dtype
-from lockstep.replay.calls.recorded_tensors import load
+from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
-from lockstep.replay.verdicts.distance import rounded
+from lockstep.replay.verdicts.distance import error_of, rounded, size_of
 
 ORDER = 4.0
 """Standard deviations of the error of a sum of products whose roundings are drawn independently."""
 
 _SINGLE = unit_roundoff("float32")
+_OF_SKETCHES = 2.0**-40
+"""Relative error of the sums that a sketch is made of, in double precision."""
 
 
-def rounded_products(program: StepProgram, numbers: OwnNumbers) -> tuple[int, ...]:
-    """The numbers of those calls that give, from inputs that are known whole, what one of the two forms gives."""
-    return tuple(_explained(program, numbers))
+def follows_by_rounding(call: Call, sketch: Sketch) -> bool:
+    """Whether the result of a call that adds a bias to a sum of products is what one of the two forms gives.
+
+    Parameters
+    ----------
+    call
+        With one result in 16 bits, and its inputs whole.
+    sketch
+        Of the result, which is finite.
+
+    Raises
+    ------
+    CannotReplay
+        If it cannot be run again.
+    """
+    (result,) = call.with_role(Role.OUTPUT)
+    with torch_may_refuse(), leaving_no_trace(), torch.no_grad():
+        return any(_is_of(form, result, sketch) for form in _forms(call, result))
 
 
-def _explained(program: StepProgram, numbers: OwnNumbers) -> Iterator[int]:
-    for operator in program.operators:
-        call = operator.call
-        if not _may_round_twice(call):
-            continue
-        known = _with_known_inputs(call, numbers)
-        try:
-            with torch_may_refuse(), leaving_no_trace(), torch.no_grad():
-                explained = known is not None and _is_explained(known, numbers)
-        except CannotReplay:
-            continue  # the pair decides, as without
-        if explained:
-            yield call.id
-
-
-def _may_round_twice(call: Call) -> bool:
-    results = call.with_role(Role.OUTPUT)
-    return (
-        _addend(call) is not None
-        and len(results) == 1
-        and results[0].dtype in ("bfloat16", "float16")
-    )
-
-
-def _addend(call: Call) -> int | None:
-    """The input that is added to a sum of products; None where none is."""
-    product = operator_of(call.site.op).product
-    if product is None or product.added is None or call.site.op.endswith("_"):
-        return None
-    entering = {one.index: one for one in call.with_role(Role.INPUT)}
-    return product.added if len(entering) == 3 and product.added in entering else None
-
-
-def _with_known_inputs(call: Call, numbers: OwnNumbers) -> Call | None:
-    """A call with all its inputs whole; None where one is known less well."""
-    inputs = numbers.known_whole(replace(call, records=call.with_role(Role.INPUT)))
-    if inputs is None:
-        return None
-    return replace(call, records=(*inputs.records, *call.with_role(Role.OUTPUT)))
+def _is_of(form: _Form, result: TensorRecord, sketch: Sketch) -> bool:
+    if result.content.numel <= SKETCH_SIZE:  # its own sketch
+        elements = torch.from_numpy(sketch[: result.content.numel].copy())
+        return form.holds(elements.reshape(result.shape))
+    row = form.made.reshape(-1).contiguous()
+    made = numbers_of(row, with_sketch=True)[1]
+    if made is None or not bool(row.isfinite().all()):
+        return False
+    slack = _OF_SKETCHES * size_of(row).norm
+    return distance_of_sketches(sketch, made) <= SKETCHED_ALIKE * form.reach + slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +88,14 @@ class _Form:
     @property
     def reach(self) -> float:
         """How far any result within the ends may be from what is made: Euclidean."""
-        return math.hypot(*(distance(end, self.made) for end in self.ends))
-
-
-def _is_explained(call: Call, numbers: OwnNumbers) -> bool:
-    (result,) = call.with_role(Role.OUTPUT)
-    found = numbers.known_whole(replace(call, records=(result,)))
-    for form in _forms(call, result):
-        if found is not None:
-            if form.holds(load(found.records[0]).double()):
-                return True
-            continue
-        apart = numbers.apart([result], form.made)
-        if apart.distance <= apart.allowed(form.reach):
-            return True
-    return False
+        return math.hypot(*(error_of(end, self.made).norm for end in self.ends))
 
 
 def _forms(call: Call, result: TensorRecord) -> Iterator[_Form]:
     """The result rounded once, and with the sum of products rounded before."""
-    again, added = one_call(call), _addend(call)
-    passed = again.passed(lambda _: None, load, Precision.DOUBLE)
+    again, added = one_call(call), addend_of(call)
+    taken = again.passed(lambda _: None, load, Precision.DOUBLE)
+    passed = {index: widened(one) for index, one in taken.items()}
     if added is None or added not in passed:
         raise CannotReplay("nothing is added")
     bare = {**passed, added: torch.zeros_like(passed[added])}
@@ -152,3 +128,12 @@ def _terms(call: Call) -> int:
         return max(1, product.terms(shapes[product.right]))
     left = shapes[product.left]
     return max(1, left[product.contracted[0]] if left else 1)
+
+
+def addend_of(call: Call) -> int | None:
+    """The input that is added to a sum of products; None where none is."""
+    product = operator_of(call.site.op).product
+    entering = {one.index for one in call.with_role(Role.INPUT)}
+    if product is None or product.added is None or call.site.op.endswith("_"):
+        return None
+    return product.added if len(entering) == 3 and product.added in entering else None
