@@ -11,7 +11,6 @@ from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import Use, use_of
-from lockstep_migrate.torch.header import is_type_expression
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -199,7 +198,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     if is_docstring(unit.scopes, node):
         return
     parent = unit.scopes.parents[node]
-    if is_type_expression(unit.scopes, parent):
+    if unit.header.is_in_helper(node):
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
     elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
         unit.keep(node, "leftovers/text", "text for people")

@@ -12,7 +12,9 @@ from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText
 from lockstep_migrate.plan import Edit, Mention
+from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
+from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
 from lockstep_migrate.torch.keywords import find_keywords
@@ -129,12 +131,13 @@ def migrate_python(
     has_rules = bool(first) or bool(settings.user_rules)
     text = source.text
     named = names_a_device(text) or any(word in text for word in settings.table.words)
-    if not (has_rules or named or may_need_advice(text)):
+    written = is_helper_module(text) or text.startswith(f'"""{AMP_MARK}')
+    if written or not (has_rules or named or may_need_advice(text)):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module, amp)
     for rule in (*first, *_RULES):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]
     header = unit.header
-    imported = header.additions(edits, shared) if shared and header.can_be_shared else ()
+    imported = header.additions(edits, shared) if shared and header.can_be_shared(edits) else ()
     return PythonResult(tuple(unit.mentions), tuple(header.additions(edits)), tuple(imported))
