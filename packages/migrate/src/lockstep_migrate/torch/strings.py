@@ -215,7 +215,7 @@ class _Text:
             self._list("is part of a type, which takes no variable")
         elif use is Use.LENGTH:
             self._list(use.value, ".startswith")
-        elif use is Use.ELSE:
+        elif use in (Use.ELSE, Use.STORED):
             self._list(use.value)
         elif use is Use.DEVICE_KEY:
             self._list("a key that may be a device type: rename it together with its look-ups")
@@ -424,7 +424,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     if use is Use.TEXT:
         unit.keep(node, "strings/text", use.value)
         return
-    if use in (Use.LENGTH, Use.ELSE):
+    if use in (Use.LENGTH, Use.ELSE, Use.STORED):
         unit.list(node, "strings/device-format", use.value)
         return
     head_span = Span(parts[0].span.start, parts[0].span.start + 4)
