@@ -14,6 +14,7 @@ from lockstep_migrate.engine.text import SourceText
 from lockstep_migrate.plan import Edit, Mention
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
+from lockstep_migrate.torch.by_name import find_by_name
 from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
@@ -40,6 +41,7 @@ _RULES = (
     find_results,
     find_ladders,
     find_integers,
+    find_by_name,
     find_names,
     find_kernels,
     find_methods,

@@ -30,6 +30,10 @@ _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
+_CPU_BACKEND = "gloo"
+_NO_COLLECTIVES = (
+    "is not possible: no collective backend takes tensors of this device, and gloo refuses them"
+)
 _BUILTIN_LOOKUPS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
@@ -123,7 +127,9 @@ class _Text:
         if not self._is_rewritable(self._use):
             return
         target = self._unit.target
-        if target.device:
+        if target.single and target.backend == _CPU_BACKEND:
+            self._list(_NO_COLLECTIVES, '"gloo", and tensors on the CPU around each collective')
+        elif target.device:
             self._need_import()
             self._replace_words(
                 {"cuda": target.device, "nccl": target.backend, "NCCL": target.backend}
