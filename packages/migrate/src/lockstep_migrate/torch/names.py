@@ -295,8 +295,8 @@ class _Rewriting:
                 reasons = "; ".join(filter(None, (str(error), entry.reason)))
                 self._list(reasons, instead=bool(str(error)))
             return
-        if self._unit.builds_extensions and self._use.name.startswith("torch.cuda"):
-            self._list("decides in a build script whether CUDA sources are compiled")
+        if self._use.name.startswith("torch.cuda") and self._unit.decides_a_build(self._use.node):
+            self._list("decides whether CUDA sources are compiled")
             return
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
             self._list(SCRIPTED)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.claims import Claims
 from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
@@ -100,8 +101,7 @@ class Unit(Claims):
         """Whether another module of the project imports this one."""
         self.has_kernels = "triton" in scopes.source.text
         """Whether the module may hold kernels written in Triton."""
-        self.builds_extensions = _builds_extensions(scopes)
-        """Whether the module builds native code: what it asks of CUDA is then about compiling."""
+        self._extensions = _extension_names(scopes)
 
     @property
     def target(self) -> MigrationTarget:
@@ -131,6 +131,18 @@ class Unit(Claims):
         """Whether a node is inside a function that is compiled as a whole."""
         return bool(self._compiled) and any(
             above in self._compiled for above in self.scopes.ancestors(node)
+        )
+
+    def decides_a_build(self, node: ast.AST) -> bool:
+        """Whether what is asked of CUDA decides if native code is compiled: in a build script, or around a build."""
+        if not self._extensions:
+            return False
+        if any(called(call) == "setup" for call in self.scopes.of(ast.Call)):
+            return True
+        return any(
+            isinstance(above, ast.If | ast.IfExp)
+            and any(getattr(inner, "id", "") in self._extensions for inner in ast.walk(above))
+            for above in self.scopes.ancestors(node)
         )
 
     def _compiled_parts(self) -> frozenset[ast.AST]:
@@ -193,9 +205,11 @@ class Unit(Claims):
         return self.scopes.text
 
 
-def _builds_extensions(scopes: ModuleScopes) -> bool:
-    return any(
-        binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
+def _extension_names(scopes: ModuleScopes) -> frozenset[str]:
+    """The names of the module that stand for torch's tools for building native code."""
+    return frozenset(
+        binding.name
         for bindings in scopes.module.bindings.values()
         for binding in bindings
+        if binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
     )
