@@ -15,6 +15,7 @@ from lockstep_migrate.plan import Edit, Mention
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
 from lockstep_migrate.torch.by_name import find_by_name
+from lockstep_migrate.torch.choices import find_choices
 from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
@@ -47,6 +48,7 @@ _RULES = (
     find_methods,
     find_method_rows,
     find_profiler_arguments,
+    find_choices,
     find_libraries,
     find_variables,
     find_strings,
