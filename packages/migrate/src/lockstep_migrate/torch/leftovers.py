@@ -29,6 +29,8 @@ _DATA = re.compile(
     r"(?!/usr/|/opt/)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
 )
 """A path, a file, or the name of a model or data set on a hub."""
+_NUMBERED_NAME = re.compile(r"(?!.*(?:torch|jax|lib|tensor|onnx))[a-z]+(?:-[a-z]+)*-cuda-\d+\Z")
+"""The name of a data set or a run: `wiki-cuda-103`."""
 _DEVICE_ITSELF = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
@@ -235,7 +237,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _ADDRESS.match(text):
         unit.keep(node, "leftovers/text", "an address")
-    elif _DATA.match(text):
+    elif _DATA.match(text) or _NUMBERED_NAME.match(text):
         unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
     elif not _DEVICE_ITSELF.search(text):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it")
