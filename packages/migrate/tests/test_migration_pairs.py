@@ -99,6 +99,7 @@ class _Run:
             similar="similar" in given,
             distribution=distribution,
             visible_device="visible-device" in given,
+            advice="advice" in given,
             advice_apply="advice-apply" in given,
         )
 

@@ -97,6 +97,7 @@ def plan_collection(
         table_of(target),
         similar=options.similar,
         user_rules=options.user_rules,
+        advice=options.advice or options.advice_apply,
         advice_apply=options.advice_apply,
     )
     return _Project(collection, settings, roles_of(collection, options), framework).plan(progress)

@@ -54,7 +54,6 @@ _RULES = (
     find_strings,
     find_keywords,
     find_leftovers,
-    find_advice,
 )
 
 
@@ -136,10 +135,11 @@ def migrate_python(
     text = source.text
     named = names_a_device(text) or any(word in text for word in settings.table.words)
     written = is_helper_module(text) or text.startswith(f'"""{AMP_MARK}')
-    if written or not (has_rules or named or may_need_advice(text)):
+    advised = settings.advice and may_need_advice(text)
+    if written or not (has_rules or named or advised):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module, amp)
-    for rule in (*first, *_RULES):
+    for rule in (*first, *_RULES, *((find_advice,) if settings.advice else ())):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]
     header = unit.header

@@ -42,6 +42,7 @@ class Settings:
     table: Table
     similar: bool = False
     user_rules: UserRules = ()
+    advice: bool = False
     advice_apply: bool = False
 
     def readable(self, becomes: str) -> str:
