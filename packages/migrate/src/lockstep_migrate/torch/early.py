@@ -11,6 +11,7 @@ import re
 
 from lockstep_migrate.engine.arguments import called, insertion
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.engine.statements import start_of
 from lockstep_migrate.plan import Edit
 from lockstep_migrate.torch.unit import Unit
 
@@ -71,12 +72,13 @@ def lazy_default(unit: Unit, node: ast.expr, text: str) -> list[Edit]:
     ):
         return []
     name = _parameter(parent, whole)
-    first = _first_statement(function)
+    first = function.body[min(1, len(function.body) - 1) if ast.get_docstring(function) else 0]
     span = scopes.span(whole)
-    start = scopes.span(first).start
+    start = start_of(scopes, first)
     line_start = scopes.source.line_start(start)
     indent = scopes.source.text[line_start:start]
-    if not name or indent.strip() or _means_none(function, name):
+    only_documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    if not name or only_documented or indent.strip() or _means_none(function, name):
         return []
     inner = scopes.span(node)
     value = (
@@ -87,13 +89,6 @@ def lazy_default(unit: Unit, node: ast.expr, text: str) -> list[Edit]:
     line_end = scopes.source.line_end
     asking = f"if {name} is None:{line_end}{indent}    {name} = {value}{line_end}{indent}"
     return [Edit(span, "None"), insertion(start, asking)]
-
-
-def _first_statement(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
-    """The first statement of a body behind its docstring; the docstring where there is no other."""
-    first = function.body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return function.body[1] if documented and len(function.body) > 1 else first
 
 
 def _parameter(arguments: ast.arguments, default: ast.AST) -> str:
