@@ -61,6 +61,14 @@ def test_a_project_does_the_same_on_another_device(
     assert after == before
 
 
+@pytest.mark.parametrize("kind", ["mps", "none"])
+def test_streams_and_events_take_the_arguments_of_cuda(
+    kind: str, programs: Path, tmp_path: Path
+) -> None:
+    after = run(programs, kind, after_of("streams", tmp_path / "after") / "train.py")
+    assert after[0] == "True True True\n"
+
+
 def test_a_module_that_was_saved_by_its_source_loads_elsewhere(
     programs: Path, tmp_path: Path
 ) -> None:

@@ -7,19 +7,19 @@ import torch
 
 
 def device_type():
-    """Return the type of device that torch was built for, or "cuda" if it was built for none; no driver is asked."""
+    """Return the type that torch was built for, "cuda" if for none; no driver is asked."""
     return getattr(torch.accelerator.current_accelerator(), "type", "cuda")
 
 
 def device(index=None):
-    """Return the accelerator, or the CPU if there is none; counting devices leaves a process free to fork."""
+    """Return the accelerator, or the CPU if there is none; the process can still fork."""
     kind = device_type()
     chosen = f"{kind}:{index}" if str(index).isdigit() else index or kind
     return chosen if chosen is index or torch.accelerator.device_count() else "cpu"
 
 
 def default_device(index=None):
-    """Return the accelerator that torch was built for, or the CPU: for defaults, as no driver is asked."""
+    """Return the accelerator that torch was built for, or the CPU; no driver is asked."""
     kind = device_type()
     chosen = f"{kind}:{index}" if str(index).isdigit() else index or kind
     return chosen if chosen is index or torch.accelerator.current_accelerator() else "cpu"
@@ -51,8 +51,8 @@ def backend_type():
 
 
 def own(name, otherwise, *given):
-    """Call the accelerator's function of a name; return `otherwise` if it has none."""
-    function = getattr(module(), name, None)
+    """Call the accelerator's function of a name; return `otherwise` if there is none."""
+    function = getattr(module(), name, None) if is_available() else None
     return function(*given) if function else otherwise
 
 
@@ -82,7 +82,7 @@ def device_context(index):
 
 
 class Stream:
-    """A stream with CUDA's signature; if the device has one order of work, a stand-in that follows it."""
+    """A stream with CUDA's signature; a stand-in on a device with one order of work."""
 
     def __new__(cls, *given, **named):
         make = getattr(module(), "Stream", None) if is_available() else None
@@ -111,7 +111,7 @@ class Stream:
 
 
 class Event:
-    """An event with CUDA's signature; where the device has no streams, its event or the time of day."""
+    """An event with CUDA's signature; on the CPU the time of day."""
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False):
         if not is_available() or not hasattr(module(), "Stream"):
@@ -247,7 +247,7 @@ def reset_accumulated_memory_stats(device=None):
 
 def get_device_name(device=None):
     """Return the device's name, or its type if it has none."""
-    return own("get_device_name", device_type(), device)
+    return own("get_device_name", device_type() if is_available() else "cpu", device)
 
 
 def get_device_capability(device=None):
