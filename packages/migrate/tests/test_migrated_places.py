@@ -59,7 +59,7 @@ def line_of(file: FilePlan, words: str) -> int:
     [
         ("    for part in", None),
         ("part.to(", "cuda()"),
-        ("        device=accelerator()),", '"cuda"'),
+        ("        device=accelerator.device()),", '"cuda"'),
         ("torch.cuda.cudart()", "torch.cuda.cudart"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_line_has_the_mentions_on_it(file: FilePlan, words: str, before: str |
 def test_a_line_of_a_statement_has_the_mentions_of_its_other_lines(file: FilePlan) -> None:
     (behind,) = MigratedFile(file).on(line_of(file, "loss = model("))
     assert behind.row.before == '"cuda"'
-    assert behind.first_line == line_of(file, "        device=accelerator()),")
+    assert behind.first_line == line_of(file, "        device=accelerator.device()),")
     # and the row still names the line of the original
     assert SCRIPT.splitlines()[behind.row.line - 1].strip().startswith("device=")
 
@@ -84,7 +84,7 @@ def test_a_statement_that_stayed_has_none(file: FilePlan, words: str) -> None:
 
 def test_helpers_are_told_from_the_rest(file: FilePlan) -> None:
     migrated = MigratedFile(file)
-    assert migrated.is_added(line_of(file, "def accelerator("))
+    assert migrated.is_added(line_of(file, "def device("))
     assert not migrated.is_added(line_of(file, "def build("))
 
 

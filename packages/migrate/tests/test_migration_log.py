@@ -65,7 +65,7 @@ def test_what_the_head_gains_is_not_repeated_beside_a_site_that_it_borders_on() 
     assert lines[-1] == "    from a import b -> from c import b: 1:1"
 
 
-def test_reports_are_no_longer_than_three_times_the_rewritten_text(tmp_path: Path) -> None:
+def test_reports_are_no_longer_than_four_times_the_rewritten_text(tmp_path: Path) -> None:
     # given one line of 2000 statements, of which each moves a tensor, and 1000 lines of two sites each
     line = "import torch; x = [" + ", ".join(["torch.zeros(1).cuda()"] * 2000) + "]\n"
     lines = "".join(f"a{n} = b.cuda()\ntorch.cuda.set_device({n})\n" for n in range(1000))
@@ -74,5 +74,5 @@ def test_reports_are_no_longer_than_three_times_the_rewritten_text(tmp_path: Pat
         file = plan_of_code(code)
         paths = write_reports(plan(file), tmp_path / str(len(code)))
         # then all of them together are small beside the result, and the log names every place
-        assert sum(path.stat().st_size for path in paths) <= 3 * len(file.migrated())
+        assert sum(path.stat().st_size for path in paths) <= 4 * len(file.migrated())
         assert "37" in paths[-1].read_text()

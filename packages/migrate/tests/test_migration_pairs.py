@@ -2,7 +2,8 @@
 
 One file is one case. A line `=== before PATH` starts a file of the project, `=== TARGET PATH` what becomes of it,
 `=== TARGET rows` what is listed, and rewritten with another meaning: `PATH:LINE outcome: TEXT: reason [-> instead]`.
-A file that a target leaves as it is has no part; of a long new file the first line stands. A case that has a part
+A file that a target leaves as it is has no part; of a long new file the first line stands, of the helper that a file of
+its own may hold, the names of its functions. A case that has a part
 `kept` or `rewritten` for a target says all of those places, too.
 
 A target may be followed by options, such as `npu+tensorflow` or `neutral+main=train.py+model=net`; see `_Run`. With
@@ -44,6 +45,10 @@ Parts = dict[tuple[str, str], str]
 _WHOLE = 20
 """New files of more lines are shown by their first."""
 _PART = re.compile(r"^=== (\S+) (\S+)\n", re.MULTILINE)
+_HELPER = re.compile(
+    r'^class (?P<name>\w+):\n    """This machine\'s accelerator, asked(?P<body>(?:.*\n(?=    |\n+    ))*.*\n)',
+    re.MULTILINE,
+)
 _SAID = {
     "rows": (Outcome.LISTED, Outcome.DIFFERS),
     "kept": (Outcome.KEPT,),
@@ -94,6 +99,7 @@ class _Run:
             similar="similar" in given,
             distribution=distribution,
             visible_device="visible-device" in given,
+            advice="advice" in given,
             advice_apply="advice-apply" in given,
         )
 
@@ -177,11 +183,19 @@ def _files_of(plan: Plan) -> Iterator[tuple[str, str]]:
     """The files that change or are new, by path."""
     for file in plan.files:
         if file.changed:
-            yield str(file.path), file.migrated().decode()
+            yield str(file.path), _without_helper(file.migrated().decode())
     for new in plan.new_files:
         text = new.data.decode()
         whole = text.count("\n") < _WHOLE
         yield str(new.path), text if whole else text.partition("\n")[0] + "\n"
+
+
+def _without_helper(text: str) -> str:
+    """The file with the class that asks for the device cut down to the names of its functions."""
+    if not (found := _HELPER.search(text)):
+        return text
+    names = re.findall(r"^    (?:def|class) (\w+)", found["body"], re.MULTILINE)
+    return f"{text[: found.start()]}class {found['name']}:  # {', '.join(names)}\n{text[found.end() :]}"
 
 
 @cache

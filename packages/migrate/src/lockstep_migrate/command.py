@@ -36,7 +36,7 @@ from lockstep_migrate.project import plan_collection, target_named
 from lockstep_migrate.targets import migration_targets
 from lockstep_migrate.torch.user_rules import read_user_rules
 
-_FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice_apply", "rules")
+_FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice", "advice_apply", "rules")
 
 
 class _Command(click.Command):
@@ -181,7 +181,10 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 @click.option(
     "--visible-device", is_flag=True, help="Take the device's number from the environment."
 )
-@click.option("--advice-apply", is_flag=True, help="Write faster equal forms, not only list them.")
+@click.option("--advice", is_flag=True, help="List faster equal forms, too.")
+@click.option(
+    "--advice-apply", is_flag=True, help="Write faster equal forms where that is possible."
+)
 @click.option(
     "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
 )
@@ -264,6 +267,7 @@ def _options(given: Mapping[str, Any]) -> MigrationOptions:
         similar=given["similar"],
         distribution=_distribution(given["distributed"], given["main"], given["model"]),
         visible_device=given["visible_device"],
+        advice=given["advice"],
         advice_apply=given["advice_apply"],
     )
 

@@ -53,8 +53,10 @@ class MigrationOptions:
         What becomes a training on many cards; None for none.
     visible_device
         Whether scripts take the device from an environment variable.
+    advice
+        Whether equal but faster forms are listed.
     advice_apply
-        Whether equal but faster forms are written, not only listed.
+        Whether they are written, where that is possible.
     """
 
     target: str = "neutral"
@@ -63,4 +65,5 @@ class MigrationOptions:
     similar: bool = False
     distribution: Distribution | None = None
     visible_device: bool = False
+    advice: bool = False
     advice_apply: bool = False

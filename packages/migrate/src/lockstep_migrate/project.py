@@ -28,10 +28,11 @@ from lockstep_migrate.targets import migration_targets
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
 from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
+from lockstep_migrate.torch.compiled import compiled_names, may_compile
 from lockstep_migrate.torch.python import Rule, migrate_python, parse
-from lockstep_migrate.torch.shared_head import Head, new_heads, shared_heads
+from lockstep_migrate.torch.shared_head import Head, imported_words, new_heads, shared_heads
 from lockstep_migrate.torch.table import table_of
-from lockstep_migrate.torch.unit import Settings
+from lockstep_migrate.torch.unit import Settings, chooses_cards, forks
 from lockstep_migrate.torch.vocabulary import names_a_device
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _TREE_CHARACTERS = 1 << 20
 """Source text whose trees are kept between two readings; a tree takes about a hundred times as many bytes."""
+
+_INSTALLING = frozenset({"setup.py", "setup.cfg", "pyproject.toml"})
+"""Files by which a folder is installed as a package."""
 
 TENSORFLOW_TARGETS = ("npu",)
 """Targets that TensorFlow scripts can be written for."""
@@ -93,6 +97,7 @@ def plan_collection(
         table_of(target),
         similar=options.similar,
         user_rules=options.user_rules,
+        advice=options.advice or options.advice_apply,
         advice_apply=options.advice_apply,
     )
     return _Project(collection, settings, roles_of(collection, options), framework).plan(progress)
@@ -202,12 +207,25 @@ class _Project:
                 own += self._own(found.path, source)
         python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
         names = {part for path in python for part in path.with_suffix("").parts}
-        self.own = replace(merged_own(own), configured=configured, modules=frozenset(names))
+        texts = {found.path: source.text for found, source in sources}
+        self.own = replace(
+            merged_own(own),
+            configured=configured,
+            modules=frozenset(names),
+            chooses_cards=any(chooses_cards(texts[path]) for path in python),
+            forks=any(forks(texts[path]) for path in python),
+            imported=imported_words(texts[path] for path in python),
+            compiled=_compiled([texts[path] for path in python]),
+        )
         if not self.settings.target.device and self.framework is Framework.PYTORCH:
-            texts = {found.path: source.text for found, source in sources}
-            self.heads = shared_heads({path: texts[path] for path in python})
+            installed = {
+                found.path.parent
+                for found in self.collection.files
+                if found.path.name in _INSTALLING
+            }
+            modules = {path: texts[path] for path in python}
+            self.heads = shared_heads(modules, installed=installed)
         if self.amp_files and not self.keeps_apex and has_equal(self.settings.table):
-            texts = {found.path: source.text for found, source in sources}
             modules = {path: texts[path] for path in python}
             heads = shared_heads(modules, AMP_MODULE, AMP_MARK, alone=True)
             if self.amp_files <= heads.keys():
@@ -324,6 +342,17 @@ class _Project:
             mentions, additions = tensorflow_mentions(ModuleScopes(source, parse(text)))
             return (*mentions, *pytorch_script(source, self.settings)), additions
         return self._python(source, self.roles.rules())
+
+
+def _compiled(texts: Sequence[str]) -> frozenset[str]:
+    """The names of what a project compiles as a whole."""
+    if not any(map(may_compile, texts)):
+        return frozenset()
+    trees = []
+    for text in texts:
+        with suppress(SyntaxError):  # said when the file's turn comes
+            trees.append(parse(text))
+    return compiled_names(trees)
 
 
 def _device_settings(text: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Advised:
 def advise(text: str, target: str = "npu", *, apply: bool = False) -> Advised:
     """Migrate a module; a second run must find nothing to change."""
     chosen = migration_targets()[target]
-    settings = Settings(chosen, table_of(chosen), advice_apply=apply)
+    settings = Settings(chosen, table_of(chosen), advice=True, advice_apply=apply)
     plan = _plan(textwrap.dedent(text).encode(), settings)
     again = _plan(plan.migrated(), settings)
     assert not again.changed, again.migrated().decode()

@@ -44,11 +44,13 @@ def test_advice_is_listed_unless_it_is_asked_for(tmp_path: Path) -> None:
     text = "from torch.utils.data import DataLoader\ntrain_loader = DataLoader(data, 4)\n"
     (tmp_path / "train.py").write_text(text)
     # when it is migrated without and with --advice-apply
-    plain = plan_collection(collect([tmp_path]), MigrationOptions(target="npu"))
+    plain = plan_collection(collect([tmp_path]), MigrationOptions(target="npu", advice=True))
     applied = plan_collection(
         collect([tmp_path]), MigrationOptions(target="npu", advice_apply=True)
     )
-    # then only the second changes it
+    # then only the second changes it, and nothing is said where no advice was asked for
+    unasked = plan_collection(collect([tmp_path]), MigrationOptions(target="npu"))
+    assert list(unasked.rows()) == []
     assert [row.rule for row in plain.rows()] == ["advice/drop-last"]
     assert not plain.files[0].changed
     assert applied.files[0].migrated().decode() == text.replace("4)", "4, drop_last=True)")
@@ -61,5 +63,5 @@ def test_a_notebook_is_given_advice(tmp_path: Path) -> None:
         f' "source": ["import torch\\n", {cell}]}}], "metadata": {{}}, "nbformat": 4,'
         ' "nbformat_minor": 5}\n'
     )
-    plan = plan_collection(collect([tmp_path]), MigrationOptions(target="npu"))
+    plan = plan_collection(collect([tmp_path]), MigrationOptions(target="npu", advice=True))
     assert [row.rule for row in plan.rows()] == ["advice/synchronising-read"]

@@ -47,8 +47,8 @@ def test_other_line_ends_and_encodings_stay():
 def test_a_script_that_was_made_neutral_before_can_follow():
     plain = Migrated((SCRIPTS / "module_level.py").read_bytes(), [])
     found = many(plain.plan.migrated())
-    assert found.text.count("def accelerator(") == 1
-    assert found.text.index("ACCELERATOR = ") < found.text.index("\nstart_processes()\n")
+    assert found.text.count("class accelerator:") == 1
+    assert found.text.index("class accelerator:") < found.text.index("\nstart_processes()\n")
 
 
 def test_a_variable_that_the_script_sets_is_a_default_as_it_runs(monkeypatch):

@@ -105,8 +105,7 @@ def _device_words(
             "take_device": _taking(target, f"{module}.set_device({names['local_rank']})"),
             "backend": f'"cpu:gloo,{target.device}:{target.backend}"',
         }
-    kind = fill("{type}")
-    found = fill("torch.distributed.get_default_backend_for_device") + f"({kind})"
+    kind, found = fill("{type}"), fill("{backend}")
     return {
         "available": fill("torch.accelerator.is_available") + "()",
         "take_device": fill("torch.accelerator.set_device_index") + f"({names['local_rank']})",

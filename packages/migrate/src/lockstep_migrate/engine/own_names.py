@@ -33,7 +33,13 @@ class OwnNames:
     exports
         What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
     chooses_cards
-        Whether Python code of the project speaks of `CUDA_VISIBLE_DEVICES`: the devices must not be asked for earlier.
+        Whether the project chooses its devices by the environment: they must not be asked for earlier.
+    forks
+        Whether the project copies its process: the devices must not be asked for before.
+    compiled
+        The functions and classes that the project compiles as a whole, and those that they call.
+    imported
+        The modules that files of the project import, by their last names.
     falls_back
         Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
     looks_up
@@ -58,6 +64,9 @@ class OwnNames:
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()
+    forks: bool = False
+    imported: frozenset[str] = frozenset()
+    compiled: frozenset[str] = frozenset()
 
     def has_module(self, dotted: str) -> bool:
         """Whether a module's dotted name is of the project: both its first and its last name are."""
@@ -92,11 +101,10 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         watched,
         attributes,
         exports,
-        gathered.chooses_cards,
-        gathered.falls_back,
-        gathered.looks_up,
-        frozenset(gathered.requested),
-        gathered.fields() if attributes else {},
+        falls_back=gathered.falls_back,
+        looks_up=gathered.looks_up,
+        requested=frozenset(gathered.requested),
+        fields=gathered.fields() if attributes else {},
     )
 
 
@@ -108,7 +116,6 @@ class _Gathered:
     attributes: set[str] = field(default_factory=set)
     imported: dict[str, str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
-    chooses_cards: bool = False
     falls_back: bool = False
     looks_up: bool = False
     requested: set[str] = field(default_factory=set)
@@ -133,8 +140,6 @@ class _Gathered:
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
                 self.bound.add(node.id)
-        elif isinstance(node, ast.Constant):
-            self.chooses_cards |= node.value == "CUDA_VISIBLE_DEVICES"
         elif isinstance(node, ast.Attribute):
             if isinstance(node.ctx, ast.Store):
                 self.attributes.add(node.attr)

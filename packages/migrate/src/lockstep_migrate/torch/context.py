@@ -71,6 +71,10 @@ class Use(enum.Enum):
     VALUE = "names the device to place something on"
     TEST = "is compared with, or offered as a choice"
     KEY = "is a key of the project's own"
+    STORED = (
+        "names where tensors lay when the file was saved: a file from CUDA has this key,"
+        " one that the migrated script saves has the new device's"
+    )
     DEVICE_KEY = "is a key that may be a device type"
     PATTERN = "is a pattern of a match statement"
     LENGTH = "is compared with a part of a string that is as long as the old name"
@@ -207,9 +211,24 @@ def _use_in_dict(scopes: ModuleScopes, parent: ast.Dict, node: ast.AST) -> Use:
     above = scopes.parents[parent]
     if isinstance(above, ast.Subscript) and above.value is parent:
         return Use.TEST  # the look-up stands beside it
-    if isinstance(above, ast.keyword) and above.arg == "map_location":
-        return Use.TEST  # a name that stands in the saved file
+    if maps_locations(scopes, parent):
+        return Use.STORED
     return Use.DEVICE_KEY if _names_other_device(parent) else Use.KEY
+
+
+def maps_locations(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression is what `torch.load` maps places by, at once or through a variable."""
+    parent = scopes.parents[node]
+    if isinstance(parent, ast.keyword):
+        return parent.arg == "map_location"
+    if isinstance(parent, ast.Call):
+        return scopes.name(parent.func) == "torch.load" and parent.args[1:2] == [node]
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(target, ast.Name) or not isinstance(node, ast.Dict):
+        return False
+    bindings = scopes.bindings(target.id, scopes.scope(target))
+    uses = (use for binding in bindings for use in scopes.uses(binding))
+    return any(maps_locations(scopes, use) for use in uses)
 
 
 def _use_in_sequence(

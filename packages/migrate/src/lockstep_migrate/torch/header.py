@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 from lockstep_migrate.engine.arguments import insertion
 from lockstep_migrate.engine.scopes import Binding, Bound, ModuleScopes
 from lockstep_migrate.engine.statements import (
-    documented_function,
     imported_names,
     may_be_missing,
     separator,
@@ -17,31 +16,31 @@ from lockstep_migrate.engine.statements import (
 )
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.plan import Edit, Span
-
-_TYPE_NAMES = ("ACCELERATOR", "ACCELERATOR_TYPE", "MIGRATED_ACCELERATOR")
-_DEVICE_NAMES = ("accelerator", "accelerator_device", "migrated_accelerator")
-SHARED = "accelerator"
-"""What the module is called that holds the head for several files."""
-
-DEVICE_DOC = "Name this machine's accelerator as a device, or the CPU where there is none."
-_TYPE_LINE = (
-    '{type_name} = getattr({torch}.accelerator.current_accelerator(), "type", "cuda"){or_absent}'
+from lockstep_migrate.torch.helper import (
+    HELPER,
+    asked_of,
+    class_lines,
+    helper_class,
+    helper_functions,
+    imports_of,
+    method_lines,
+    with_needs,
 )
-_DEVICE_LINES = (
-    "",
-    "",
-    "def {device_name}(index=None):",
-    f'    """{DEVICE_DOC}"""',
-    '    device = f"{{{type_name}}}:{{index}}" if str(index).isdigit() else index or {type_name}',
-    '    return device if device is index or {and_there}{torch}.accelerator.is_available() else "cpu"',
-)
-_PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch)\}")
+
+_NAMES = (HELPER, f"{HELPER}_helper", f"migrated_{HELPER}")
+_PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch|accelerator)\}")
 _ADDS = "imported for what it adds to torch"
 _LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
 _DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
 _GUARDED_TORCH = ("try:", "    import torch", "except ImportError:", "    torch = None")
-_PLAIN = {"torch": "torch", "type_name": _TYPE_NAMES[0], "device_name": _DEVICE_NAMES[0]}
-_BACKEND = "{torch}.distributed.get_default_backend_for_device"
+_NEUTRAL = {
+    "type": ".device_type()",
+    "device": ".device()",
+    "backend": ".backend_type()",
+    "module": ".module()",
+    "accelerator": "",
+}
+"""What the helper answers to the placeholders of the tables."""
 
 
 class Header:
@@ -59,16 +58,10 @@ class Header:
         self._scopes = scopes
         self._target = target
         self._hidden = "_" if _reads_globals(scopes) else ""
-        self._names_type = False
-        """Whether the module's own code names the type; the function alone does so by itself."""
-        self._needs_torch = self._needs_type = self._needs_device = self._needs_import = False
-        written = documented_function(scopes, DEVICE_DOC)
-        existing_type = self._existing_type() or self._shared_name(_TYPE_NAMES[0])
-        existing_device = written.name if written else self._shared_name(_DEVICE_NAMES[0])
-        self._has_type = bool(existing_type)
-        self._type_name = existing_type or self.free(_TYPE_NAMES)
-        self._has_device = bool(existing_device)
-        self._device_name = existing_device or self.free(_DEVICE_NAMES)
+        self._needs_torch = self._needs_import = False
+        self._class = helper_class(scopes.tree)
+        self._imported = "" if self._class else self._imported_helper()
+        self._name = self._class.name if self._class else self._imported or self.free(_NAMES)
         self._torch_binding = self._find_torch()
         self._own_lines: list[str] = []
         self._own_imports: list[str] = []
@@ -115,38 +108,28 @@ class Header:
             quoted = f'"{self._target.device}"'
             known = {"type": quoted, "device": quoted, "backend": f'"{self._target.backend}"'}
             return self.fill(self._target.module) if word == "module" else known[word]
-        return self._neutral_word(word)
-
-    def _neutral_word(self, word: str) -> str:
-        self._needs_type = True
-        self._names_type |= word != "device"
-        if word == "type":
-            return self._type_name
-        if word == "module":
-            return self.fill("{torch}.get_device_module({type})")
-        if word == "backend":
-            return self.fill(_BACKEND + "({type})")
-        self._needs_device = True
-        return f"{self._device_name}()"
-
-    def device_at(self, index: str) -> str:
-        """An expression for the device of an index, which is given as source."""
-        self._neutral_word("device")
-        return f"{self._device_name}({index})"
+        return self._name + _NEUTRAL[word]
 
     @property
-    def device_function(self) -> str:
-        """The name of the neutral target's function that places things."""
-        self._neutral_word("device")
-        return self._device_name
+    def helper(self) -> str:
+        """What the module calls the helper of the neutral target."""
+        return self._name
 
-    @property
-    def can_be_shared(self) -> bool:
-        """Whether the names that ask for the device could come from a module that other files import too."""
-        missing = (self._needs_type and not self._has_type) or (
-            self._needs_device and not self._has_device
+    def can_be_shared(self, edits: Collection[Edit]) -> bool:
+        """Whether the helper could come from a module that other files import too."""
+        asked = self._asked(edits)
+        kept = self._class or self._imported or self._own_lines
+        return bool(asked) and not kept and not self._is_optional
+
+    def _asked(self, edits: Collection[Edit]) -> frozenset[str]:
+        if self._target.device:
+            return frozenset()
+        source = self._scopes.source.text
+        # What stands before an edit may be the rest of a longer name, such as `torch.accelerator`.
+        written = (
+            source[max(0, edit.span.start - 1) : edit.span.start] + edit.text for edit in edits
         )
-        return missing and not self._own_lines and not self._is_optional
+        return asked_of(self._name, [*self._own_lines, *written])
 
     def additions(self, edits: Collection[Edit], shared: str = "") -> list[Edit]:
         """The edits that add what is missing at the head of the module; none if nothing is.
@@ -160,63 +143,74 @@ class Header:
         """
         first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
         place = self._place(self._scopes.tree.body, first_use)
+        missing = [] if shared or self._imported else self._missing(edits)
+        inside, body = self._definitions(missing)
+        for module in imports_of(missing):
+            self.define((), imports=(module,))
         own = (name for name in self._own_imports if not self._imports_plainly(name, place))
         lines = [f"import {name}" for name in own]
-        defines = not shared and self._needs_type and not self._has_type
-        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use, defines)
-        local = self._torch_binding is None and self._has_local_torch()
-        if (self._needs_torch or defines) and not there and not local:
-            lines += _GUARDED_TORCH if self._is_optional else ("import torch",)
+        there = self._has_torch_before(place) or self._needs_no_torch_at_head(first_use)
+        local = self._torch_binding is None and self._has_local_torch(missing)
+        if (self._needs_torch or missing) and not there and not local:
+            # Its own import comes later: to linters this one is another module.
+            early = f"import torch.{HELPER}" if self._torch_binding else "import torch"
+            lines += _GUARDED_TORCH if self._is_optional else (early,)
         beside, needed = self._import_lines(edits)
         lines += needed
-        body = [] if shared else self._definitions()
         if shared:
             lines.append(self._shared_import(shared))
         lines += body
         if self._own_lines:
-            lines += ["", *self._own_lines] if self._needs_device and body else self._own_lines
+            lines += ["", *self._own_lines] if body else self._own_lines
             body += self._own_lines
         spaced = bool(body) or _GUARDED_TORCH[0] in lines
-        return [*beside, *([self._insertion(lines, place, spaced=spaced)] if lines else [])]
+        head = [self._insertion(lines, place, spaced=spaced)] if lines else []
+        return [*beside, *inside, *head]
 
-    def _definitions(self) -> list[str]:
-        """The lines that define what asks for the device."""
-        words = {
-            "torch": self._torch_name(),
-            "type_name": self._type_name,
-            "device_name": self._device_name,
-            "or_absent": "",
-            "and_there": "",
-        }
-        if self._is_optional:
-            there = f'globals().get("{words["torch"]}")'
-            words |= {"or_absent": f' if {there} else "cuda"', "and_there": f"{there} and "}
-        lines = ["", _TYPE_LINE] if self._needs_type and not self._has_type else []
-        lines += _DEVICE_LINES if self._needs_device and not self._has_device else ()
-        return [line.format(**words) for line in lines]
+    def _missing(self, edits: Collection[Edit]) -> list[str]:
+        """The functions of the helper that have to be written into the module."""
+        there = (
+            [
+                one.name
+                for one in self._class.body
+                if isinstance(one, ast.FunctionDef | ast.ClassDef)
+            ]
+            if self._class
+            else []
+        )
+        return [part for part in with_needs(self._asked(edits)) if part not in there]
+
+    def _definitions(self, missing: Sequence[str]) -> tuple[list[Edit], list[str]]:
+        """The functions inside the class that is there already, or the lines of a new one."""
+        if not missing:
+            return [], []
+        lines = [*method_lines(missing, self._name, self._torch_name(), optional=self._is_optional)]
+        if self._class is None:
+            return [], ["", "", *class_lines(self._name), *lines]
+        line_end = self._scopes.source.line_end
+        end = self._scopes.span(self._class).end
+        return [insertion(end, "".join(line_end + line for line in lines))], []
 
     def _shared_import(self, shared: str) -> str:
-        wanted = (
-            (self._names_type and not self._has_type, _TYPE_NAMES[0], self._type_name),
-            (self._needs_device and not self._has_device, _DEVICE_NAMES[0], self._device_name),
-        )
-        names = [
-            name if name == own else f"{name} as {own}" for needed, name, own in wanted if needed
-        ]
-        return f"from {shared} import {', '.join(names)}"
+        package = shared.removesuffix(HELPER)
+        package = package if package.strip(".") == "" else package.rstrip(".")
+        start = f"from {package} " if package else ""
+        return f"{start}import {HELPER}" + ("" if self._name == HELPER else f" as {self._name}")
 
-    def _shared_name(self, name: str) -> str:
-        """What an import of an earlier run calls something of the shared head; empty where there is none."""
-        for statement in self._scopes.tree.body:
-            if isinstance(statement, ast.ImportFrom) and statement.module:
-                found = [alias for alias in statement.names if alias.name == name]
-                if found and statement.module.split(".")[-1] == SHARED:
-                    return found[0].asname or name
+    def _imported_helper(self) -> str:
+        """What an import of an earlier run calls the helper; empty where there is none."""
+        for bindings in self._scopes.module.bindings.values():
+            for binding in bindings:
+                if binding.kind is Bound.IMPORT and binding.qualified.split(".")[-1] == HELPER:
+                    uses = [self._scopes.parents[use] for use in self._scopes.uses(binding)]
+                    names = {getattr(use, "attr", "") for use in uses}
+                    if names and names <= set(helper_functions()):
+                        return binding.name
         return ""
 
-    def _needs_no_torch_at_head(self, first_use: int, defines: bool) -> bool:
-        """Whether the module's own import of torch comes before all that uses it."""
-        if self._torch_binding is None or defines:
+    def _needs_no_torch_at_head(self, first_use: int) -> bool:
+        """Whether the module's own import of torch comes before all that uses it; the helper does so when called."""
+        if self._torch_binding is None:
             return False
         return self._scopes.span(self._torch_binding.node).start < first_use
 
@@ -249,9 +243,9 @@ class Header:
         line = text[line_start : edit.span.start] + edit.text
         return line.lstrip().startswith(("from ", "import "))
 
-    def _has_local_torch(self) -> bool:
+    def _has_local_torch(self, missing: Sequence[str]) -> bool:
         """Whether functions import torch for themselves, by that name, and nothing at the top needs it."""
-        at_top = self._needs_type or self._own_lines
+        at_top = missing or self._own_lines
         imports = self._lazy_imports
         plain = (
             isinstance(one, ast.Import) and all(alias.asname is None for alias in one.names)
@@ -325,16 +319,6 @@ class Header:
             for statement in self._scopes.tree.body
         )
 
-    def _existing_type(self) -> str | None:
-        for statement in self._scopes.tree.body:
-            if (
-                isinstance(statement, ast.Assign)
-                and isinstance(statement.targets[0], ast.Name)
-                and is_type_expression(self._scopes, statement.value)
-            ):
-                return statement.targets[0].id
-        return None
-
     # -- where it goes
 
     def _insertion(self, lines: list[str], place: ast.stmt | None, *, spaced: bool) -> Edit:
@@ -347,10 +331,9 @@ class Header:
         at = self._scopes.source.next_line(self._scopes.span(place).end)
         following = self._scopes.source.text[at:]
         tail = ""
-        wide = self._needs_device or self._own_lines
         if spaced and following.strip():
             blank = len(re.match(r"(?:[ \t]*(?:\r\n|\r|\n))*", following).group().splitlines())  # type: ignore[union-attr]
-            tail = line_end * max(0, (2 if wide else 1) - blank)
+            tail = line_end * max(0, 2 - blank)
         start = self._scopes.source.text[:at]
         head = "" if not start or start.endswith(("\n", "\r")) else line_end
         return Edit(Span(at, at), f"{head}{text}{line_end}{tail}")
@@ -376,41 +359,18 @@ class Header:
             torch_seen = torch_seen or holds_torch
         return after
 
-    def is_ours(self, statement: ast.stmt) -> bool:
+    def is_ours(self, statement: ast.AST) -> bool:
         """Whether a statement is of a head that was written before."""
-        if isinstance(statement, ast.FunctionDef):
-            return self._has_device and statement.name == self._device_name
-        return (
-            self._has_type
-            and isinstance(statement, ast.Assign)
-            and is_type_expression(self._scopes, statement.value)
-        )
+        return statement is self._class
+
+    def is_in_helper(self, node: ast.AST) -> bool:
+        """Whether a node stands in the class that an earlier run wrote."""
+        return self._class is not None and self._class in self._scopes.ancestors(node)
 
     def _ends_its_line(self, statement: ast.stmt) -> bool:
         """Whether no other statement follows on the same line."""
         end = self._scopes.span(statement).end
         return bool(_LINE_REST.match(self._scopes.source.text, end))
-
-
-def shared_module() -> bytes:
-    """The module that holds the head for several files."""
-    words = {**_PLAIN, "or_absent": "", "and_there": ""}
-    lines = ('"""The accelerator of this machine."""', "", "import torch", "", _TYPE_LINE)
-    return "".join(f"{line.format(**words)}\n" for line in (*lines, *_DEVICE_LINES)).encode()
-
-
-def is_type_expression(scopes: ModuleScopes, node: ast.AST) -> bool:
-    """Whether an expression is the one that the neutral head asks for the device type with."""
-    if isinstance(node, ast.IfExp):
-        node = node.body
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "getattr"
-        and bool(node.args)
-        and isinstance(node.args[0], ast.Call)
-        and scopes.name(node.args[0].func) == "torch.accelerator.current_accelerator"
-    )
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

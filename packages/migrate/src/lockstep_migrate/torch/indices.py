@@ -12,6 +12,7 @@ from lockstep.plugin import accelerators
 from lockstep_migrate.engine.arguments import argument
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.context import Use, use_of
+from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.unit import Unit
 
 _TAKING_A_NUMBER = ("set_device", "device", "set_device_index", "device_index")
@@ -113,7 +114,7 @@ def _without_number(unit: Unit, node: ast.expr) -> list[Edit]:
     if len(pieces) != 1 or use not in (Use.VALUE, Use.KEY) or unit.is_scripted(node):
         return []
     if not unit.target.device:
-        return [Edit(unit.scopes.span(node), unit.fill("{device}"))]
+        return [Edit(unit.scopes.span(node), f"{device_function(unit, node)}()")]
     unit.header.need_import_for([unit.target.module])
     body = pieces[0].body
     return [Edit(Span(body.start, body.end), unit.target.device)]

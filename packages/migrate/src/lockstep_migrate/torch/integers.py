@@ -20,6 +20,7 @@ from lockstep_migrate.engine.arguments import (
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.tree import is_own_attribute
 from lockstep_migrate.plan import Edit, Span
+from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 from lockstep_migrate.torch.vocabulary import WORDS
 
@@ -175,7 +176,7 @@ def _claim(unit: Unit, call: ast.Call, given: ast.expr, *, known: bool) -> None:
     elif not device and not known and not WORDS.search(scopes.source.text):
         unit.keep(given, _RULE, "a bare number is the accelerator's since torch 2.6")
     elif not device:
-        edits = wrapped(span, unit.header.device_function)
+        edits = wrapped(span, device_function(unit, given))
         unit.rewrite(given, _RULE, "the device of this number", edits)
     elif unit.target.single:
         current = isinstance(given, ast.Call) and called(given) == "current_device"

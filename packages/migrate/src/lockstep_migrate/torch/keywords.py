@@ -24,6 +24,10 @@ _KEPT = {
     "device_ids": "numbers of the accelerator's own devices; None for a module on the CPU",
     "output_device": "a number of the accelerator's own devices; None for a module on the CPU",
 }
+_GUARDED = (
+    "chooses by whether CUDA is there: with None, tensors go back where they were saved, which fails for a checkpoint"
+    " from CUDA on another device, and is right for one that this device saved"
+)
 _NUMBERED = frozenset({"device_ids", "output_device"})
 _PLAIN = ast.List | ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
 _PARALLEL = frozenset(
@@ -35,6 +39,7 @@ _PARALLEL = frozenset(
 )
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
+_CUDA = re.compile(r"cuda|gpu|is_available", re.IGNORECASE)
 _LOOPS = ast.For | ast.While
 
 
@@ -58,6 +63,11 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
     wrapped = isinstance(call, ast.Call) and any(
         meaning.name in _PARALLEL for meaning in unit.scopes.meanings(call.func)
     )
+    if name == "map_location" and _may_be_none(unit, node.value):
+        unit.list(
+            node, rule, _GUARDED, replacement=f"map_location={unit.settings.readable('{device}')}"
+        )
+        return
     numbers = name in _NUMBERED and not is_constant(node.value, None)
     if numbers and wrapped and isinstance(node.value, _PLAIN) and not unit.target.device:
         test = unit.fill("torch.accelerator.is_available()")
@@ -72,6 +82,21 @@ def _claim_keyword(unit: Unit, node: ast.keyword, name: str) -> None:
         unit.list(node, rule, ONE_DEVICE, replacement=f"{name}=None")
     else:
         unit.keep(node, rule, _KEPT[name])
+
+
+def _may_be_none(unit: Unit, given: ast.AST) -> bool:
+    """Whether a place to load to is None by an answer about CUDA, at once or through a variable."""
+    if isinstance(given, ast.Name):
+        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+        return any(
+            isinstance(one.value, ast.IfExp) and _may_be_none(unit, one.value) for one in bindings
+        )
+    if not isinstance(given, ast.IfExp):
+        return False
+    sides = (given.body, given.orelse)
+    return any(is_constant(side, None) for side in sides) and bool(
+        _CUDA.search(unit.text(given.test))
+    )
 
 
 def _is_saved_before(unit: Unit, load: ast.Call) -> bool:

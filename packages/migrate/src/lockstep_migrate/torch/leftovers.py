@@ -11,7 +11,6 @@ from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import Use, use_of
-from lockstep_migrate.torch.header import is_type_expression
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -30,6 +29,8 @@ _DATA = re.compile(
     r"(?!/usr/|/opt/)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
 )
 """A path, a file, or the name of a model or data set on a hub."""
+_NUMBERED_NAME = re.compile(r"(?!.*(?:torch|jax|lib|tensor|onnx))[a-z]+(?:-[a-z]+)*-cuda-\d+\Z")
+"""The name of a data set or a run: `wiki-cuda-103`."""
 _DEVICE_ITSELF = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
@@ -199,7 +200,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     if is_docstring(unit.scopes, node):
         return
     parent = unit.scopes.parents[node]
-    if is_type_expression(unit.scopes, parent):
+    if unit.header.is_in_helper(node):
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
     elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
         unit.keep(node, "leftovers/text", "text for people")
@@ -236,7 +237,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _ADDRESS.match(text):
         unit.keep(node, "leftovers/text", "an address")
-    elif _DATA.match(text):
+    elif _DATA.match(text) or _NUMBERED_NAME.match(text):
         unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
     elif not _DEVICE_ITSELF.search(text):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it")

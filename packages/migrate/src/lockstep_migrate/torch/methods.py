@@ -17,6 +17,7 @@ from lockstep_migrate.engine.arguments import (
 from lockstep_migrate.engine.own_names import is_property
 from lockstep_migrate.engine.scopes import Bound
 from lockstep_migrate.plan import Edit, Span
+from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
@@ -194,7 +195,7 @@ class _Move:
         span = Span(argument_start(scopes, call, device), argument_end(scopes, call, device))
         if self._unit.target.device:
             return [Edit(span, self._unit.fill("{device}"))]
-        return wrapped(span, self._unit.header.device_function)
+        return wrapped(span, device_function(self._unit, self._node))
 
     # -- storages, where torch.load moves them
 
@@ -233,7 +234,7 @@ class _Move:
             return [Edit(span, self._unit.fill("{device}"))]
         if not name:
             index = self._scopes.span(device)
-            head = f"{self._unit.header.device_function}("
+            head = f"{device_function(self._unit, self._node)}("
             return [Edit(Span(span.start, index.start), head), Edit(Span(index.end, span.end), ")")]
         if isinstance(device, ast.Constant) and isinstance(device.value, int):
             self._unit.header.need_import_for([self._unit.target.module])

@@ -105,11 +105,13 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
 
 def _through_variable(unit: Unit, node: ast.AST, entry: Entry, name: str) -> Entry:
     """The row for a name that a variable leads to; a listing where the module behind the variable does not serve it."""
-    same = f"{{module}}.{name.removeprefix('torch.cuda.')}"
+    leaf = name.removeprefix("torch.cuda.")
+    same = f"{{module}}.{leaf}"
     call = unit.scopes.call_of(node)
     bare = call is not None and not call.args and not call.keywords
     fits = all(step.startswith(("cut=", "most=")) for step in entry.arguments)
-    becomes = entry.becomes.replace("torch.get_device_module({device})", "{module}")
+    native = unit.target.has_name(same)
+    becomes = same if native and entry.becomes == f"{{accelerator}}.{leaf}" else entry.becomes
     plain = not name.startswith("torch.cuda.") or (
         becomes == same and (not entry.arguments or (bare and fits))
     )
@@ -293,8 +295,8 @@ class _Rewriting:
                 reasons = "; ".join(filter(None, (str(error), entry.reason)))
                 self._list(reasons, instead=bool(str(error)))
             return
-        if self._unit.builds_extensions and self._use.name.startswith("torch.cuda"):
-            self._list("decides in a build script whether CUDA sources are compiled")
+        if self._use.name.startswith("torch.cuda") and self._unit.decides_a_build(self._use.node):
+            self._list("decides whether CUDA sources are compiled")
             return
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
             self._list(SCRIPTED)

@@ -12,7 +12,11 @@ from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText
 from lockstep_migrate.plan import Edit, Mention
+from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
+from lockstep_migrate.torch.by_name import find_by_name
+from lockstep_migrate.torch.choices import find_choices
+from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
 from lockstep_migrate.torch.keywords import find_keywords
@@ -38,17 +42,18 @@ _RULES = (
     find_results,
     find_ladders,
     find_integers,
+    find_by_name,
     find_names,
     find_kernels,
     find_methods,
     find_method_rows,
     find_profiler_arguments,
+    find_choices,
     find_libraries,
     find_variables,
     find_strings,
     find_keywords,
     find_leftovers,
-    find_advice,
 )
 
 
@@ -129,12 +134,14 @@ def migrate_python(
     has_rules = bool(first) or bool(settings.user_rules)
     text = source.text
     named = names_a_device(text) or any(word in text for word in settings.table.words)
-    if not (has_rules or named or may_need_advice(text)):
+    written = is_helper_module(text) or text.startswith(f'"""{AMP_MARK}')
+    advised = settings.advice and may_need_advice(text)
+    if written or not (has_rules or named or advised):
         return PythonResult()
     unit = Unit(ModuleScopes(source, tree), settings, own, module, amp)
-    for rule in (*first, *_RULES):
+    for rule in (*first, *_RULES, *((find_advice,) if settings.advice else ())):
         rule(unit)
     edits = [edit for mention in unit.mentions for edit in mention.edits]
     header = unit.header
-    imported = header.additions(edits, shared) if shared and header.can_be_shared else ()
+    imported = header.additions(edits, shared) if shared and header.can_be_shared(edits) else ()
     return PythonResult(tuple(unit.mentions), tuple(header.additions(edits)), tuple(imported))

@@ -11,7 +11,11 @@ from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.compared_settings import compared_setting
 from lockstep_migrate.torch.context import BY_NAME, Use, use_of
-from lockstep_migrate.torch.header import is_type_expression
+from lockstep_migrate.torch.early import (
+    backend_function,
+    device_function,
+    lazy_default,
+)
 from lockstep_migrate.torch.one_device import (
     ONE_DEVICE,
     claim_one_device,
@@ -26,6 +30,10 @@ _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
 _TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
+_CPU_BACKEND = "gloo"
+_NO_COLLECTIVES = (
+    "is not possible: no collective backend takes tensors of this device, and gloo refuses them"
+)
 _BUILTIN_LOOKUPS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 _PLACING = frozenset({"to", "cuda", "device", "set_device", "load", "type"})
 _WORDS = re.compile(r"[A-Za-z0-9_]")
@@ -51,7 +59,7 @@ def is_docstring(scopes: ModuleScopes, node: ast.AST) -> bool:
 
 
 def _claim_plain(unit: Unit, node: ast.Constant, value: str) -> None:
-    if unit.is_claimed(node) or is_type_expression(unit.scopes, unit.scopes.parents[node]):
+    if unit.is_claimed(node) or unit.header.is_in_helper(node):
         return
     if _DEVICE.match(value):
         _Text(unit, node, "strings/device").claim_device(_DEVICE.match(value)["index"] or "")  # type: ignore[index]
@@ -103,8 +111,11 @@ class _Text:
             self._replace_inside("cuda", self._unit.target.device)
         elif self._first_of_device_call():
             self._merge_into_device_call()
-        elif use is Use.VALUE and not self._is_too_early():
-            self._replace(self._unit.header.device_at(index), "the device there is")
+        elif use is Use.VALUE and (edits := self._lazy_default(f"device({index})")):
+            self._rewrite(edits, "the device there is, once the function is called")
+        elif use is Use.VALUE:
+            function = device_function(self._unit, self._node)
+            self._replace(f"{function}({index})", "the device there is")
         elif index:
             text = self._formatted(f"{{{self._unit.fill('{type}')}}}:{index}")
             self._replace(text, "the accelerator there is")
@@ -116,7 +127,9 @@ class _Text:
         if not self._is_rewritable(self._use):
             return
         target = self._unit.target
-        if target.device:
+        if target.single and target.backend == _CPU_BACKEND:
+            self._list(_NO_COLLECTIVES, '"gloo", and tensors on the CPU around each collective')
+        elif target.device:
             self._need_import()
             self._replace_words(
                 {"cuda": target.device, "nccl": target.backend, "NCCL": target.backend}
@@ -130,8 +143,11 @@ class _Text:
             backend = self._unit.settings.readable("{backend}")
             self._list("spells the backend otherwise than torch does", backend)
         elif self._use is Use.VALUE and not self._is_left_to_the_project(self._use):
-            template = "torch.distributed.get_default_backend_for_device({device})"
-            self._replace(self._unit.fill(template), "the backend of the device there is")
+            if edits := self._lazy_default("backend()"):
+                self._rewrite(edits, "the backend of the device there is, once it is called")
+                return
+            function = backend_function(self._unit, self._node)
+            self._replace(f"{function}()", "the backend of the device there is")
         else:
             self._replace(self._unit.fill("{backend}"), "the accelerator's own backend")
 
@@ -205,7 +221,7 @@ class _Text:
             self._list("is part of a type, which takes no variable")
         elif use is Use.LENGTH:
             self._list(use.value, ".startswith")
-        elif use is Use.ELSE:
+        elif use in (Use.ELSE, Use.STORED):
             self._list(use.value)
         elif use is Use.DEVICE_KEY:
             self._list("a key that may be a device type: rename it together with its look-ups")
@@ -263,22 +279,6 @@ class _Text:
         self._list("may be a key: the project looks things up by this name")
         return True
 
-    def _is_too_early(self) -> bool:
-        """Whether this runs at import, in a project that chooses its cards by `CUDA_VISIBLE_DEVICES` later.
-
-        Asking for devices fixes the choice (the driver reads the variable once), and the plain name asked for none.
-        """
-        scope: ast.AST = self._scopes.scope(self._node).node
-        if not self._unit.own.chooses_cards or not isinstance(scope, ast.Module | ast.ClassDef):
-            return False
-        start = self._scopes.span(self._node).start
-        return not any(
-            isinstance(node, ast.Constant)
-            and node.value == "CUDA_VISIBLE_DEVICES"
-            and self._scopes.span(node).start < start
-            for node in self._scopes.nodes
-        )
-
     def _first_of_device_call(self, *, other: bool = False) -> bool:
         """Whether this is the type in `torch.device("cuda", index)`; with `other` of an index that is not 0."""
         parent = self._scopes.parents[self._node]
@@ -301,7 +301,7 @@ class _Text:
         start = self._scopes.span(self._node).start
         index = self._scopes.span(parent.args[1])
         edits = [
-            Edit(Span(start, index.start), f"{self._unit.header.device_function}("),
+            Edit(Span(start, index.start), f"{self._function()}("),
             insertion(index.end, ")"),
         ]
         self._rewrite(edits, "the device there is", span=self._scopes.span(parent))
@@ -322,13 +322,13 @@ class _Text:
             and not _is_star(above.args[0])
         ):
             index = self._scopes.span(above.args[0])
-            return [Edit(Span(start, index.start), f"{self._unit.header.device_function}(")]
+            return [Edit(Span(start, index.start), f"{self._function()}(")]
         return []
 
     def _operator_edits(self, operation: ast.BinOp, value: str) -> list[Edit]:
         start = self._scopes.span(self._node).start
         right: ast.expr = operation.right
-        function = self._unit.header.device_function
+        function = self._function()
         if isinstance(operation.op, ast.Mod) and value in ("cuda:%d", "cuda:%s", "cuda:%i"):
             if isinstance(right, ast.Tuple):
                 if len(right.elts) != 1 or _is_star(right.elts[0]):
@@ -353,6 +353,14 @@ class _Text:
         return [Edit(Span(start, inner.start), f"{function}("), insertion(whole.end, ")")]
 
     # -- edits
+
+    def _function(self) -> str:
+        """The function that gives the device at this place."""
+        return device_function(self._unit, self._node)
+
+    def _lazy_default(self, call: str) -> list[Edit]:
+        """The edits where this is a function's default, for a call of the helper."""
+        return lazy_default(self._unit, self._node, f"{self._unit.header.helper}.{call}")
 
     def _formatted(self, text: str) -> str:
         """An f-string with the quotes of the literal, which may stand inside another f-string."""
@@ -422,7 +430,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
     if use is Use.TEXT:
         unit.keep(node, "strings/text", use.value)
         return
-    if use in (Use.LENGTH, Use.ELSE):
+    if use in (Use.LENGTH, Use.ELSE, Use.STORED):
         unit.list(node, "strings/device-format", use.value)
         return
     head_span = Span(parts[0].span.start, parts[0].span.start + 4)
@@ -433,7 +441,7 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
         unit.header.need_import_for([unit.target.module])
         unit.rewrite(node, rule, "the target's own name", [Edit(head_span, unit.target.device)])
     elif unit.is_scripted(node):
-        unit.list(node, rule, "is inside a function that TorchScript compiles")
+        unit.list(node, rule, SCRIPTED)
     elif (
         len(parts) == 2
         and head == "cuda:"
@@ -442,14 +450,14 @@ def _claim_formatted(unit: Unit, node: ast.JoinedStr) -> None:
         and "#" not in text[parts[0].span.end : parts[1].span.start]
     ):
         span, field = unit.scopes.span(node), parts[1].span
-        function = unit.header.device_function
+        function = device_function(unit, node)
         edits = [
             Edit(Span(span.start, field.start), f"{function}("),
             Edit(Span(field.end, span.end), ")"),
         ]
         unit.rewrite(node, rule, "the device there is", edits)
     elif first.formatted or first.prefix.lower() in ("", "r"):
-        edits = [Edit(head_span, f"{{{unit.fill('{device}')}}}")]
+        edits = [Edit(head_span, f"{{{device_function(unit, node)}()}}")]
         if not first.formatted:  # "cuda:" f"{rank:d}"
             edits.insert(0, insertion(first.span.start, "f"))
         unit.rewrite(node, rule, "the device there is", edits)

@@ -13,7 +13,8 @@ action
     `keep` leaves it, `alias` looks `becomes` up instead.
 becomes
     An expression: `{type}` stands for the device type, `{device}` for the device to place things on, `{backend}` for
-    the collective backend, `{module}` for the module that stands for `torch.cuda`, `*` for what a prefix left over.
+    the collective backend, `{module}` for the module that stands for `torch.cuda`, `{accelerator}` for the neutral
+    target's helper, `*` for what a prefix left over.
 arguments
     Of a `list` row: `used`, it holds only where the value is used for more than being shown; `set`, where it is set,
     `on`, and to more than False;
@@ -41,8 +42,6 @@ from lockstep_migrate.hookspecs import MigrationTarget
 
 COLUMNS = ("name", "action", "becomes", "arguments", "reason")
 _ALIASES = 4
-_GUARDS = ("getattr", "")
-"""What an expression begins with that writes no name which a device may lack: it asks first."""
 
 
 class Action(enum.Enum):
@@ -207,9 +206,7 @@ class Table:
         bare = becomes.split("(")[0]
         if becomes.startswith("{module}"):
             return self._target.has_name(becomes)
-        if becomes.startswith("torch.get_device_module("):
-            return self._target.has_name("{module}" + becomes.rpartition(")")[2])
-        return bare in _GUARDS or bare.startswith("{") or self._target.has_name(bare)
+        return not bare or bare.startswith("{") or self._target.has_name(bare)
 
 
 def _is_class(name: str) -> bool:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.claims import Claims
 from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
-from lockstep_migrate.engine.statements import Definition, decorator_names
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.plan import Edit, Outcome, Span
+from lockstep_migrate.torch.compiled import compiled_names, compiled_parts, may_compile
 from lockstep_migrate.torch.header import Header
+from lockstep_migrate.torch.helper import HELPER
 from lockstep_migrate.torch.table import Table
 from lockstep_migrate.torch.user_rules import UserRules
 
-_SCRIPTING = frozenset({"torch.jit.script", "torch.jit.script_method", "torch.jit.export"})
+_CHOOSING = re.compile(
+    r"(?:CUDA|NVIDIA|HIP|ROCR|ASCEND|ASCEND_RT)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|ONEAPI_DEVICE_SELECTOR"
+    r"|HABANA_VISIBLE_(?:MODULES|DEVICES)|\bload_dotenv\b"
+)
+"""What a script says that chooses its devices by the environment."""
+_FORKING = re.compile(r"\bos\.fork\b|[\"']fork[\"']|\bProcessPoolExecutor\b|\bProcess\(|\bPool\(")
+_SPAWNING = re.compile(r"[\"']spawn[\"']|\b(?:mp|multiprocessing)\.spawn\b")
 
-SCRIPTED = "is inside a function that TorchScript compiles, which knows no device names"
+SCRIPTED = (
+    "is inside a function that TorchScript, or torch.compile with fullgraph=True, compiles as a whole:"
+    " nothing can be asked there"
+)
 """Why a place is listed that asks for the device as the script runs."""
 
 
@@ -31,6 +42,7 @@ class Settings:
     table: Table
     similar: bool = False
     user_rules: UserRules = ()
+    advice: bool = False
     advice_apply: bool = False
 
     def readable(self, becomes: str) -> str:
@@ -38,16 +50,25 @@ class Settings:
         target = self.target
         words = {
             "{torch}": "torch",
-            "{module}": target.module or "torch.get_device_module(ACCELERATOR)",
-            "{type}": f'"{target.device}"' if target.device else "ACCELERATOR",
-            "{device}": f'"{target.device}"' if target.device else "accelerator()",
-            "{backend}": f'"{target.backend}"'
-            if target.device
-            else "torch.distributed.get_default_backend_for_device(ACCELERATOR)",
+            "{accelerator}": HELPER,
+            "{module}": target.module or f"{HELPER}.module()",
+            "{type}": f'"{target.device}"' if target.device else f"{HELPER}.device_type()",
+            "{device}": f'"{target.device}"' if target.device else f"{HELPER}.device()",
+            "{backend}": f'"{target.backend}"' if target.device else f"{HELPER}.backend_type()",
         }
         for placeholder, word in words.items():
             becomes = becomes.replace(placeholder, word)
         return becomes
+
+
+def chooses_cards(text: str) -> bool:
+    """Whether a script chooses its devices by the environment."""
+    return _CHOOSING.search(text) is not None
+
+
+def forks(text: str) -> bool:
+    """Whether a script makes copies of its process, which a driver that was asked before does not survive."""
+    return _FORKING.search(text) is not None and _SPAWNING.search(text) is None
 
 
 class Unit(Claims):
@@ -72,16 +93,26 @@ class Unit(Claims):
         """The module that stands for apex.amp, as this one can import it; empty where there is none."""
         self.header = Header(scopes, settings.target)
         self._listed: dict[tuple[ast.AST, str, str], ast.AST] = {}
-        self._scripted = _scripted(scopes)
+        self._compiled = self._compiled_parts()
+        self.chooses_cards = own.chooses_cards or chooses_cards(scopes.source.text)
+        """Whether the project chooses its devices by the environment."""
+        self.forks = own.forks or forks(scopes.source.text)
+        """Whether the project copies its process."""
+        self.is_imported = bool(module) and module in own.imported
+        """Whether another module of the project imports this one."""
         self.has_kernels = "triton" in scopes.source.text
         """Whether the module may hold kernels written in Triton."""
-        self.builds_extensions = _builds_extensions(scopes)
-        """Whether the module builds native code: what it asks of CUDA is then about compiling."""
+        self._extensions = _extension_names(scopes)
 
     @property
     def target(self) -> MigrationTarget:
         """The device that the script is written for."""
         return self.settings.target
+
+    @staticmethod
+    def chooses(text: str) -> bool:
+        """Whether a text is the name of a variable that chooses devices."""
+        return chooses_cards(text)
 
     def test_around(self, node: ast.AST) -> ast.FunctionDef | None:
         """The unit test that a node is in: a function `test_...` that asserts, in a file `test_...` or `..._test`."""
@@ -98,10 +129,28 @@ class Unit(Claims):
         return bool(self._module) and f"{self._module}.{name}" in self.own.requested
 
     def is_scripted(self, node: ast.AST) -> bool:
-        """Whether a node is inside a function that TorchScript compiles by a decorator."""
-        return bool(self._scripted) and any(
-            above in self._scripted for above in self.scopes.ancestors(node)
+        """Whether a node is inside a function that is compiled as a whole."""
+        return bool(self._compiled) and any(
+            above in self._compiled for above in self.scopes.ancestors(node)
         )
+
+    def decides_a_build(self, node: ast.AST) -> bool:
+        """Whether what is asked of CUDA decides if native code is compiled: in a build script, or around a build."""
+        if not self._extensions:
+            return False
+        if any(called(call) == "setup" for call in self.scopes.of(ast.Call)):
+            return True
+        return any(
+            isinstance(above, ast.If | ast.IfExp)
+            and any(getattr(inner, "id", "") in self._extensions for inner in ast.walk(above))
+            for above in self.scopes.ancestors(node)
+        )
+
+    def _compiled_parts(self) -> frozenset[ast.AST]:
+        names = self.own.compiled
+        if may_compile(self.scopes.source.text):
+            names |= compiled_names([self.scopes.tree])
+        return compiled_parts(self.scopes.tree, names) if names else frozenset()
 
     def list(
         self,
@@ -157,19 +206,11 @@ class Unit(Claims):
         return self.scopes.text
 
 
-def _builds_extensions(scopes: ModuleScopes) -> bool:
-    return any(
-        binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
+def _extension_names(scopes: ModuleScopes) -> frozenset[str]:
+    """The names of the module that stand for torch's tools for building native code."""
+    return frozenset(
+        binding.name
         for bindings in scopes.module.bindings.values()
         for binding in bindings
-    )
-
-
-def _scripted(scopes: ModuleScopes) -> frozenset[ast.AST]:
-    """The functions and classes that TorchScript compiles by a decorator."""
-    definitions: Iterator[Definition] = scopes.of(
-        ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
-    )
-    return frozenset(
-        node for node in definitions if not _SCRIPTING.isdisjoint(decorator_names(scopes, node))
+        if binding.qualified.startswith(("torch.utils.cpp_extension", "torch.utils.ffi"))
     )

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-ACCELERATOR = getattr(torch.accelerator.current_accelerator(), "type", "cuda")
 _WINDOW = 2000
 _scales: list[_Scale] = []
 _scaled: set[torch.optim.Optimizer] = set()
@@ -113,7 +112,9 @@ def _several(one: Any) -> list[Any]:
 
 def _enter(model: Any, given: Any) -> None:
     context = torch.amp.autocast(
-        ACCELERATOR, dtype=torch.float16, enabled=torch.accelerator.is_available()
+        getattr(torch.accelerator.current_accelerator(), "type", "cuda"),
+        dtype=torch.float16,
+        enabled=torch.accelerator.is_available(),
     )
     context.__enter__()
     _open.contexts = [*getattr(_open, "contexts", ()), context]

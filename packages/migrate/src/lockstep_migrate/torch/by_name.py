@@ -1,0 +1,106 @@
+"""What is looked up by a device's name that only a variable holds, and device texts that are taken apart.
+
+`getattr(x, place)()` calls the method that is called like the device, which few devices have; `place[5:]` counts the
+letters of the old name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from lockstep_migrate.engine.arguments import called, insertion, keyword
+from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.torch.unit import Unit
+
+_DEVICE = re.compile(r"cuda(?::|\Z)")
+_NAMES = re.compile(
+    r"(?:.*_)?(?:device|dev|place|accelerator)(?:_(?:type|name|str))?\Z", re.IGNORECASE
+)
+_LENGTHS = (4, 5)
+"""The letters of `cuda` and of `cuda:`."""
+
+
+def find_by_name(unit: Unit) -> None:
+    """Claim look-ups by a device's name, and texts of a device of which letters are counted."""
+    timed = unit.target.single and "cuda.Event" in unit.scopes.source.text
+    for call in unit.scopes.of(ast.Call):
+        looked_up = call.func
+        if (
+            isinstance(looked_up, ast.Call)
+            and getattr(looked_up.func, "id", "") == "getattr"
+            and len(looked_up.args) > 1
+            and _may_be_device(unit.scopes, looked_up.args[1])
+            and not (unit.target.device and unit.target.method)
+        ):
+            unit.list(
+                looked_up,
+                "methods/by-name",
+                "calls the method that is named like the device, which not every device has",
+                ".to(...) of the device",
+            )
+        _claim_device_id(unit, call)
+        if (
+            timed
+            and called(call) in ("record", "wait")
+            and call.args
+            and not unit.scopes.name(call.func)
+        ):
+            reason = "events of this device take no stream"
+            unit.list(call.func, "methods/event", reason, f"{called(call)}()")
+    for part in unit.scopes.of(ast.Subscript):
+        if _counts_letters(part) and _is_device_text(unit.scopes, part.value):
+            reason = "counts the letters of the old name, and the new one may have fewer or more"
+            unit.list(part, "strings/letters", reason, 'partition(":")')
+
+
+def _claim_device_id(unit: Unit, call: ast.Call) -> None:
+    """`init_process_group(device_id=...)`, which takes a device with a number."""
+    if unit.scopes.name(call.func) != "torch.distributed.init_process_group":
+        return
+    given = keyword(call, "device_id")
+    if (
+        given is not None
+        and not unit.target.device
+        and isinstance(given.value, ast.Call | ast.Constant)
+    ):
+        test = unit.fill("torch.accelerator.is_available()")
+        edit = insertion(unit.scopes.span(given).end, f" if {test} else None")
+        reason = "the CPU has no number, and needs none"
+        unit.rewrite(given, "keywords/device_id", reason, [edit])
+    if given is not None and unit.target.single:
+        reason = (
+            "takes a device with a number and a backend of its own, and this device has neither"
+        )
+        unit.list(given, "keywords/device_id", reason, "leave it out")
+
+
+def _may_be_device(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression that is no plain text may hold the name of a device."""
+    if isinstance(node, ast.Constant):
+        return False
+    name = getattr(node, "attr", "") or getattr(node, "id", "")
+    return _NAMES.match(name) is not None or _is_device_text(scopes, node)
+
+
+def _is_device_text(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression is a text that names a device, at once, of a device, or by a variable."""
+    if isinstance(node, ast.Name):
+        bindings = scopes.bindings(node.id, scopes.scope(node))
+        values = [one.value for one in bindings if one.value is not None]
+        return any(not isinstance(one, ast.Name) and _is_device_text(scopes, one) for one in values)
+    if isinstance(node, ast.IfExp):
+        return _is_device_text(scopes, node.body) or _is_device_text(scopes, node.orelse)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str" and node.args:
+        return getattr(node.args[0], "attr", getattr(node.args[0], "id", "")) == "device"
+    if isinstance(node, ast.BinOp):
+        return _is_device_text(scopes, node.left)
+    if isinstance(node, ast.JoinedStr):
+        return bool(node.values) and _is_device_text(scopes, node.values[0])
+    return isinstance(node, ast.Constant) and _DEVICE.match(str(node.value)) is not None
+
+
+def _counts_letters(node: ast.Subscript) -> bool:
+    """Whether a part of a text is taken that begins or ends behind `cuda` or `cuda:`."""
+    ends = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else []
+    return any(isinstance(end, ast.Constant) and end.value in _LENGTHS for end in ends)
