@@ -1,0 +1,31 @@
+"""Register the verbs of this wing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.hookspecs import Task, Verb, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+
+@hookimpl
+def lockstep_commands() -> list[Verb]:
+    """The verb `weights`."""
+    return [
+        Verb(
+            "weights",
+            "Compare weights: a trainer's and its sampler's, or checkpoints.",
+            Task.LOOK,
+            _weights,
+            7,
+            ("sync", "checkpoint", "checkpoints", "state_dict"),
+        )
+    ]
+
+
+def _weights() -> click.Command:
+    from lockstep.wings.sampling.weights.command import weights
+
+    return weights
