@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verb `weights`."""
+    """The verbs `weights` and `logprobs`."""
     return [
         Verb(
             "weights",
@@ -21,7 +21,15 @@ def lockstep_commands() -> list[Verb]:
             _weights,
             7,
             ("sync", "checkpoint", "checkpoints", "state_dict"),
-        )
+        ),
+        Verb(
+            "logprobs",
+            "Compare probabilities of tokens: a trainer's and its sampler's.",
+            Task.LOOK,
+            _logprobs,
+            8,
+            ("probabilities", "kl", "rollout"),
+        ),
     ]
 
 
@@ -29,3 +37,9 @@ def _weights() -> click.Command:
     from lockstep.wings.sampling.weights.command import weights
 
     return weights
+
+
+def _logprobs() -> click.Command:
+    from lockstep.wings.sampling.distributions.command import logprobs
+
+    return logprobs
