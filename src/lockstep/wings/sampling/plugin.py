@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `weights` and `logprobs`."""
+    """The verbs `weights`, `logprobs` and `invariance`."""
     return [
         Verb(
             "weights",
@@ -30,6 +30,13 @@ def lockstep_commands() -> list[Verb]:
             8,
             ("probabilities", "kl", "rollout"),
         ),
+        Verb(
+            "invariance",
+            "Test whether a model's rows depend on the rows beside them.",
+            Task.PREPARE,
+            _invariance,
+            guesses=("batch-invariance", "batch", "invariant"),
+        ),
     ]
 
 
@@ -43,3 +50,9 @@ def _logprobs() -> click.Command:
     from lockstep.wings.sampling.distributions.command import logprobs
 
     return logprobs
+
+
+def _invariance() -> click.Command:
+    from lockstep.wings.sampling.invariance.command import invariance
+
+    return invariance
