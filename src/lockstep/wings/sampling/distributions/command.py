@@ -25,8 +25,8 @@ from lockstep.wings.sampling.distributions.sequences import read_sequences
     help="Allow the rounding of scores in this dtype, as in bfloat16.  [default: as told, else float32]",
 )  # fmt: skip
 @click.option(
-    "--layers", type=click.IntRange(min=1), default=1, metavar="N",
-    help="Allow the rounding inside of a model of N layers too.", show_default=True,
+    "--layers", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Allow the rounding inside of a model of N layers too.  [default: that of the scores alone]",
 )  # fmt: skip
 @options.forms
 @options.limit
@@ -44,7 +44,7 @@ def logprobs(
 
     REFERENCE and CANDIDATE are JSON lines, one sequence a line: "tokens", and "logprobs" with an
     entry for each token. An entry is the token's log-probability, a list of those of the whole
-    vocabulary, or an object of some by token id. "id" and "dtype" are optional. Both may also be
+    vocabulary, an object of some by token id, or null for none. "id" and "dtype" are optional. Both may also be
     recordings with whole scores.
 
     Where they differ, Lockstep tries rules by computing them: a shift by one position, masked

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
@@ -63,7 +61,7 @@ class Judged:
 
 
 def judge(
-    reference: Sequence[Told], candidate: Sequence[Told], dtype: str = "", layers: int = 1
+    reference: Sequence[Told], candidate: Sequence[Told], dtype: str = "", layers: int = 0
 ) -> Judged:
     """Compare two sides; `dtype` is that of the scores, where they do not tell it.
 
@@ -120,7 +118,9 @@ def _positions(one: Told, other: Told) -> tuple[list[Position], list[OtherToken]
     lost = [
         f"position {at} of sequence {one.name} has no score in common"
         for at, it in enumerate(found)
-        if it is None and at not in places
+        if it is None
+        and at not in places
+        and (one.scores[at].values.size or other.scores[at].values.size)
     ]
     if not places and len(one.tokens) != len(other.tokens):
         counts = f"{len(other.tokens)} tokens, in the reference {len(one.tokens)}"
@@ -132,11 +132,12 @@ _COARSER = ("float16", "bfloat16")
 
 
 def _coarser(positions: Sequence[Position], rounding: Rounding) -> str:
-    """The dtype to which one side may have rounded its scores: all are within its rounding, most beyond their own."""
-    beyond = np.mean([one.apart > rounding.allowed(one) for one in positions])
+    """The dtype to which one side may have rounded its scores: all are within its rounding, and beyond their own."""
+    if not all(one.apart > rounding.allowed(one) for one in positions):
+        return ""
     for dtype in _coarser_than(rounding.dtype):
-        wider = Rounding(dtype, rounding.layers)
-        if beyond > 0.5 and all(one.apart <= wider.allowed(one) for one in positions):
+        wider = Rounding(dtype)
+        if all(one.apart <= wider.allowed(one) for one in positions):
             return dtype
     return ""
 

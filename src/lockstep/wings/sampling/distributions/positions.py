@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.judge.tolerances import KERNEL_ROUNDINGS
 
 Doubles = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -91,30 +93,39 @@ class Position:
         return max(1.0, spread, float(np.abs(finite).max(initial=0.0)) if finite.size == 1 else 0.0)
 
 
+_OPERATORS_OF_LAYER = 14
+"""Of a decoder, as counted in Llama's: 2 norms, 7 products with weights, 2 of attention, softmax, activation, the sum
+with what came in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rounding:
     """How far rounding alone may move a log-probability.
 
     Log-softmax moves by at most twice what its scores move, and each run rounds every score once: four unit roundoffs
-    of the scores' size. Layers carry errors on as the square root of their number (Higham and Mary, SIAM J. Sci.
-    Comput. 41, 2019).
+    of the scores' size. Each operator of a layer rounds its result once, and its kernel is off by
+    `KERNEL_ROUNDINGS` of float32; operators carry errors on as the square root of their number (Higham and Mary, SIAM
+    J. Sci. Comput. 41, 2019).
 
     Parameters
     ----------
     dtype
         In which the scores were computed.
     layers
-        Of the model.
+        Of the model; 0 for the rounding of the scores alone.
     """
 
     dtype: str
-    layers: int = 1
+    layers: int = 0
 
     def allowed(self, position: Position, predicted: Doubles | None = None) -> float:
         """Return the allowed difference at a position."""
         reference = position.reference if predicted is None else predicted
         size = max(position.range_of(one) for one in (reference, position.candidate))
-        return 4 * unit_roundoff(self.dtype) * size * float(np.sqrt(self.layers))
+        roundoff = unit_roundoff(self.dtype)
+        kernel = roundoff + KERNEL_ROUNDINGS * unit_roundoff("float32")
+        inside = kernel * math.sqrt(_OPERATORS_OF_LAYER * self.layers)
+        return (4 * roundoff + inside) * size
 
 
 def normalised(values: Doubles) -> Doubles:

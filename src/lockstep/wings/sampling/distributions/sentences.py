@@ -36,6 +36,8 @@ def _verdict(judged: Judged) -> str:
         if judged.coarser:
             said += f", as far as rounding the scores to {judged.coarser} takes them"
         return f"{parted}; {said}" if parted else f"differs: {said}"
+    if parted and not judged.positions:
+        return f"{parted}; no probability before it is on both sides"
     if parted:
         return f"{parted}; the probabilities of {_scope(judged)} agree up to there: it was drawn otherwise"
     return f"agree: {_scope(judged)}, at most {_most(judged):.2g} apart, which rounding allows"
@@ -71,7 +73,7 @@ def _lines(judged: Judged, limit: int) -> Iterator[str]:
         yield f"  and {len(judged.beyond) - limit} more"
     if judged.beyond and judged.explanation is None:
         yield "  old weights give differences without a rule: compare them with `lockstep weights`"
-        if judged.rounding.layers == 1:
+        if not judged.rounding.layers:
             yield "  only the rounding of the scores was allowed; --layers N allows that of a model of N layers"
 
 

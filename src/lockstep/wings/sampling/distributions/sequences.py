@@ -1,8 +1,8 @@
 """Saved tokens and log-probabilities: JSON lines, one sequence a line.
 
 A line has `tokens`, and `logprobs` with an entry for each token: its log-probability alone, those of the whole
-vocabulary (a list; null for a token that cannot be drawn), or those of some tokens (an object by token id). `id` names
-the sequence, `dtype` the dtype of the scores.
+vocabulary (a list; null for a token that cannot be drawn), those of some tokens (an object by token id), or null for
+none, as of a prompt. `id` names the sequence, `dtype` the dtype of the scores.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ def _sequence(told: Mapping[str, Any], number: str) -> Told:
 
 
 def _scores(entry: Any, token: int) -> Scores:
+    if entry is None:  # a token of the prompt
+        return Scores(np.empty(0), np.empty(0, np.int64))
     if isinstance(entry, Mapping):
         ids = np.array([int(one) for one in entry], np.int64)
         return Scores(_values(list(entry.values())), ids)
