@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from lockstep.comparison import compare_recordings
     from lockstep.report.comparison.in_python import assert_agree
     from lockstep.store.reader import open_recording as open
+    from lockstep.wings.sampling.weights.live import weights
 
 __all__ = [
     "LockstepError", "__version__", "assert_agree", "compare_recordings", "convert_weights", "open", "reading",
-    "record", "tokens",
+    "record", "tokens", "weights",
 ]  # fmt: skip
 
 _LAZY = {
@@ -34,6 +35,7 @@ _LAZY = {
     "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
     "tokens": ("lockstep.capture.token_notes", "tokens"),
+    "weights": ("lockstep.wings.sampling.weights.live", "weights"),
 }
 
 

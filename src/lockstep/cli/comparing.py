@@ -191,16 +191,26 @@ def opened_in(forms: tuple[str, ...], *paths: Path | None) -> list[Recording]:
     UsageError
         If there are more forms than two.
     """
+    return [
+        open_recording(path, form=form)
+        for path, form in zip(paths, form_of_each(forms), strict=False)
+        if path is not None
+    ]
+
+
+def form_of_each(forms: tuple[str, ...]) -> tuple[str, str]:
+    """Return the forms of reference and candidate.
+
+    Raises
+    ------
+    UsageError
+        If there are more than two.
+    """
     if len(forms) > 2:
         raise UsageError(
             "--format is given three times; give it once for both recordings, or twice, once for each"
         )
-    sides = (forms[0], forms[-1]) if forms else ("", "")
-    return [
-        open_recording(path, form=form)
-        for path, form in zip(paths, sides, strict=False)
-        if path is not None
-    ]
+    return (forms[0], forms[-1]) if forms else ("", "")
 
 
 def _prepare(recordings: Sequence[Recording]) -> None:

@@ -1,0 +1,99 @@
+"""Saved tokens and log-probabilities: JSON lines, one sequence a line.
+
+A line has `tokens`, and `logprobs` with an entry for each token: its log-probability alone, those of the whole
+vocabulary (a list; null for a token that cannot be drawn), those of some tokens (an object by token id), or null for
+none, as of a prompt. `id` names the sequence, `dtype` the dtype of the scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.core.errors import UsageError
+from lockstep.wings.sampling.distributions.positions import MASKED, Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One sequence of one side.
+
+    Parameters
+    ----------
+    name
+        Its id, or its number.
+    tokens
+        Token ids.
+    scores
+        Of each token.
+    dtype
+        Of the scores; "" where the line does not tell.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    scores: tuple[Scores, ...]
+    dtype: str = ""
+
+
+def read_sequences(path: Path) -> list[Told]:
+    """Read saved sequences.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, or a line is none of these.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from error
+    found: list[Told] = []
+    for number, line in enumerate(lines):
+        if line.strip():
+            try:
+                found.append(_sequence(json.loads(line), str(len(found))))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UsageError(
+                    f"{path}: line {number + 1} is no sequence ({error}); give"
+                    ' {"tokens": [5, 7], "logprobs": [...]}, an entry for each token'
+                ) from error
+    if not found:
+        raise UsageError(f"{path}: holds no sequence")
+    return found
+
+
+def _sequence(told: Mapping[str, Any], number: str) -> Told:
+    tokens = tuple(int(one) for one in told["tokens"])
+    entries = told["logprobs"]
+    if len(entries) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens, {len(entries)} logprobs")
+    scores = tuple(_scores(one, token) for one, token in zip(entries, tokens, strict=True))
+    return Told(str(told.get("id", number)), tokens, scores, str(told.get("dtype", "")))
+
+
+def _scores(entry: Any, token: int) -> Scores:
+    if entry is None:  # a token of the prompt
+        return Scores(np.empty(0), np.empty(0, np.int64))
+    if isinstance(entry, Mapping):
+        ids = np.array([int(one) for one in entry], np.int64)
+        return Scores(_values(list(entry.values())), ids)
+    if isinstance(entry, Sequence) and not isinstance(entry, str):
+        return Scores(_values(entry))
+    return Scores(_values([entry]), np.array([token], np.int64))
+
+
+def _values(entries: Sequence[Any]) -> Any:
+    values = np.array([-np.inf if one is None else float(one) for one in entries], np.float64)
+    if np.isnan(values).any() or (values == np.inf).any():
+        raise ValueError("a log-probability is NaN or infinite")
+    values[values <= MASKED] = -np.inf
+    return values
+
+
+__all__ = ["Told", "read_sequences"]

@@ -1,0 +1,175 @@
+"""Run a model on variants of a batch, and keep what each operator gives."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from lockstep.core.members import own_folders
+
+Inputs = Mapping[str, torch.Tensor]
+_HIDDEN = (str(Path(torch.__file__).parent) + os.sep, *own_folders())
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One call of an operator.
+
+    Parameters
+    ----------
+    name
+        As `torch.nn.functional.linear`.
+    module
+        Path of the module that calls it; "" for the model itself.
+    file, line
+        Where the model's code calls it.
+    outputs
+        Its results with floating-point numbers.
+    """
+
+    name: str
+    module: str
+    file: str
+    line: int
+    outputs: tuple[torch.Tensor, ...]
+
+    def is_as(self, other: Operator) -> bool:
+        """Whether another run made the same call."""
+        return (self.name, self.module, self.file, self.line) == (
+            other.name, other.module, other.file, other.line,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A batch whose rows stand among others than in the batch as given.
+
+    Parameters
+    ----------
+    name
+        How they do, for a person.
+    rows
+        Which row of the given batch each of its rows is.
+    compared
+        Which of its rows are compared.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    compared: tuple[int, ...]
+
+
+def variants_of(rows: int) -> list[Variant]:
+    """Return the variants of a batch of so many rows, 2 or more; the first two have its own size."""
+    every = tuple(range(rows))
+    last = rows - 1
+    found = [
+        Variant("other neighbours of the first row", (0,) * rows, (0,)),
+        Variant("other neighbours of the last row", (last,) * rows, (last,)),
+        Variant("permuted", every[::-1], every),
+        Variant("twice in one batch", (*every, *every), every),
+        Variant("the first row alone", (0,), (0,)),
+        Variant("the last row alone", (last,), (0,)),
+    ]
+    if rows > 3:
+        half = every[: rows // 2]
+        found.append(Variant("half of the batch", half, half))
+    return found
+
+
+def rows_of(inputs: Inputs) -> int:
+    """Return the number of rows: the first extent of the first input that has axes; 0 for none."""
+    return next((int(one.shape[0]) for one in inputs.values() if one.ndim), 0)
+
+
+def taken(inputs: Inputs, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Return the inputs with these rows; what has no axis of rows stays."""
+    count = rows_of(inputs)
+    index = torch.tensor(rows)
+    return {
+        name: one[index.to(one.device)].clone() if one.ndim and one.shape[0] == count else one.clone()
+        for name, one in inputs.items()
+    }  # fmt: skip
+
+
+def operators_of(module: torch.nn.Module, inputs: Inputs, *, seed: int) -> list[Operator]:
+    """Run a copy of a module, with the same random numbers each time, and return its operators in order."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        own = copy.deepcopy(module)
+        paths: list[str] = []
+        watch = _Watch(lambda: paths[-1] if paths else "")
+        with _paths(own, paths), watch:
+            own(**inputs)
+    return watch.found
+
+
+class _Watch(TorchFunctionMode):
+    """Keeps the results of each call of torch that code outside of torch makes."""
+
+    def __init__(self, module: Callable[[], str]) -> None:
+        super().__init__()
+        self.found: list[Operator] = []
+        self._module = module
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        outputs = tuple(one.detach().clone() for one in _floating(result))
+        if outputs:
+            name = resolve_name(func) or getattr(func, "__name__", str(func))
+            self.found.append(Operator(name, self._module(), *_place(), outputs))
+        return result
+
+
+def _floating(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point():
+            yield result
+    elif isinstance(result, (tuple, list)):
+        for one in result:
+            yield from _floating(one)
+
+
+def _place() -> tuple[str, int]:
+    """File and line of the innermost code that is neither torch's nor Lockstep's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HIDDEN):
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+@contextmanager
+def _paths(module: torch.nn.Module, paths: list[str]) -> Iterator[None]:
+    """Keep the paths of the modules that are running."""
+    with ExitStack() as stack:
+        for path, one in module.named_modules():
+            enter = one.register_forward_pre_hook(lambda _, __, path=path: paths.append(path))
+            leave = one.register_forward_hook(lambda _, __, ___: (paths.pop(), None)[1])
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        yield
+
+
+def in_double(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.nn.Module, Inputs]:
+    """Return a copy of a module and its inputs in double precision."""
+    wide = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    return copy.deepcopy(module).double(), wide
+
+
+__all__ = ["Inputs", "Operator", "Variant", "in_double", "operators_of", "rows_of", "taken", "variants_of"]  # fmt: skip

@@ -1,0 +1,168 @@
+"""`lockstep.weights`: note the weights that a process has now, so that a different process's can be compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+
+from lockstep.capture.command.environment import VARIABLE as RECORDED
+from lockstep.capture.recorder import active_recorder
+from lockstep.capture.silence import Silence
+from lockstep.core.errors import OutputExistsError, UsageError
+from lockstep.wings.sampling.weights.fingerprint import Fingerprint, fingerprint_of
+from lockstep.wings.sampling.weights.logical_names import logical_names
+from lockstep.wings.sampling.weights.note_files import FOLDER, note_path, write_note
+
+VARIABLE = "LOCKSTEP_WEIGHTS"
+"""The folder of notes, where nothing is recorded and no folder is given."""
+_NAME = re.compile(r"[\w.+-]+")
+
+
+def weights(
+    model: Any,
+    name: str = "weights",
+    *,
+    step: int | None = None,
+    directory: str | os.PathLike[str] | None = None,
+) -> Path | None:
+    """Note the weights of a model as they are now, for `lockstep weights`.
+
+    Call it in the trainer and in the engine, with the same name and step, right after the weights were handed on. In a
+    process group call it on every rank: parts that ranks hold of a `DTensor` are gathered one tensor at a time. Where
+    nothing is recorded and no folder is given, it does nothing.
+
+    Parameters
+    ----------
+    model
+        A `torch.nn.Module`, or tensors by name, such as a `state_dict()`.
+    name
+        Which weights these are. Letters, digits, `_`, `.`, `+` and `-`.
+    step
+        The version of the weights; by default how often this process has noted that name.
+    directory
+        The folder to write to, one for the trainer and one for the engine. By default the recording that is on, else
+        the folder that the variable `LOCKSTEP_WEIGHTS` names.
+
+    Returns
+    -------
+    pathlib.Path or None
+        The file, which holds digests and sketches, but no matrix; None where there is no folder.
+
+    Raises
+    ------
+    UsageError
+        If the name cannot be a file's, or the model is none.
+    OutputExistsError
+        If that note is there already, or cannot be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"lockstep.weights: {name!r} is no name; use letters, digits, _ . + and -")
+    version = _counted[name] if step is None else _checked_step(step)
+    folder = _folder(directory)
+    if folder is None:
+        return None
+    path = note_path(folder, name, version, _rank())
+    if path.exists():
+        raise OutputExistsError(
+            f"{path}: is there already, of an earlier run or a different process; remove it, or give another directory="
+        )
+    with Silence():
+        taken = list(_fingerprints(_tensors_of(model)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_note(path, taken)
+    except OSError as error:
+        raise OutputExistsError(
+            f"{folder}: cannot be written ({error.strerror or error}); give another directory="
+        ) from error
+    _counted[name] = version + 1
+    return path
+
+
+_counted: Counter[str] = Counter()
+"""By name, the step of the next note of this process."""
+
+
+def _tensors_of(model: Any) -> Mapping[str, Any]:
+    tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    if not isinstance(tensors, Mapping):
+        raise UsageError(
+            f"lockstep.weights: got {type(model).__name__}; give a torch.nn.Module, or tensors by name"
+        )
+    return {str(name): one for name, one in tensors.items() if isinstance(one, torch.Tensor)}
+
+
+def _folder(directory: str | os.PathLike[str] | None) -> Path | None:
+    if directory is not None:
+        return Path(directory)
+    recorder = active_recorder()
+    if recorder is not None:
+        return recorder.recording.directory / FOLDER
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE])
+    recorded = os.environ.get(RECORDED)  # its steps may be over
+    return Path(json.loads(recorded)["directory"]) / FOLDER if recorded else None
+
+
+def _rank() -> int:
+    group = torch.distributed
+    return group.get_rank() if group.is_available() and group.is_initialized() else 0
+
+
+def _checked_step(step: int) -> int:
+    if type(step) is not int or step < 0:
+        raise UsageError(f"lockstep.weights: step is {step!r}; give a whole number from 0")
+    return step
+
+
+def _fingerprints(tensors: Mapping[str, torch.Tensor]) -> Iterator[Fingerprint]:
+    names = logical_names(tensors)
+    for name, tensor in tensors.items():
+        yield fingerprint_of_tensor(names[name], tensor)
+
+
+def fingerprint_of_tensor(name: str, tensor: torch.Tensor) -> Fingerprint:
+    """Take the fingerprint of a tensor; a `DTensor` is gathered, so all its ranks have to come here."""
+    whole = tensor.detach()
+    if hasattr(whole, "full_tensor"):
+        whole = whole.full_tensor()
+    dtype, shape = str(whole.dtype).removeprefix("torch."), tuple(whole.shape)
+    unread = _unread(whole)
+    if unread:
+        return Fingerprint(name, dtype, shape, unread=unread)
+    flat = whole.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return fingerprint_of(name, dtype, shape, elements_of(flat))
+
+
+def _unread(tensor: torch.Tensor) -> str:
+    """Why the numbers of a tensor cannot be read; "" where they can."""
+    if tensor.is_meta:
+        return "on the meta device: it has no numbers"
+    if tensor.is_quantized:
+        return "quantised by torch"
+    if tensor.layout is not torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return f"a tensor of the class {type(tensor).__name__}"
+    return ""
+
+
+def elements_of(flat: torch.Tensor) -> Any:
+    """Return the elements of a tensor of one axis as NumPy has them, bfloat16 as uint16, what NumPy lacks as bytes."""
+    if flat.dtype is torch.bfloat16:
+        return flat.view(torch.uint16).numpy()
+    try:
+        return flat.numpy()
+    except TypeError:  # float8 and the like
+        return flat.view(torch.uint8).numpy()
+
+
+__all__ = ["VARIABLE", "elements_of", "fingerprint_of_tensor", "weights"]

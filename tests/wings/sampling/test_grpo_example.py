@@ -1,0 +1,80 @@
+"""`examples/grpo.py`: a sound trainer and sampler agree, and what is planted is named."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.cli.main import main
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "grpo.py"
+Told = tuple[int, int, str | None, str, str]
+
+
+@pytest.fixture
+def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str, str], Told]:
+    """Exit codes of `weights` and `logprobs`, the rule, and both headlines."""
+    train = runpy.run_path(str(EXAMPLE))["train"]
+
+    def run(sampler: str, fault: str) -> Told:
+        train(sampler, fault, tmp_path / "out", 0)
+        capsys.readouterr()
+        answers: list[dict[str, Any]] = []
+        codes = []
+        for verb, suffix, *more in (["weights", ""], ["logprobs", ".jsonl", "--layers", "2"]):
+            sides = [str(tmp_path / "out" / f"{side}{suffix}") for side in ("trainer", "engine")]
+            codes.append(main([verb, *sides, *more, "--json"]))
+            answers.append(json.loads(capsys.readouterr().out))
+        rule = answers[1]["explanation"]
+        return codes[0], codes[1], rule, answers[0]["headline"], answers[1]["headline"]
+
+    return run
+
+
+@pytest.mark.parametrize("sampler", ["generate", "paged"])
+def test_a_sound_trainer_and_sampler_agree(told: Callable[[str, str], Told], sampler: str) -> None:
+    weights, probabilities, _, said, _ = told(sampler, "")
+    assert (weights, probabilities) == (0, 0)
+    assert said == "equal: 27 of 27 tensors, at each of 3 steps"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "fault", "rule"),
+    [
+        ("paged", "temperature", "temperature"),
+        ("generate", "top-p", "top-p"),
+        ("generate", "masked-eos", "masked"),
+        ("paged", "wrong-log-probability", "shift"),
+    ],
+)
+def test_a_rule_of_the_sampler_is_named(
+    told: Callable[[str, str], Told], sampler: str, fault: str, rule: str
+) -> None:
+    assert told(sampler, fault)[:3] == (0, 1, rule)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("stale-weights", "step 1: one step behind: equal to the reference's weights of step 0"),
+        ("stale-layer", "step 1: model.layers.1 not updated (10 of 27 tensors): equal to"),
+    ],
+)
+def test_old_weights_are_named(told: Callable[[str, str], Told], fault: str, words: str) -> None:
+    weights, probabilities, rule, said, _ = told("paged", fault)
+    assert (weights, probabilities, rule) == (1, 1, None)
+    assert said.startswith(words)
+
+
+@pytest.mark.parametrize("fault", ["left-padding", "template-twice"])
+def test_what_generate_is_given_wrongly_differs(
+    told: Callable[[str, str], Told], fault: str
+) -> None:
+    weights, probabilities, rule, _, said = told("generate", fault)
+    assert (weights, probabilities, rule) == (0, 1, None)
+    assert said.startswith("token 2 of" if fault == "template-twice" else "differs: 36 of 72")
