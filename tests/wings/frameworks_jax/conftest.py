@@ -43,6 +43,12 @@ def ran(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def run() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command to its end."""
+    return ran
+
+
 Trained = Callable[..., Recorded]
 
 

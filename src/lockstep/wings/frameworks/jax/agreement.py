@@ -27,6 +27,7 @@ def disagreement(
     pairs = [
         (place, elements_of(one.array), elements_of(other))
         for place, (one, other) in enumerate(zip(evaluated, compiled, strict=True))
+        if one.is_known
     ]
     off = [(place, one, other) for place, one, other in pairs if not _is_close(one, other)]
     if not off:

@@ -61,7 +61,9 @@ def _names_in(stack: Any) -> tuple[tuple[str, ...], frozenset[str]]:
         name = str(one.name)
         if type(one).__name__ == "Transform":
             transforms.add(name)
-        elif name not in _OWN_SCOPES:
+        elif name not in _OWN_SCOPES and not name.startswith(
+            "eqx."
+        ):  # by which equinox tells classes
             scopes += [part for part in name.split("/") if part]
     return tuple(scopes), frozenset(transforms)
 

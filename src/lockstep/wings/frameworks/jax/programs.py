@@ -6,6 +6,7 @@ branches stay one operation each, which holds programs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +107,9 @@ class _Flattening:
 _NOWHERE = Place()
 
 
-def program_of(closed: ClosedJaxpr, place: Place = _NOWHERE) -> Program:
+def program_of(jaxpr: ClosedJaxpr | Jaxpr, place: Place = _NOWHERE) -> Program:
     """Return a jaxpr as a program; `place` is where it is called."""
+    closed = _closed(jaxpr)
     flat = _Flattening()
     known: dict[Any, Atom] = {one: flat.new(one) for one in closed.jaxpr.invars}
     inputs = tuple(int(known[one]) for one in closed.jaxpr.invars)  # type: ignore[arg-type]
@@ -116,6 +118,10 @@ def program_of(closed: ClosedJaxpr, place: Place = _NOWHERE) -> Program:
         flat.constants[number] = value
     outputs = _flatten(flat, closed.jaxpr, known, place)
     return Program(inputs, outputs, tuple(flat.operations), flat.constants, flat.types)
+
+
+def _closed(jaxpr: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
 def _flatten(
@@ -143,7 +149,7 @@ def _flatten(
 def _enter(
     flat: _Flattening, called: ClosedJaxpr | Jaxpr, inputs: Sequence[Atom], place: Place
 ) -> tuple[Atom, ...]:
-    closed = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+    closed = _closed(called)
     known: dict[Any, Atom] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
         known[variable] = number = flat.new(variable)
@@ -177,3 +183,27 @@ def inner_programs(program: Program) -> list[Program]:
 def is_float(kind: Any) -> bool:
     """Return whether an abstract value holds numbers of floating point."""
     return str(getattr(kind, "dtype", "")).startswith(("float16", "float32", "float64", "bfloat16"))
+
+
+def peak_bytes(program: Program) -> int:
+    """Return how many bytes the values of a program take at most, as it is evaluated."""
+    last = {
+        number: place
+        for place, step in enumerate(program.operations)
+        for number in (*step.inputs, *step.outputs)
+        if isinstance(number, int)
+    }
+    kept = set(program.outputs)
+    live = most = sum(size_of(program.types[number]) for number in program.inputs)
+    for place, step in enumerate(program.operations):
+        live += sum(size_of(program.types[number]) for number in step.outputs)
+        most = max(most, live + max((peak_bytes(one) for one in step.programs), default=0))
+        gone = {one for one in (*step.inputs, *step.outputs) if isinstance(one, int)} - kept
+        live -= sum(size_of(program.types[one]) for one in gone if last[one] == place)
+    return most
+
+
+def size_of(kind: Any) -> int:
+    """Return the bytes of an array of an abstract value."""
+    item = getattr(getattr(kind, "dtype", None), "itemsize", 0)
+    return int(item) * math.prod(getattr(kind, "shape", ()))

@@ -6,9 +6,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lockstep.core.site import Phase
-from lockstep.wings.frameworks.jax.programs import Operation, Program, inner_programs, is_float
+from lockstep.wings.frameworks.jax.programs import (
+    Constant,
+    Operation,
+    Program,
+    inner_programs,
+    is_float,
+)
 from lockstep.wings.frameworks.jax.trees import Path, common_end, inner_paths, partners
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Arguments and results of a program.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Their paths.
+    names
+        Paths by which the arguments are called.
+    """
+
+    inputs: Sequence[Path]
+    names: Sequence[Path]
+    outputs: Sequence[Path]
+
+    def called(self, i: int, j: int) -> Path:
+        """Return what an argument is called; where it has a number alone, as its new value is."""
+        by_number = self.names[i] == self.inputs[i] and self.inputs[i][-1].isdigit()
+        is_told = bool(self.outputs[j]) and not self.outputs[j][-1].isdigit()
+        return self.outputs[j] if by_number and is_told else self.names[i]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +107,54 @@ def has_backward(program: Program) -> bool:
     )
 
 
-def roles_of(program: Program, inputs: Sequence[Path], outputs: Sequence[Path]) -> Roles:
+def phases_of(program: Program) -> tuple[Phase, ...]:
+    """Return the phases of the operations of a program that takes a gradient."""
+    return _Flow(program).phases
+
+
+def roles_of_update(
+    program: Program,
+    arguments: Arguments,
+    names: Mapping[int, str],
+    gradients: Mapping[str, int],
+) -> Roles:
+    """Return the roles of a program that updates parameters by gradients that it is given.
+
+    Parameters
+    ----------
+    program, arguments
+        As of `roles_of`.
+    names
+        Of the parameters among the inputs, by place.
+    gradients
+        Inputs that are the gradient of a parameter, by its name: numbers of values.
+    """
+    flow = _Flow(program, is_update=True)
+    new = _new_values(flow, arguments)
+    kept = {arguments.called(i, j): (i, j) for i, j in new.items() if i not in names}
+    paths = [arguments.called(i, new.get(i, i)) for i in names]
+    own = dict(zip(names, inner_paths(paths), strict=True)) if names else {}
+    parameters = tuple(
+        Parameter(
+            name, program.inputs[i], gradients.get(name), int(program.outputs[new[i]]),  # type: ignore[arg-type]
+            _states(own[i], kept, program),
+        )
+        for i, name in names.items()
+        if i in new
+    )  # fmt: skip
+    return Roles(flow.phases, None, parameters, {}, _owners(flow, parameters), ())
+
+
+def roles_of(program: Program, arguments: Arguments) -> Roles:
     """Return the roles of a program's values, by the paths of its arguments and results."""
     flow = _Flow(program)
-    new = _new_values(flow, inputs, outputs)
-    parameters = tuple(_parameters(flow, inputs, outputs, new))
+    new = _new_values(flow, arguments)
+    parameters = tuple(_parameters(flow, arguments, new))
     taken = {one.value for one in parameters} | {program.inputs[i] for i in new}
     forward = flow.used_forward()
     data = {
         number: ".".join(path)
-        for number, path in zip(program.inputs, inputs, strict=True)
+        for number, path in zip(program.inputs, arguments.names, strict=True)
         if number in forward - taken
     }
     owners, above = _owners(flow, parameters), _scopes_above(program, parameters)
@@ -95,7 +164,7 @@ def roles_of(program: Program, inputs: Sequence[Path], outputs: Sequence[Path]) 
 class _Flow:
     """How values go through a program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, is_update: bool = False) -> None:
         self.program = program
         self.maker = {
             number: place
@@ -104,7 +173,8 @@ class _Flow:
         }
         self.after_backward = self._after_backward()
         self.before_gradient = self._reached(lambda step: step.place.is_differentiated)
-        self.phases = tuple(self._phases())
+        optimizer = (Phase.OPTIMIZER,) * len(program.operations)
+        self.phases = optimizer if is_update else tuple(self._phases())
 
     def _after_backward(self) -> set[int]:
         """The numbers of what depends on a gradient."""
@@ -165,6 +235,24 @@ class _Flow:
                     waiting.append(source)
         return seen
 
+    def goes_on_with(self, before: int, after: int) -> bool:
+        """Whether a value is another one with something added, or at least half of it.
+
+        A gradient to which a small part of the parameter is added is not the new parameter.
+        """
+        waiting, seen = [after], {after}
+        while waiting:
+            one = waiting.pop()
+            if one == before:
+                return True
+            if self.phase_of(one) is not Phase.OPTIMIZER:
+                continue
+            for source in _kept_of(self.program.operations[self.maker[one]]):
+                if source not in seen:
+                    seen.add(source)
+                    waiting.append(source)
+        return False
+
     def ancestors(self, number: int) -> set[int]:
         """Inputs that a value depends on."""
         found = {number}
@@ -183,12 +271,29 @@ class _Flow:
         return {one for step in forward for one in numbers_in(step.inputs)}
 
 
+_KEEP = frozenset(
+    "add add_any sub select_n convert_element_type copy transpose reshape mul sharding_constraint clamp".split()  # noqa: SIM905
+)
+"""Operations that give what goes in with something added, or at another place."""
+_HALF = 0.5
+
+
+def _kept_of(step: Operation) -> list[int]:
+    """The inputs of an operation that its result still is for the most part."""
+    small = any(
+        isinstance(one, Constant) and abs(float(np.max(np.abs(one.value)))) < _HALF
+        for one in step.inputs
+    )
+    keeps = step.name in _KEEP and not (step.name == "mul" and small)
+    return numbers_in(step.inputs) if keeps else []
+
+
 def numbers_in(atoms: Iterable[Any]) -> list[int]:
     """Return the numbered values among atoms."""
     return [one for one in atoms if isinstance(one, int)]
 
 
-def _new_values(flow: _Flow, inputs: Sequence[Path], outputs: Sequence[Path]) -> dict[int, int]:
+def _new_values(flow: _Flow, arguments: Arguments) -> dict[int, int]:
     """The result that is the new value of an argument, by place: it is made of it, and is of its kind."""
     program = flow.program
     results = [one if isinstance(one, int) else None for one in program.outputs]
@@ -198,29 +303,33 @@ def _new_values(flow: _Flow, inputs: Sequence[Path], outputs: Sequence[Path]) ->
         number = results[j]
         if number is None or number == program.inputs[i]:
             return False
+        if flow.phase_of(number) is Phase.BACKWARD:
+            return False  # a gradient is made of its parameter too
         return _alike(program, program.inputs[i], number) and program.inputs[i] in sources[j]
 
-    return partners(inputs, outputs, may_be_new)
+    return partners(arguments.inputs, arguments.outputs, may_be_new)
 
 
-def _parameters(
-    flow: _Flow, inputs: Sequence[Path], outputs: Sequence[Path], new: Mapping[int, int]
-) -> Iterable[Parameter]:
+def _parameters(flow: _Flow, arguments: Arguments, new: Mapping[int, int]) -> Iterable[Parameter]:
     program = flow.program
     forward = flow.used_forward()
     updated = {
         i: j
         for i, j in new.items()
-        if program.inputs[i] in forward and program.outputs[j] in flow.after_backward
+        if program.inputs[i] in forward
+        and program.outputs[j] in flow.after_backward
+        and flow.goes_on_with(program.inputs[i], int(program.outputs[j]))  # type: ignore[arg-type]
     }
-    kept = {i: j for i, j in new.items() if i not in updated}
-    gradients = {} if updated else _gradients_that_come_out(flow, inputs, outputs, forward)
-    chosen = sorted(updated or gradients)
-    for i, own in zip(chosen, inner_paths([inputs[i] for i in chosen]), strict=True):
+    kept = {arguments.called(i, j): (i, j) for i, j in new.items() if i not in updated}
+    returned = {} if updated else _gradients_that_come_out(flow, arguments, forward)
+    gradients = {i: int(program.outputs[j]) for i, j in returned.items()}  # type: ignore[arg-type]
+    chosen = updated or returned
+    paths = [arguments.called(i, chosen[i]) for i in sorted(chosen)]
+    for i, own in zip(sorted(chosen), inner_paths(paths), strict=True):
         name, number = ".".join(own), program.inputs[i]
         if i in updated:
             after = int(program.outputs[updated[i]])  # type: ignore[arg-type]
-            states = _states(inputs, own, kept, program)
+            states = _states(own, kept, program)
             yield Parameter(name, number, _gradient(flow, after), after, states)
         else:
             yield Parameter(name, number, gradients[i], None, {})
@@ -238,9 +347,9 @@ def _gradient(flow: _Flow, updated: int) -> int | None:
 
 
 def _gradients_that_come_out(
-    flow: _Flow, inputs: Sequence[Path], outputs: Sequence[Path], forward: set[int]
+    flow: _Flow, arguments: Arguments, forward: set[int]
 ) -> dict[int, int]:
-    """The gradient of each argument that a program returns."""
+    """The result that is the gradient of each argument, by place."""
     program = flow.program
 
     def may_be(i: int, j: int) -> bool:
@@ -248,8 +357,7 @@ def _gradients_that_come_out(
         is_one = isinstance(other, int) and other in flow.after_backward and one in forward
         return is_one and _alike(program, one, int(other))  # type: ignore[arg-type]
 
-    found = partners(inputs, outputs, may_be)
-    return {i: int(program.outputs[j]) for i, j in found.items()}  # type: ignore[arg-type]
+    return partners(arguments.inputs, arguments.outputs, may_be)
 
 
 def _owners(flow: _Flow, parameters: Sequence[Parameter]) -> dict[int, str]:
@@ -275,12 +383,12 @@ def _scopes_above(program: Program, parameters: Sequence[Parameter]) -> tuple[st
 
 
 def _states(
-    inputs: Sequence[Path], own: Path, kept: Mapping[int, int], program: Program
+    own: Path, kept: Mapping[Path, tuple[int, int]], program: Program
 ) -> dict[str, tuple[int, int]]:
     """What is kept for a parameter: its path ends as that of the parameter does, after the name of the state."""
     found = {}
-    for i, j in kept.items():
-        before = list(inputs[i][: -len(own)]) if common_end(inputs[i], own) == len(own) else []
+    for path, (i, j) in kept.items():
+        before = list(path[: -len(own)]) if common_end(path, own) == len(own) else []
         while len(before) > 1 and (before[-1] == "params" or before[-1].isdigit()):
             before.pop()
         if before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import jax
 import numpy as np
 
 from lockstep.wings.frameworks.jax.programs import Constant, Operation
@@ -26,6 +27,8 @@ def settings_of(step: Operation) -> dict[str, Any]:
         for name, value in step.equation.params.items()
         if name not in _LEFT_OUT and (plain := _plain(value)) is not None
     }
+    if "precision" in step.equation.params and "precision" not in found:
+        found["precision"] = str(jax.config.jax_default_matmul_precision or "default")
     for index, atom in enumerate(step.inputs):
         if isinstance(atom, Constant) and (number := constant_of(atom.value)) is not None:
             found[f"args.{index}"] = number

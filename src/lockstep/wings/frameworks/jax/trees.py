@@ -45,7 +45,7 @@ def argument_paths(args_info: Any, names: Sequence[str]) -> list[Path]:
 def inner_paths(paths: Sequence[Path]) -> list[Path]:
     """Return the paths of parameters without what stands before all of them: argument, places, and `params`."""
     inner, is_argument = list(paths), True
-    while len({one[0] for one in inner}) == 1 and all(len(one) > 1 for one in inner):
+    while inner and len({one[0] for one in inner}) == 1 and all(len(one) > 1 for one in inner):
         if not (is_argument or inner[0][0] == "params" or inner[0][0].isdigit()):
             break
         inner, is_argument = [one[1:] for one in inner], False
