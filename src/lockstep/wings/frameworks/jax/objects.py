@@ -71,7 +71,7 @@ def _children(value: Any) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return value._asdict()
+        return dict(zip(value._fields, value, strict=True))
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if not isinstance(value, tuple(_kinds_with_children())):

@@ -36,6 +36,8 @@ def settings_of(step: Operation) -> dict[str, Any]:
 
 
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+_KNOWN_ORDERS = frozenset({"OIW", "OIHW", "OIDHW", "HWIO", "DHWIO"})
+"""Orders of filters that `jax_names.csv` has; convolutions of the backward have others."""
 
 
 def operator_name(step: Operation) -> str:
@@ -45,7 +47,8 @@ def operator_name(step: Operation) -> str:
     if order is None or len(order) not in _SPATIAL:
         return f"jax.{step.name}"
     letters = dict(zip(order, f"OI{_SPATIAL[len(order)]}", strict=True))
-    return f"jax.{step.name}.{''.join(letters[axis] for axis in range(len(order)))}"
+    told = "".join(letters[axis] for axis in range(len(order)))
+    return f"jax.{step.name}.{told}" if told in _KNOWN_ORDERS else f"jax.{step.name}"
 
 
 def _plain(value: Any) -> Any:
