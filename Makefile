@@ -8,9 +8,10 @@ READY := $(VENV)/.installed
 MEMBERS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard packages/*/pyproject.toml)))
 EDITABLE := $(foreach member,$(MEMBERS),-e $(member))
 FRAMEWORKS := .venv-frameworks
+JAX := .venv-jax
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-deploy test test-all test-device test-wing test-torch test-cluster test-serve-cluster test-frameworks quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
+.PHONY: demo demo-deploy test test-all test-device test-wing test-torch test-cluster test-serve-cluster test-frameworks test-jax quick lint fuzz bench bench-peer bench-device bench-faults bench-processors bench-faults-frameworks bench-faults-peer bench-laws bench-audit bench-cache bench-interop bench-serve bench-migrate bench-watch bench-tune bench-export bench-parallel bench-page kills soak-cache soak-serve docs docs-site prose screenshots release-check clean
 
 demo: $(CORE)
 	$(BIN)/python examples/demo.py
@@ -65,7 +66,19 @@ test-cluster: $(READY)
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(wildcard tests/wings/frameworks_*) $(OPTIONS)
+	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(filter-out %_jax,$(wildcard tests/wings/frameworks_*)) $(OPTIONS)
+
+# Trainings of JAX (CPU), in an environment of their own (2 GB).
+test-jax: $(JAX)/.installed
+	$(JAX)/bin/python -m pytest -q --every-way -n 2 --dist loadfile tests/wings/frameworks_jax $(OPTIONS)
+
+$(JAX)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(JAX)
+	$(JAX)/bin/python -m pip install -q torch==2.13.0
+	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples,jax,shell]' \
+		'jax==0.10.2' flax optax equinox hypothesis pytest pytest-xdist
+	$(JAX)/bin/python -m lockstep.kernels.every_loop
+	touch $@
 
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
@@ -222,6 +235,6 @@ $(READY): $(CORE) $(MEMBERS:%=%/pyproject.toml)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-cache-peers .venv-frameworks .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
+	rm -rf $(VENV) .venv-cache-peers .venv-frameworks .venv-jax .venv-peer .venv-torch-* demo-output build dist site .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	find src packages tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

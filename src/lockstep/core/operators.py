@@ -79,7 +79,7 @@ _NAMES: dict[Family, str] = {
     Family.BILINEAR: """
         linear matmul mm bmm mv dot vdot inner outer ger einsum addmm baddbmm addbmm addmv addr
         conv1d conv2d conv3d convtranspose1d convtranspose2d convtranspose3d convolution
-        conv2dchannelslast conv3dchannelslast
+        conv2dchannelslast conv3dchannelslast convgeneral
         convdepthwise3d mkldnnconvolution bilinear tensordot chainmatmul scaledmm
     """,
     Family.SUM: "sum nansum cumsum indexadd scatteradd scatterreduce trace sumtosize",
@@ -337,7 +337,7 @@ _ARITHMETIC = frozenset(
 )
 _SPELLINGS = {"truediv": "div", "floordiv": "floordivide", "mod": "remainder", "mse": "mseloss"}
 _DUNDER = re.compile(r"__(\w+)__")
-_FRAMEWORKS = {"tf": "tensorflow", "ms": "mindspore"}
+_FRAMEWORKS = {"tf": "tensorflow", "ms": "mindspore", "jax": "jax"}
 
 
 @cache
@@ -359,6 +359,8 @@ def canonical_name(op: str) -> str:
     ('add', 'add')
     >>> canonical_name("tf.BiasAdd"), canonical_name("tf.LeakyRelu")
     ('add', 'leakyrelu')
+    >>> canonical_name("jax.reduce_sum"), canonical_name("jax.conv_general_dilated.HWIO")
+    ('sum', 'conv2dchannelslast')
     """
     framework = _FRAMEWORKS.get(op.partition(".")[0])
     if framework is not None:

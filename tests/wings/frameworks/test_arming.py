@@ -72,6 +72,7 @@ def test_frameworks_are_known_by_their_root_modules() -> None:
     assert known == {
         "TensorFlow": ("tensorflow", "lockstep-numerics[tensorflow]"),
         "MindSpore": ("mindspore", "lockstep-numerics[mindspore]"),
+        "JAX": ("jax", "lockstep-numerics[jax]"),
     }
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_frameworks() -> list[Framework]:
-    """TensorFlow 2, with Keras 3, and MindSpore."""
-    modules = {"TensorFlow": "tensorflow", "MindSpore": "mindspore"}
+    """TensorFlow 2, with Keras 3, MindSpore, and JAX."""
+    modules = {"TensorFlow": "tensorflow", "MindSpore": "mindspore", "JAX": "jax"}
     return [
         Framework(name, module, f"{__package__}.{module}.arming", f"{DISTRIBUTION}[{module}]")
         for name, module in modules.items()

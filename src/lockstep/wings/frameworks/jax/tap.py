@@ -1,0 +1,105 @@
+"""Listens to the functions that a JAX training calls, and hands those that belong to a step on.
+
+The training gets what the compiled function returns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from lockstep.capture.command.process_ends import uncaught
+from lockstep.wings.frameworks.jax.known import Known, KnownPrograms, dynamic_leaves
+from lockstep.wings.frameworks.jax.steps import Opened, Steps
+from lockstep.wings.frameworks.jax.wrapped import Wrapping
+from lockstep.wings.frameworks.recording import FrameworkRecording
+
+UNTRACED = "functions that JAX cannot trace"
+
+
+class Tap:
+    """A listener of `Wrapping` that hands what it is told to the steps of a recording.
+
+    Parameters
+    ----------
+    recording
+        Takes what is seen.
+    """
+
+    def __init__(self, recording: FrameworkRecording) -> None:
+        self.recording = recording
+        self._steps = Steps(recording)
+        self._known = KnownPrograms()
+        self._wrapping = Wrapping(self)
+
+    def install(self) -> None:
+        """Begin to listen."""
+        self._wrapping.install()
+        atexit.register(self._at_exit)  # before the recording is closed
+
+    def remove(self) -> None:
+        """Listen no more."""
+        self._wrapping.remove()
+        self._known.clear()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing more is recorded."""
+        return self.recording.is_done
+
+    def called(self, function: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+        """Record the program of a call that belongs to a step, and return what the call gives."""
+        opened: list[Opened] = []
+        self._silenced(lambda: opened.extend(self._opened(function, args, kwargs)))
+        self.recording.end_process_if_asked()
+        result = run()
+        for one in opened:
+            self._silenced(functools.partial(self._steps.after, one, result))
+        self.recording.end_process_if_asked()
+        return result
+
+    def _at_exit(self) -> None:
+        if not (uncaught() or self.is_idle()):
+            self._silenced(self._steps.finish)
+
+    def _silenced(self, act: Callable[[], Any]) -> None:
+        """Whatever goes wrong here ends the recording, and not the training."""
+        try:
+            act()
+        except Exception as error:
+            self.recording.fail(error)
+
+    def _opened(self, function: Any, args: Any, kwargs: Any) -> Iterator[Opened]:
+        known = self._traced(function, args, kwargs)
+        opened = None
+        if known is not None:
+            opened = self._steps.before(known, dynamic_leaves(function, args, kwargs))
+        if opened is not None:
+            yield opened
+
+    def _traced(self, function: Any, args: Any, kwargs: Any) -> Known | None:
+        try:
+            with _drawing_nothing(), jax.disable_jit(False), self._known.scopes.named():
+                traced = function.trace(*args, **kwargs)
+        except Exception as error:  # the script's own code runs there, and may do anything
+            reason = f"{type(error).__name__} in {getattr(function, '__name__', function)}"
+            self.recording.note_gap(UNTRACED, f"{reason}; put the update under jax.jit")
+            return None
+        return self._known.of(traced)
+
+
+@contextmanager
+def _drawing_nothing() -> Iterator[None]:
+    """Random numbers that a script draws while it is traced are drawn again when it runs."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
