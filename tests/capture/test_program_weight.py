@@ -94,6 +94,29 @@ def test_parameters_buffers_and_the_batch_are_whole(tmp_path: Path) -> None:
         assert whole(data, Role.OUTPUT) == {True}
 
 
+def test_a_batch_that_is_cast_before_the_model_is_called_is_whole(tmp_path: Path) -> None:
+    def build() -> Training:
+        model = torch.nn.Linear(24, 40).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(_: int) -> Tensor:
+            x = torch.randn(32, 24).bfloat16()
+            optimizer.zero_grad()
+            loss: Tensor = model(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Training(model, step, optimizers=[optimizer])
+
+    recording = check(build, tmp_path / "recording", save="program")
+    for step in (0, 1):
+        (linear, *_) = (
+            one for one in calls(recording, step=step) if one.site.op.endswith("linear")
+        )
+        assert is_whole(linear.with_role(Role.INPUT)[0])
+
+
 def test_what_calls_and_updates_make_is_a_sketch(tmp_path: Path) -> None:
     recording = record(tmp_path)
     linear = one_call(recording, "linear")

@@ -134,9 +134,10 @@ def test_a_sample_of_a_large_update_tells_a_lost_part_in_any_noise(
     assert found.origins[0].finding.pair.present.name == of
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Rprop, torch.optim.ASGD])
 def test_sound_updates_agree_whatever_states_their_optimizer_keeps(
-    tmp_path: Path, kind: type[torch.optim.Optimizer]
+    tmp_path: Path, kind: type[torch.optim.Optimizer], half: bool
 ) -> None:
     def training(path: Path, **options: Any) -> Path:
         torch.manual_seed(0)
@@ -145,7 +146,9 @@ def test_sound_updates_agree_whatever_states_their_optimizer_keeps(
         with lockstep.record(path, model=net, steps=f"0:{STEPS}", **options):
             for _ in range(STEPS):
                 optimizer.zero_grad()
-                net(torch.randn(32, 16)).square().mean().backward()
+                with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                    made = net(torch.randn(32, 16))
+                made.float().square().mean().backward()
                 optimizer.step()
         return path
 

@@ -86,11 +86,15 @@ class StepAnswer:
     shared
         Where the programs differ: results of the reference and of the candidate that the other has too, each as the
         number of its call and its index.
+    made_again
+        Parameters, by the reference's names, of which both runs' updates are exactly what their own gradients and
+        states make.
     """
 
     breaches: tuple[Breach, ...] = ()
     not_judged: tuple[str, ...] = ()
     shared: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = ((), ())
+    made_again: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -148,6 +152,7 @@ def step_answer_of(said: Any) -> StepAnswer:
         tuple(_breach_of(one) for one in said["breaches"]),
         tuple(_text(one) for one in said["not_judged"]),
         (_places_of(said["shared"][0]), _places_of(said["shared"][1])),
+        tuple(_text(one) for one in said["made_again"]),
     )
 
 

@@ -6,6 +6,7 @@ The rounding is measured: the program is run a few times more with every result 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -28,16 +29,30 @@ from lockstep.replay.calls.optimizer_update import UpdateRerun, is_by_element
 from lockstep.replay.calls.refusals import CannotReplay
 
 
-def kernel_breaches(side: Side, runs: OwnRuns, *, with_places: bool) -> Iterator[Breach]:
-    """What a run recorded beyond what its own program gives: results in order of time, gradients, updates.
+@dataclass(frozen=True)
+class Kernels:
+    """What law K finds in one run.
 
-    An update after a gradient that is itself wrong is not told. `with_places` tells whether there is room to find where
-    a gradient went wrong.
+    Parameters
+    ----------
+    breaches
+        What it recorded beyond what its own program gives: results in order of time, gradients, updates. An update
+        after a gradient that is itself wrong is not told.
+    made_again
+        Parameters, by the reference's names, of which the whole update is what its gradient and states make.
     """
-    yield from _of_results(side, runs)
+
+    breaches: list[Breach]
+    made_again: frozenset[str]
+
+
+def kernels(side: Side, runs: OwnRuns, *, with_places: bool) -> Kernels:
+    """Hold a run against its own program; `with_places` tells of room to find where a gradient went wrong."""
+    breaches, made_again = list(_of_results(side, runs)), set[str]()
     gradients = list(_of_gradients(side, runs, with_places))
-    yield from gradients
-    yield from _of_updates(side, runs, {one.name for one in gradients})
+    wrong = {one.name for one in gradients}
+    breaches += [*gradients, *_of_updates(side, runs, wrong, made_again)]
+    return Kernels(breaches, frozenset(made_again))
 
 
 def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
@@ -124,7 +139,9 @@ def _takers(side: Side, node: Node) -> Iterator[int]:
             yield operator.call.id
 
 
-def _of_updates(side: Side, runs: OwnRuns, wrong: Collection[str]) -> Iterator[Breach]:
+def _of_updates(
+    side: Side, runs: OwnRuns, wrong: Collection[str], made_again: set[str]
+) -> Iterator[Breach]:
     """Updates of optimizers of the script's own classes, and those that are known by sketches.
 
     The judge of pairs runs updates by classes of torch again itself, where they were saved whole.
@@ -132,12 +149,14 @@ def _of_updates(side: Side, runs: OwnRuns, wrong: Collection[str]) -> Iterator[B
     for update in side.program.updates:
         if side.is_sketched:
             if side.renamed(update.name) not in wrong:
-                yield from _of_update_in_noise(side, update, runs)
+                yield from _of_update_in_noise(side, update, runs, made_again)
         elif update.call.site.op in side.classes:
             yield from _of_whole_update(side, update.call)
 
 
-def _of_update_in_noise(side: Side, update: Update, runs: OwnRuns) -> Iterator[Breach]:
+def _of_update_in_noise(
+    side: Side, update: Update, runs: OwnRuns, made_again: set[str]
+) -> Iterator[Breach]:
     """An update that is not whole: on the gradient that the run itself had where that is known, else within noise.
 
     The noise of a gradient that is rounding alone may move its parameter anywhere: few elements further than any run
@@ -149,6 +168,8 @@ def _of_update_in_noise(side: Side, update: Update, runs: OwnRuns) -> Iterator[B
         sampled = [] if known is not None else list(_of_sample(side, update))
     except CannotReplay:
         found, sampled = None, []
+    if found == []:
+        made_again.add(side.renamed(update.name))
     if sampled:
         yield from sampled
         return

@@ -21,7 +21,7 @@ from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, updat
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.question import StepOfBoth, is_whole
-from lockstep.laws.sound_kernels import kernel_breaches
+from lockstep.laws.sound_kernels import Kernels, kernels
 from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
 from lockstep.laws.step_sides import (
     CommonNumbers,
@@ -93,12 +93,17 @@ def _answer(
     if breaches and median(one.distance for one in breaches) < max(least, _SINGLE_FORMULA):
         not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
         breaches = []
-    kernels, more, faithful = _kernels((left, right), runs, kernel_sides)
+    of_kernels, more, faithful = _kernels(
+        (left, right), runs, [one.breaches for one in kernel_sides]
+    )
     leaves = (runs[0].left, runs[1].left) if faithful else (Carried(), Carried())
     moved, in_both = _moved(left, right)
-    found = [*drawn, *breaches, *kernels, *moved]
+    found = [*drawn, *breaches, *of_kernels, *moved]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
-    answer = StepAnswer(tuple(found), tuple(dict.fromkeys(open_parts)), shared)
+    made_again = kernel_sides[0].made_again & kernel_sides[1].made_again
+    answer = StepAnswer(
+        tuple(found), tuple(dict.fromkeys(open_parts)), shared, tuple(sorted(made_again))
+    )
     return answer, leaves
 
 
@@ -336,7 +341,7 @@ def _own_runs_and_kernels(
     begun: list[Run | None],
     room: float,
     same: bool,
-) -> tuple[tuple[OwnRuns, OwnRuns], list[list[Breach]]]:
+) -> tuple[tuple[OwnRuns, OwnRuns], list[Kernels]]:
     """Both programs on their own numbers, one after the other, and what each recorded beyond that.
 
     `begun` are runs of either that there are already; its results are let go of when they have been looked at. Those of
@@ -347,7 +352,7 @@ def _own_runs_and_kernels(
     runs, found = [], []
     for n, (side, before) in enumerate(zip(both_sides, carried, strict=True)):
         own = own_runs(side, before, begun[n])
-        found.append(list(kernel_breaches(side, own, with_places=room >= WITH_GRADIENTS)))
+        found.append(kernels(side, own, with_places=room >= WITH_GRADIENTS))
         own.exact.run.forget()
         begun[n] = None
         runs.append(own)
@@ -356,12 +361,10 @@ def _own_runs_and_kernels(
 
 def _of_one_program(
     both_sides: tuple[Side, Side], carried: _CarriedOfBoth, begun: Run | None, room: float
-) -> tuple[tuple[OwnRuns, OwnRuns], list[list[Breach]]]:
+) -> tuple[tuple[OwnRuns, OwnRuns], list[Kernels]]:
     left, right = both_sides
     own = own_runs(left, carried[0], begun)
-    found = [
-        list(kernel_breaches(side, own, with_places=room >= WITH_GRADIENTS)) for side in both_sides
-    ]
+    found = [kernels(side, own, with_places=room >= WITH_GRADIENTS) for side in both_sides]
     own.exact.run.forget()
     leaves = Carried(
         *(

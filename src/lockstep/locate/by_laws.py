@@ -383,6 +383,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         for one in found.origins
         if not _origin_is_settled(one, contents if one.kind is Kind.SETUP else settled, modules)
         and not _is_entering_parameter(one, contents)
+        and not _is_made_again(one, judged)
     )
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
     settled_gaps |= _OF_JOINING if joined else set()
@@ -422,6 +423,15 @@ def _is_entering_parameter(origin: Origin, contents: Settled) -> bool:
     sides = origin.finding.pair.reference, origin.finding.pair.candidate
     named = all(one is not None and one.role is Role.INPUT and one.argument for one in sides)
     return named and _is_settled(origin.finding.pair, contents)
+
+
+def _is_made_again(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
+    """Whether an origin is of an update that is in both runs exactly what their own gradients and states make."""
+    if origin.phase is not Phase.OPTIMIZER or origin.finding.pair.reference is None:
+        return False
+    parameter = origin.finding.pair.reference.name.partition("|")[0]
+    steps = (one for one in judged if (one.rank, one.step) == (origin.rank, origin.step))
+    return any(parameter in one.answer.made_again for one in steps)
 
 
 def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:

@@ -189,7 +189,7 @@ class Contents:
         storage = _storage_of(tensor)
         if storage is not None:
             self._arrived.add(storage._cdata)
-        return self.of(tensor, source=self.keeps_inputs)
+        return self.entering(tensor) if self.keeps_inputs else self.of(tensor)
 
     def expect(self, tensors: Iterable[torch.Tensor]) -> None:
         """Tell that these are to be kept whole, where sources are, so that none is kept if there is no room for all."""
@@ -200,10 +200,10 @@ class Contents:
             self.sources.expects(sum(size.values()))
 
     def entering(self, tensor: torch.Tensor) -> int:
-        """Number of the content of a parameter or buffer as training begins with it.
+        """Number of the content of a parameter or buffer as training begins with it, or of what arrives in a step.
 
-        Where sources are kept whole, it is kept though a recorded call made it, as initialization does: under a number
-        of its own, since what the call made was written without its elements.
+        Where sources are kept whole, it is kept though a recorded call made it, as initialization does, or a call that
+        was set aside: under a number of its own, since what the call made was written without its elements.
         """
         number = self.of(tensor, source=True)
         if self.sources is None or number in self._asked_for or not numel(tensor):
