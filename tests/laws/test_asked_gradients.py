@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.operators import AUTOGRAD_GRAD
+from lockstep.core.site import CallKind
 
 STEPS = 2
 
@@ -188,3 +189,24 @@ def test_what_is_asked_for_is_recorded_as_a_call_with_its_line(tmp_path: Path) -
     calls = [one for one in rank.calls(0) if one.site.op == AUTOGRAD_GRAD]
     assert len(calls) == 2
     assert Path(calls[0].source.rpartition(":")[0]).name == Path(__file__).name
+
+
+def test_parameters_that_a_script_moves_and_puts_back_do_not_end_a_step(tmp_path: Path) -> None:
+    net = small_net(4, 2)
+    parameters = list(net.parameters())
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    with lockstep.record(tmp_path / "run", model=net, steps="0:2"):
+        for _ in range(2):
+            x = torch.randn(8, 4)
+            found = torch.autograd.grad(net(x).square().mean(), parameters)
+            with torch.no_grad():
+                torch._foreach_add_(parameters, found, alpha=0.05)
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            with torch.no_grad():
+                torch._foreach_sub_(parameters, found, alpha=0.05)
+            optimizer.step()
+    (rank,) = lockstep.open(tmp_path / "run").ranks.values()
+    for step in (0, 1):
+        updates = [one for one in rank.calls(step) if one.kind is CallKind.OPTIMIZER]
+        assert [one.site.op for one in updates] == ["torch.optim.SGD"] * len(parameters)

@@ -91,8 +91,7 @@ class UpdateRows:
         """The script has asked for the gradient of a parameter, to update it itself."""
         owner = self._names.owner_of(parameter)
         if owner is not None and gradient is not None:
-            number = self._contents.of(gradient)
-            self._hand_updates.accumulated(parameter, *owner, number)
+            self._hand_updates.taken(parameter, *owner, self._contents.of(gradient))
 
     def _began_anew(self, parameter: torch.Tensor) -> bool:
         """Whether a gradient that is there lies in other memory than the one that it would have been added to."""

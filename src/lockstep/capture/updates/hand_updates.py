@@ -97,6 +97,11 @@ class HandUpdates:
             )
             self._storages = None
 
+    def taken(self, parameter: torch.Tensor, path: str, name: str, gradient: int) -> None:
+        """The script has asked for the gradient of a parameter; of one that an optimizer holds, not to update it."""
+        if id(parameter) not in self._held:
+            self.accumulated(parameter, path, name, gradient)
+
     def wrote(self, call: OpenCall, tensor: torch.Tensor) -> None:
         """An operator has written to a tensor: where that is a parameter's memory, it is the update."""
         if not self._wrote and call.parent < 0:
