@@ -26,9 +26,9 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str, s
         capsys.readouterr()
         answers: list[dict[str, Any]] = []
         codes = []
-        for verb, suffix, *more in (["weights", ""], ["logprobs", ".jsonl", "--layers", "2"]):
+        for verb, suffix in (("weights", ""), ("logprobs", ".jsonl")):
             sides = [str(tmp_path / "out" / f"{side}{suffix}") for side in ("trainer", "engine")]
-            codes.append(main([verb, *sides, *more, "--json"]))
+            codes.append(main([verb, *sides, "--json"]))
             answers.append(json.loads(capsys.readouterr().out))
         rule = answers[1]["explanation"]
         return codes[0], codes[1], rule, answers[0]["headline"], answers[1]["headline"]

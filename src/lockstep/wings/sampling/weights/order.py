@@ -100,8 +100,8 @@ def _unlike_others(assemblies: Mapping[int, Assembly]) -> Iterator[tuple[int, Re
     for each in orders.values():
         ranked = Counter(each.values()).most_common(2)
         is_tie = len(ranked) > 1 and ranked[0][1] == ranked[1][1]
-        for key, kinds in each.items():
-            if is_tie or kinds != ranked[0][0]:
+        for key, order in each.items():
+            if is_tie or order != ranked[0][0]:
                 words = f"put together otherwise than its like: {_listed(assemblies[key])}"
                 yield key, Relation(Standing.DIFFERS, words=words)
 
