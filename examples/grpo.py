@@ -44,7 +44,7 @@ class PagedCache(DynamicCache):
             pages[-1].append(token)
         told = [token for page in pages for token in page]
         gathered = [torch.stack(one, 2) for one in zip(*told, strict=True)]
-        if self.off_by_one:
+        if self.off_by_one and keys.shape[2] < len(told):  # not while it reads the prompt
             gathered[0] = gathered[0].roll(1, 2)
         return tuple(gathered)
 

@@ -10,6 +10,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.wings.sampling.distributions.explanations import Explanation, explanation_of
 from lockstep.wings.sampling.distributions.lattice import lattice_of
+from lockstep.wings.sampling.distributions.patterns import Pattern, pattern_of
 from lockstep.wings.sampling.distributions.positions import (
     OPERATORS_OF_LAYER,
     Position,
@@ -61,6 +62,12 @@ class Judged:
     coarser: str
     alone: tuple[str, ...]
     lacking: tuple[str, ...] = ()
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """Where those beyond rounding lie, if nothing explains them."""
+        is_explained = self.explanation is not None or self.coarser or self.lacking
+        return None if is_explained else pattern_of(self.positions, self.beyond)
 
     @property
     def exit_code(self) -> ExitCode:

@@ -35,6 +35,8 @@ def _verdict(judged: Judged) -> str:
         said = f"{len(judged.beyond)} of {_scope(judged)} are further apart than rounding"
         if judged.coarser:
             said += f": one side's scores were rounded to {judged.coarser}, which their digits tell"
+        if judged.pattern is not None:
+            said += f": {judged.pattern.said}"
         if judged.lacking:
             said = f"{len(judged.beyond)} of {_scope(judged)} are up to {_most(judged):.2g} apart"
             said = f"not judged: {said}; give {' and '.join(judged.lacking)} to say what rounding allows"
@@ -96,6 +98,7 @@ def json_of(judged: Judged) -> dict[str, Any]:
             "headline": headline(judged),
             "explanation": None if explained is None else explained.kind,
             "left_by_explanation": None if explained is None else explained.rest,
+            "pattern": None if judged.pattern is None else judged.pattern.kind,
             "rounded_to": judged.coarser or None,
             "lacking_options": list(judged.lacking),
             "not_compared": list(judged.alone),
