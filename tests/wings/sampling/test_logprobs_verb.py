@@ -232,8 +232,12 @@ def test_log_probabilities_of_the_tokens_alone_and_of_the_most_likely_are_read(
     code, lines = say(first, second)
     said = "agree: 4 positions (of the tokens alone), at most 0 apart, which rounding allows"
     assert (code, lines[0]) == (0, said)
+    # and a shift by one is told of them too
+    shifted = {"id": "x", "tokens": tokens, "logprobs": [-1.5, alone[0], alone[1], alone[2]]}
+    code, lines = say(first, write(tmp_path / "d", shifted))
+    assert (code, lines[0].partition(":")[2][:15]) == (1, " shifted by one")
     # and where they differ, it takes the dtype and depth to say so
-    moved = {"id": "x", "tokens": tokens, "logprobs": [alone[1], alone[2], alone[3], -1.5]}
+    moved = {"id": "x", "tokens": tokens, "logprobs": [alone[1] - 1, alone[2], alone[0], -1.5]}
     third = write(tmp_path / "c", {**moved, "tokens": tokens})
     assert say(first, third)[0] == 2
     assert say(first, third, "--rounding", "float32", "--layers", 28)[0] == 1
@@ -283,3 +287,25 @@ def test_recorded_scores_are_compared(tmp_path: Path, say: Say) -> None:
     code, lines = say(ours, recorded(tmp_path, "cold", 0.5), "--json")
     assert code == 1
     assert json.loads("\n".join(lines))["explanation"] == "temperature"
+
+
+def test_a_sound_model_with_another_attention_agrees_without_options(
+    tmp_path: Path, say: Say
+) -> None:
+    # given recordings, which tell how many operators the model runs
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    folders = []
+    for kind in ("eager", "sdpa"):
+        torch.manual_seed(0)
+        settings_of_model = Qwen2Config(
+            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, initializer_range=0.2, attn_implementation=kind,
+        )  # fmt: skip
+        model = Qwen2ForCausalLM(settings_of_model)
+        with lockstep.record(tmp_path / kind, model=model, steps="0:1", save="tensors"):
+            model(torch.arange(20).reshape(2, 10)).logits.logsumexp(-1).mean().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        folders.append(tmp_path / kind)
+    code, lines = say(*folders)
+    assert code == 0, lines
