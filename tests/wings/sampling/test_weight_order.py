@@ -184,7 +184,10 @@ def test_a_counter_beside_the_models_weights_does_not_hide_them(tmp_path: Path) 
 
 def test_a_state_that_is_no_tensor_is_not_judged(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        torch.save({"w": torch.ones(3), "w._extra_state": {"scale": 3}}, tmp_path / f"{name}.pt")
+        told = {"w": torch.ones(3), "epoch": 3}
+        torch.save({**told, "w._extra_state": {"scale": 3}}, tmp_path / f"{name}.pt")
+        torch.save(told, tmp_path / f"plain-{name}.pt")
+    assert code(tmp_path / "plain-a.pt", tmp_path / "plain-b.pt") == 0
     assert code(tmp_path / "a.pt", tmp_path / "b.pt") == 2
 
 

@@ -125,14 +125,24 @@ def _checked_step(step: int) -> int:
 
 def fingerprints_of_dict(told: Mapping[str, Any]) -> list[Fingerprint]:
     """Take the fingerprints of a state dict: of what is no tensor (`_extra_state`), that nothing is known of it."""
-    names = logical_names(told)
+    kept = {name: one for name, one in told.items() if _is_of_a_model(name, one)}
+    names = logical_names(kept)
     return [
         fingerprint_of_tensor(names[name], one)
         if isinstance(one, torch.Tensor)
         else Fingerprint(names[name], "", (), unread=f"no tensor: {type(one).__name__}")
-        for name, one in told.items()
-        if one is not None
+        for name, one in kept.items()
     ]
+
+
+def _is_of_a_model(name: str, one: Any) -> bool:
+    """Whether it is a tensor, or what `torch.nn.Module.get_extra_state` gave; else a number of the trainer's."""
+    is_extra = name.rpartition(".")[2] == _EXTRA_STATE and one is not None
+    return isinstance(one, torch.Tensor) or is_extra
+
+
+_EXTRA_STATE = "_extra_state"
+"""As `torch.nn.Module.state_dict` calls it."""
 
 
 def fingerprint_of_tensor(name: str, tensor: torch.Tensor) -> Fingerprint:
