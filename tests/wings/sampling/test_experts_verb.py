@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import lockstep
 from lockstep.cli.main import main
+from lockstep.wings.sampling.distributions.positions import Rounding
+from lockstep.wings.sampling.experts.routing import Router, Routing, may_round
 
 
 def recorded(path: Path, **changed: Any) -> Path:
@@ -61,6 +64,34 @@ def test_a_router_with_other_weights_is_the_first_that_differs(
     assert code == 1
     assert told["headline"].startswith(f"differs: first at model.layers.{layer}.mlp.gate in step 0")
     assert told["routers"][layer]["beyond_rounding"] > 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"),
+    [
+        ([(0, 0), (0, 0)], 0),
+        ([(1, 0), (0, 0)], 0),
+        ([(1, 1), (3, 3)], 1),
+        ([(0, 0), (3, 1)], 1),
+        ([(1, 0), (3, 2)], 2),  # what is behind a token that rounding moved is another computation
+    ],
+)
+def test_behind_a_token_that_rounding_moved_nothing_is_judged(
+    counts: list[tuple[int, int]], code: int
+) -> None:
+    routers = tuple(Router(0, f"layers.{at}", 9, *count) for at, count in enumerate(counts))
+    assert Routing(routers, ()).exit_code == code
+    assert Routing(routers, ("rank 1",)).exit_code == (code or 2)
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(1e-8, True), (1e-2, False)])
+def test_rounding_moves_a_token_between_experts_of_close_scores_alone(
+    apart: float, expected: bool
+) -> None:
+    ours = np.array([1.0, 0.5 + apart, 0.5, -1.0])
+    theirs = np.array([1.0, 0.5, 0.5 + apart, -1.0])
+    sides = np.array([0, 1]), np.array([0, 2])
+    assert may_round(ours, theirs, *sides, Rounding("float32", 30)) is expected
 
 
 def test_a_model_without_experts_is_said(

@@ -24,6 +24,11 @@ def recorded_sequences(reference: Recording, candidate: Recording) -> tuple[list
         If a model gave no scores of shape (..., vocabulary), or they were not saved whole.
     """
     sides = side_by_side(reference, candidate)
+    for side in sides:
+        if len(side.ranks) > 1:
+            raise UsageError(
+                f"{side.path}: holds {len(side.ranks)} ranks; give a recording of one rank"
+            )
     left, right = (_scores_by_step(side) for side in sides)
     for step in left.keys() & right.keys():
         _check_shapes(step, left[step], right[step], candidate)

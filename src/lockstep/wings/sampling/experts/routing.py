@@ -16,7 +16,7 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.store.reader import Recording
+from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
 from lockstep.wings.sampling.distributions.positions import Doubles, Position, Rounding
 
@@ -91,24 +91,44 @@ def routing_of(reference: Recording, candidate: Recording) -> Routing:
     RecordingError
         If a file is damaged.
     """
-    sides = [next(iter(one.ranks.values())) for one in side_by_side(reference, candidate)]
+    one, other = side_by_side(reference, candidate)
     routers: list[Router] = []
-    alone: list[str] = []
-    steps = sorted(set(sides[0].steps) | set(sides[1].steps))
-    for step in steps:
-        ours, theirs = (dict(_choices(side.calls(step, kind=CallKind.OPERATOR))) for side in sides)
-        for key in dict.fromkeys([*ours, *theirs]):
-            where = f"{key[0]} in step {step}"
-            if key not in ours or key not in theirs:
-                lacking = "candidate" if key in ours else "reference"
-                alone.append(f"{where} is missing in the {lacking}")
-                continue
-            router = _router(step, key[0], ours[key], theirs[key])
-            if router is None:
-                alone.append(f"{where}: scores were not saved whole, or have other shapes")
-            else:
-                routers.append(router)
+    alone = [
+        f"rank {rank}, which one recording lacks"
+        for rank in sorted(one.ranks.keys() ^ other.ranks.keys())
+    ]
+    for rank in sorted(one.ranks.keys() & other.ranks.keys()):
+        ours, theirs = one.ranks[rank], other.ranks[rank]
+        for step in sorted(set(ours.steps) | set(theirs.steps)):
+            both = [dict(_choices(_operators(side, step))) for side in (ours, theirs)]
+            found, lost = _of_step(step, both[0], both[1])
+            routers += found
+            alone += lost
     return Routing(tuple(routers), tuple(alone))
+
+
+def _operators(side: RankRecording, step: int) -> list[Call]:
+    return side.calls(step, kind=CallKind.OPERATOR) if step in side.steps else []
+
+
+_Choices = dict[tuple[str, int], "_Choice"]
+
+
+def _of_step(step: int, ours: _Choices, theirs: _Choices) -> tuple[list[Router], list[str]]:
+    """The routers of both runs in a step, and what could not be compared."""
+    routers, alone = [], []
+    for key in dict.fromkeys([*ours, *theirs]):
+        where = f"{key[0]} in step {step}"
+        if key not in ours or key not in theirs:
+            lacking = "candidate" if key in ours else "reference"
+            alone.append(f"{where} is missing in the {lacking}")
+            continue
+        router = _router(step, key[0], ours[key], theirs[key])
+        if router is None:
+            alone.append(f"{where}: scores were not saved whole, or have other shapes")
+        else:
+            routers.append(router)
+    return routers, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +163,7 @@ def _router(step: int, module: str, one: _Choice, other: _Choice) -> Router | No
     rounding = Rounding(one.scores.dtype, max(one.before, other.before))
     different = [row for row in range(len(ours)) if set(chosen[row]) != set(instead[row])]
     beyond = sum(
-        not _may_round(ours[row], theirs[row], chosen[row], instead[row], rounding)
+        not may_round(ours[row], theirs[row], chosen[row], instead[row], rounding)
         for row in different
     )
     return Router(step, module, len(ours), len(different), beyond)
@@ -160,7 +180,7 @@ def _scores(record: TensorRecord) -> Doubles:
     return np.log(np.maximum(rows, np.finfo(np.float32).tiny)) if are_probabilities else rows
 
 
-def _may_round(
+def may_round(
     ours: Doubles,
     theirs: Doubles,
     chosen: npt.NDArray[np.int64],
@@ -176,4 +196,4 @@ def _may_round(
     return margin <= rounding.allowed(Position("", 0, ours, theirs, ids, is_whole=True))
 
 
-__all__ = ["Router", "Routing", "routing_of"]
+__all__ = ["Router", "Routing", "may_round", "routing_of"]
