@@ -97,25 +97,34 @@ def judge(
         positions += found
         parted += part
         alone += lost
+    return _judged(positions, parted, alone, told, operators)
+
+
+def _judged(
+    positions: Sequence[Position],
+    parted: Sequence[OtherToken],
+    alone: Sequence[str],
+    told: str,
+    operators: int | None,
+) -> Judged:
+    """The verdict, where `told` is the dtype of the scores, "" and None what nothing tells."""
     lattices = (
         lattice_of([one.reference for one in positions[:_ROWS]]),
         lattice_of([one.candidate for one in positions[:_ROWS]]),
     )
-    shared_lattice = lattices[0] if lattices[0] == lattices[1] else ""
-    rounding = Rounding(told or shared_lattice or "float32", operators or 0)
+    dtype = told or (lattices[0] if lattices[0] == lattices[1] else "")
+    rounding = Rounding(dtype or "float32", operators or 0)
     beyond = tuple(one for one in positions if one.apart > rounding.allowed(one))
     explanation = explanation_of(positions, rounding) if beyond else None
-    coarser = ""
+    coarser, lacking = "", tuple[str, ...]()
     if beyond and explanation is None:
         coarser = _rounded_to(positions, rounding, lattices)
-    lacking: tuple[str, ...] = ()
     if beyond and explanation is None and not coarser:
-        options = {"--rounding DTYPE": told or shared_lattice, "--layers N": operators is not None}
-        lacking = tuple(name for name, is_known in options.items() if not is_known)
-        widest = Rounding(told or shared_lattice or "bfloat16", operators or _MOST_OPERATORS)
+        widest = Rounding(dtype or "bfloat16", operators or _MOST_OPERATORS)
         if any(one.apart > widest.allowed(one) for one in beyond):
-            lacking = ()
             explanation = explanation_of(positions, widest) if told else None
+        else:
+            lacking = _lacking(dtype, operators)
     return Judged(
         tuple(positions),
         beyond,
@@ -126,6 +135,12 @@ def judge(
         tuple(alone),
         lacking,
     )
+
+
+def _lacking(dtype: str, operators: int | None) -> tuple[str, ...]:
+    """The options that would tell what is not known."""
+    options = {"--rounding DTYPE": bool(dtype), "--layers N": operators is not None}
+    return tuple(name for name, is_known in options.items() if not is_known)
 
 
 _ROWS = 4
