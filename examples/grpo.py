@@ -2,7 +2,7 @@
 
     python grpo.py --sampler paged --output out
     lockstep weights out/trainer out/engine
-    lockstep logprobs out/trainer.jsonl out/engine.jsonl --layers 2
+    lockstep logprobs out/trainer.jsonl out/engine.jsonl
 
 `--fault NAME` plants one of `FAULTS`. The model has random weights; nothing is downloaded.
 """
@@ -23,7 +23,7 @@ FAULTS = (
     "temperature", "stale-weights", "stale-layer", "left-padding", "template-twice", "bf16-head", "top-p",
     "masked-eos", "wrong-log-probability", "cache-off-by-one",
 )  # fmt: skip
-VOCABULARY, EOS, TEMPLATE, PAGE = 64, 2, (1, 9), 4
+VOCABULARY, EOS, TEMPLATE, PAGE, LAYERS = 64, 2, (1, 9), 4, 2
 PROMPTS = ((11, 12, 13, 14), (21, 22, 23, 24, 25, 26))
 NEW_TOKENS, GROUP, STEPS, CLIP = 6, 2, 3, 0.2
 
@@ -44,7 +44,7 @@ class PagedCache(DynamicCache):
             pages[-1].append(token)
         told = [token for page in pages for token in page]
         gathered = [torch.stack(one, 2) for one in zip(*told, strict=True)]
-        if self.off_by_one:
+        if self.off_by_one and keys.shape[2] < len(told):  # not while it reads the prompt
             gathered[0] = gathered[0].roll(1, 2)
         return tuple(gathered)
 
@@ -52,7 +52,7 @@ class PagedCache(DynamicCache):
 def made(seed: int) -> Qwen2ForCausalLM:
     torch.manual_seed(seed)
     settings = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS, num_attention_heads=4,
         num_key_value_heads=2, initializer_range=0.3, eos_token_id=EOS, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
     return Qwen2ForCausalLM(settings).eval()
@@ -125,7 +125,8 @@ def hand_on(model, engine, before, fault: str) -> None:
 def saved(file, name: str, tokens: list[int], rows: torch.Tensor) -> None:
     drawn = [[None if x == -torch.inf else x for x in row] for row in rows.tolist()]
     values = [None] * (len(tokens) - len(drawn)) + drawn  # a prompt is not drawn
-    file.write(json.dumps({"id": name, "tokens": tokens, "logprobs": values}) + "\n")
+    told = {"id": name, "tokens": tokens, "logprobs": values, "dtype": "float32", "layers": LAYERS}
+    file.write(json.dumps(told) + "\n")
 
 
 def train(sampler: str, fault: str, output: Path, seed: int) -> None:

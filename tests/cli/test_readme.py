@@ -49,6 +49,7 @@ NOT_RUN = {
     "cache": "leaves a daemon",
     "convert": "needs a dump of another tool",
     "gate": "needs a golden",
+    "experts": "needs a mixture of experts",
     "msaccucmp": "needs dumps of another tool",
     "msprobe": "needs dumps of another tool",
     "remote": "needs another machine",

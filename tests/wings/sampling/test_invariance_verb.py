@@ -36,6 +36,18 @@ def sound(): return Net()
 def batch_norm(): return Net(nn.BatchNorm1d(33))
 def mean(): return Net(mix=lambda h: h - h.mean())
 def softmax(): return Net(mix=lambda h: torch.softmax(h, 0))
+def in_place():
+    class InPlace(Net):
+        def forward(self, x): return super().forward(x.mul_(2))
+    return InPlace()
+def in_float32():
+    class InFloat32(Net):
+        def forward(self, x): return super().forward(x.float())
+    return InFloat32()
+def refuses():
+    class Refuses(Net):
+        def forward(self, x): raise ValueError("no such batch")
+    return Refuses()
 def elementwise():
     class Elementwise(nn.Module):
         def forward(self, x): return torch.sigmoid(nn.functional.layer_norm(x, (16,)))
@@ -61,7 +73,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-@pytest.mark.parametrize("function", ["sound", "batch_norm"])
+@pytest.mark.parametrize("function", ["sound", "batch_norm", "in_place"])
 def test_a_sound_model_depends_on_its_batch_by_rounding_at_most(ask: Ask, function: str) -> None:
     code, told = ask(function)
     assert code == 0
@@ -140,3 +152,25 @@ def test_an_attention_that_reads_the_row_before_is_found() -> None:
     assert found.exit_code == 1
     assert found.fault is not None
     assert Path(found.fault.operator.file).name == Path(__file__).name
+
+
+def test_a_model_that_cannot_run_in_double_precision_is_not_judged(ask: Ask) -> None:
+    code, told = ask("in_float32")
+    if told["first_other_bits"] is None:  # equal bits need no second computation
+        assert code == 0
+        return
+    assert code == 2
+    assert told["headline"].startswith(
+        "not judged: rows depend on their batch, by rounding or more"
+    )
+    assert "not run: double precision (" in told["headline"]
+
+
+def test_a_model_that_refuses_its_batch_is_said_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    assert main(["invariance", "net.py:refuses", "--inputs", "x:float32[6,16]"]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[0].endswith("the model does not run on its inputs: no such batch")

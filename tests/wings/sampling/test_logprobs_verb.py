@@ -128,20 +128,73 @@ def test_what_no_rule_explains_is_said_without_one(seed: int, place: int) -> Non
     assert kind_of(judged) == ""
 
 
-def test_a_head_in_bfloat16_is_told_by_its_size() -> None:
-    scores = torch.from_numpy(drawn()).float()
-    ours, theirs = scores.double().log_softmax(-1), scores.bfloat16().double().log_softmax(-1)
-    judged = judge(told(ours.numpy()), told(theirs.numpy()))
-    assert (judged.exit_code, judged.coarser) == (1, "bfloat16")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_rounded_by_one_side_are_told_by_their_digits(dtype: str, seed: int) -> None:
+    scores = torch.from_numpy(drawn(seed)).float()
+    rounded = scores.to(getattr(torch, dtype)).float()
+    ours, theirs = scores.log_softmax(-1).numpy(), rounded.log_softmax(-1).numpy()
+    judged = judge(told(ours), told(theirs), layers=2)
+    assert (judged.exit_code, judged.coarser) == (1, dtype)
+    # and of both sides, that is their dtype
+    other = torch.from_numpy(drawn(seed + 9)).float().to(getattr(torch, dtype)).float()
+    sides = told(theirs, dtype=""), told(other.log_softmax(-1).numpy(), dtype="")
+    assert judge(*sides).rounding.dtype == dtype
 
 
-def test_two_layers_of_scores_need_the_rounding_of_layers() -> None:
+def test_how_far_rounding_goes_inside_of_a_model_is_not_guessed(tmp_path: Path, say: Say) -> None:
     # given differences of twice what rounding the scores allows
     scores = log_softmax(drawn())
     allowed = 4 * 2.0**-24 * np.ptp(scores, -1, keepdims=True)
     other = scores + np.random.default_rng(1).uniform(-1, 1, scores.shape) * 2 * allowed
-    assert judge(told(scores), told(other)).exit_code == 1
+    judged = judge(told(scores), told(other))
+    assert (judged.exit_code, judged.lacking) == (2, ("--layers N",))
+    assert judge(told(scores), told(other), layers=0).exit_code == 1
     assert judge(told(scores), told(other), layers=2).exit_code == 0
+    # and nor is the dtype
+    files = [
+        write(tmp_path / name, {"tokens": [3] * 8, "logprobs": rows.tolist()})
+        for name, rows in (("a", scores), ("b", other))
+    ]
+    code, lines = say(*files)
+    assert code == 2
+    assert lines[0].startswith("not judged: 8 of 8 positions")
+    assert lines[0].endswith("give --rounding DTYPE and --layers N to say what rounding allows")
+    # and a file may tell both
+    more = {"tokens": [3] * 8, "dtype": "float32", "layers": 2}
+    files = [
+        write(tmp_path / name, {**more, "logprobs": rows.tolist()})
+        for name, rows in (("a", scores), ("b", other))
+    ]
+    assert say(*files)[0] == 0
+    # while more than ten thousand layers allow is a difference, however many there are
+    assert judge(told(scores), told(log_softmax(drawn(1)))).exit_code == 1
+
+
+def test_probabilities_that_do_not_add_up_to_one_on_one_side_are_not_compared() -> None:
+    scores = log_softmax(drawn())
+    judged = judge(told(scores), told(scores + np.log(2)))
+    assert judged.exit_code == 2
+    assert judged.alone[0].endswith("in the candidate the probabilities do not add up to 1")
+    assert judge(told(scores + 1), told(scores + 2)).exit_code == 0  # scores on both sides
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"id": "a", "tokens": [1.5], "logprobs": [-1.0]}, "a token is no whole number"),
+        ({"id": "a", "tokens": [1], "logprobs": [0.5]}, "a log-probability is above 0"),
+        ({"id": "a", "tokens": [1], "logprobs": [-1.0], "layers": -1}, "layers is less than 0"),
+        ({"id": "b", "tokens": [1], "logprobs": [-1.0]}, "two sequences have the id b"),
+    ],
+)
+def test_a_line_that_would_be_misread_is_refused(
+    tmp_path: Path, say: Say, line: dict[str, Any], words: str
+) -> None:
+    sound = {"id": "b", "tokens": [1], "logprobs": [-1.0]}
+    code, lines = say(write(tmp_path / "a", sound), write(tmp_path / "b", sound, line))
+    assert code == 2
+    assert words in lines[0]
 
 
 def write(path: Path, *lines: dict[str, Any]) -> Path:
@@ -180,9 +233,14 @@ def test_log_probabilities_of_the_tokens_alone_and_of_the_most_likely_are_read(
     said = "agree: 4 positions (of the tokens alone), at most 0 apart, which rounding allows"
     assert (code, lines[0]) == (0, said)
     # and a shift by one is told of them too
-    moved = {"id": "x", "tokens": tokens, "logprobs": [alone[1], alone[2], alone[3], -1.5]}
-    code, lines = say(first, write(tmp_path / "c", {**moved, "tokens": tokens}))
-    assert code == 1
+    shifted = {"id": "x", "tokens": tokens, "logprobs": [-1.5, alone[0], alone[1], alone[2]]}
+    code, lines = say(first, write(tmp_path / "d", shifted))
+    assert (code, lines[0].partition(":")[2][:15]) == (1, " shifted by one")
+    # and where they differ, it takes the dtype and depth to say so
+    moved = {"id": "x", "tokens": tokens, "logprobs": [alone[1] - 1, alone[2], alone[0], -1.5]}
+    third = write(tmp_path / "c", {**moved, "tokens": tokens})
+    assert say(first, third)[0] == 2
+    assert say(first, third, "--rounding", "float32", "--layers", 28)[0] == 1
 
 
 def test_what_is_missing_stands_in_the_headline(tmp_path: Path, say: Say) -> None:
@@ -229,3 +287,25 @@ def test_recorded_scores_are_compared(tmp_path: Path, say: Say) -> None:
     code, lines = say(ours, recorded(tmp_path, "cold", 0.5), "--json")
     assert code == 1
     assert json.loads("\n".join(lines))["explanation"] == "temperature"
+
+
+def test_a_sound_model_with_another_attention_agrees_without_options(
+    tmp_path: Path, say: Say
+) -> None:
+    # given recordings, which tell how many operators the model runs
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    folders = []
+    for kind in ("eager", "sdpa"):
+        torch.manual_seed(0)
+        settings_of_model = Qwen2Config(
+            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, initializer_range=0.2, attn_implementation=kind,
+        )  # fmt: skip
+        model = Qwen2ForCausalLM(settings_of_model)
+        with lockstep.record(tmp_path / kind, model=model, steps="0:1", save="tensors"):
+            model(torch.arange(20).reshape(2, 10)).logits.logsumexp(-1).mean().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        folders.append(tmp_path / kind)
+    code, lines = say(*folders)
+    assert code == 0, lines

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def lockstep_commands() -> list[Verb]:
-    """The verbs `weights`, `logprobs` and `invariance`."""
+    """The verbs `weights`, `logprobs`, `experts` and `invariance`."""
     return [
         Verb(
             "weights",
@@ -29,6 +29,14 @@ def lockstep_commands() -> list[Verb]:
             _logprobs,
             8,
             ("probabilities", "kl", "rollout"),
+        ),
+        Verb(
+            "experts",
+            "Count tokens that two runs send to other experts.",
+            Task.LOOK,
+            _experts,
+            9,
+            ("moe", "router", "routing"),
         ),
         Verb(
             "invariance",
@@ -50,6 +58,12 @@ def _logprobs() -> click.Command:
     from lockstep.wings.sampling.distributions.command import logprobs
 
     return logprobs
+
+
+def _experts() -> click.Command:
+    from lockstep.wings.sampling.experts.command import experts
+
+    return experts
 
 
 def _invariance() -> click.Command:

@@ -25,8 +25,8 @@ from lockstep.wings.sampling.distributions.sequences import read_sequences
     help="Allow the rounding of scores in this dtype, as in bfloat16.  [default: as told, else float32]",
 )  # fmt: skip
 @click.option(
-    "--layers", type=click.IntRange(min=0), default=0, metavar="N",
-    help="Allow the rounding inside of a model of N layers too.  [default: that of the scores alone]",
+    "--layers", type=click.IntRange(min=0), default=None, metavar="N",
+    help="Allow the rounding inside of a model of N layers.  [default: as recorded or told, else not judged]",
 )  # fmt: skip
 @options.forms
 @options.limit
@@ -35,7 +35,7 @@ def logprobs(
     reference: Path,
     candidate: Path,
     rounding: str,
-    layers: int,
+    layers: int | None,
     forms: tuple[str, ...],
     limit: int,
     as_json: bool,
@@ -44,8 +44,8 @@ def logprobs(
 
     REFERENCE and CANDIDATE are JSON lines, one sequence a line: "tokens", and "logprobs" with an
     entry for each token. An entry is the token's log-probability, a list of those of the whole
-    vocabulary, an object of some by token id, or null for none. "id" and "dtype" are optional. Both may also be
-    recordings with whole scores.
+    vocabulary, an object of some by token id, or null for none. "id", "dtype" and "layers" are
+    optional. Both may also be recordings with whole scores.
 
     Where they differ, Lockstep tries rules by computing them: a shift by one position, masked
     tokens, top-k and top-p, one temperature. It says a rule only if that leaves nothing but rounding.

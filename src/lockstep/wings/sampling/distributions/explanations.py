@@ -72,13 +72,18 @@ def _shifted(positions: Sequence[Position], by: int, rounding: Rounding) -> floa
         at = {one.place: one for one in sequence}
         for one in sequence:
             other = at.get(one.place + by)
-            if other is None or not np.array_equal(other.ids, one.ids):
+            if other is None or not _are_of_one_kind(one, other):
                 continue
             moved = replace(one, reference=other.reference)
             if moved.apart > rounding.allowed(moved):
                 return None
             rests.append(moved.apart)
     return max(rests) if len(rests) >= _FEWEST and 2 * len(rests) >= len(positions) else None
+
+
+def _are_of_one_kind(one: Position, other: Position) -> bool:
+    """Whether they are of the same tokens, or each of its own token alone."""
+    return np.array_equal(other.ids, one.ids) or one.ids.size == other.ids.size == 1
 
 
 # -- tokens that cannot be drawn, the rest renormalised

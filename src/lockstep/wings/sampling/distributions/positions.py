@@ -36,6 +36,17 @@ class Scores:
     values: Doubles
     ids: Ids | None = None
 
+    @property
+    def excess(self) -> float | None:
+        """Logarithm of the sum of all probabilities, 0 where rounding may make it 1; None where some are not known."""
+        finite = self.values[np.isfinite(self.values)]
+        if self.ids is not None or not finite.size:
+            return None
+        most = float(finite.max())
+        total = most + math.log(float(np.exp(finite - most).sum()))
+        allowed = 4 * unit_roundoff("bfloat16") * max(1.0, float(np.abs(finite).max()))
+        return 0.0 if abs(total) <= allowed else total
+
 
 @dataclass(frozen=True)
 class Position:
@@ -93,7 +104,7 @@ class Position:
         return max(1.0, spread, float(np.abs(finite).max(initial=0.0)) if finite.size == 1 else 0.0)
 
 
-_OPERATORS_OF_LAYER = 14
+OPERATORS_OF_LAYER = 14
 """Of a decoder, as counted in Llama's: 2 norms, 7 products with weights, 2 of attention, softmax, activation, the sum
 with what came in."""
 
@@ -111,12 +122,12 @@ class Rounding:
     ----------
     dtype
         In which the scores were computed.
-    layers
+    operators
         Of the model; 0 for the rounding of the scores alone.
     """
 
     dtype: str
-    layers: int = 0
+    operators: int = 0
 
     def allowed(self, position: Position, predicted: Doubles | None = None) -> float:
         """Return the allowed difference at a position."""
@@ -124,7 +135,7 @@ class Rounding:
         size = max(position.range_of(one) for one in (reference, position.candidate))
         roundoff = unit_roundoff(self.dtype)
         kernel = roundoff + KERNEL_ROUNDINGS * unit_roundoff("float32")
-        inside = kernel * math.sqrt(_OPERATORS_OF_LAYER * self.layers)
+        inside = kernel * math.sqrt(self.operators)
         return (4 * roundoff + inside) * size
 
 
@@ -179,6 +190,7 @@ def by_sequence(positions: Sequence[Position]) -> Iterator[list[Position]]:
 
 __all__ = [
     "MASKED",
+    "OPERATORS_OF_LAYER",
     "Doubles",
     "Ids",
     "Position",

@@ -34,7 +34,13 @@ def _verdict(judged: Judged) -> str:
     if judged.beyond:
         said = f"{len(judged.beyond)} of {_scope(judged)} are further apart than rounding"
         if judged.coarser:
-            said += f", as far as rounding the scores to {judged.coarser} takes them"
+            said += f": one side's scores were rounded to {judged.coarser}, which their digits tell"
+        if judged.pattern is not None:
+            said += f": {judged.pattern.said}"
+        if judged.lacking:
+            said = f"{len(judged.beyond)} of {_scope(judged)} are up to {_most(judged):.2g} apart"
+            said = f"not judged: {said}; give {' and '.join(judged.lacking)} to say what rounding allows"
+            return f"{parted}; {said}" if parted else said
         return f"{parted}; {said}" if parted else f"differs: {said}"
     if parted and not judged.positions:
         return f"{parted}; no probability before it is on both sides"
@@ -73,8 +79,6 @@ def _lines(judged: Judged, limit: int) -> Iterator[str]:
         yield f"  and {len(judged.beyond) - limit} more"
     if judged.beyond and judged.explanation is None:
         yield "  old weights give differences without a rule: compare them with `lockstep weights`"
-        if not judged.rounding.layers:
-            yield "  only the rounding of the scores was allowed; --layers N allows that of a model of N layers"
 
 
 def _line(one: Position, judged: Judged) -> str:
@@ -94,7 +98,9 @@ def json_of(judged: Judged) -> dict[str, Any]:
             "headline": headline(judged),
             "explanation": None if explained is None else explained.kind,
             "left_by_explanation": None if explained is None else explained.rest,
+            "pattern": None if judged.pattern is None else judged.pattern.kind,
             "rounded_to": judged.coarser or None,
+            "lacking_options": list(judged.lacking),
             "not_compared": list(judged.alone),
             "other_tokens": [
                 {"sequence": one.sequence, "place": one.place, "reference": one.reference, "candidate": one.candidate}

@@ -2,12 +2,13 @@
 
 A line has `tokens`, and `logprobs` with an entry for each token: its log-probability alone, those of the whole
 vocabulary (a list; null for a token that cannot be drawn), those of some tokens (an object by token id), or null for
-none, as of a prompt. `id` names the sequence, `dtype` the dtype of the scores.
+none, as of a prompt. `id` names the sequence, `dtype` the dtype of the scores, `layers` how many layers the model has.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import UsageError
-from lockstep.wings.sampling.distributions.positions import MASKED, Scores
+from lockstep.wings.sampling.distributions.positions import MASKED, OPERATORS_OF_LAYER, Scores
+
+_ROUNDED_UP = 2**-8
+"""What bfloat16 may make of the logarithm of 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,15 @@ class Told:
         Of each token.
     dtype
         Of the scores; "" where the line does not tell.
+    operators
+        How many the model runs one after the other; 0 where nothing tells it.
     """
 
     name: str
     tokens: tuple[int, ...]
     scores: tuple[Scores, ...]
     dtype: str = ""
+    operators: int = 0
 
 
 def read_sequences(path: Path) -> list[Told]:
@@ -65,16 +72,25 @@ def read_sequences(path: Path) -> list[Told]:
                 ) from error
     if not found:
         raise UsageError(f"{path}: holds no sequence")
+    twice = [name for name, count in Counter(one.name for one in found).items() if count > 1]
+    if twice:
+        raise UsageError(f"{path}: two sequences have the id {twice[0]}; give each its own")
     return found
 
 
 def _sequence(told: Mapping[str, Any], number: str) -> Told:
-    tokens = tuple(int(one) for one in told["tokens"])
+    tokens = tuple(told["tokens"])
+    if not all(type(one) is int for one in tokens):
+        raise ValueError("a token is no whole number")
     entries = told["logprobs"]
     if len(entries) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens, {len(entries)} logprobs")
     scores = tuple(_scores(one, token) for one, token in zip(entries, tokens, strict=True))
-    return Told(str(told.get("id", number)), tokens, scores, str(told.get("dtype", "")))
+    operators = OPERATORS_OF_LAYER * int(told.get("layers", 0))
+    if operators < 0:
+        raise ValueError("layers is less than 0")
+    name, dtype = str(told.get("id", number)), str(told.get("dtype", ""))
+    return Told(name, tokens, scores, dtype, operators)
 
 
 def _scores(entry: Any, token: int) -> Scores:
@@ -82,10 +98,17 @@ def _scores(entry: Any, token: int) -> Scores:
         return Scores(np.empty(0), np.empty(0, np.int64))
     if isinstance(entry, Mapping):
         ids = np.array([int(one) for one in entry], np.int64)
-        return Scores(_values(list(entry.values())), ids)
+        return Scores(_logarithms(list(entry.values())), ids)
     if isinstance(entry, Sequence) and not isinstance(entry, str):
         return Scores(_values(entry))
-    return Scores(_values([entry]), np.array([token], np.int64))
+    return Scores(_logarithms([entry]), np.array([token], np.int64))
+
+
+def _logarithms(entries: Sequence[Any]) -> Any:
+    values = _values(entries)
+    if values.max(initial=-np.inf) > _ROUNDED_UP:
+        raise ValueError("a log-probability is above 0")
+    return values
 
 
 def _values(entries: Sequence[Any]) -> Any:

@@ -85,6 +85,9 @@ def _verdict(found: Invariance) -> str:
         return f"{said}, by {one.relative:.2g} of its size"
     if found.rounding is not None:
         one = found.rounding
+        if not found.border:
+            said = f"rows depend on their batch, by rounding or more: first at {_at(one.operator)}"
+            return f"not judged: {said}, by {one.relative:.2g} of its size"
         said = f"rows depend on their batch by rounding alone: first at {_at(one.operator)}"
         return f"{said}, by {one.relative:.2g} of its size"
     variants = f"{len(found.ran)} variants"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
+from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.wings.sampling.invariance.running import (
     Inputs,
@@ -97,23 +98,50 @@ class Invariance:
 
 
 def judge(module: torch.nn.Module, inputs: Inputs, *, seed: int = 0) -> Invariance:
-    """Run a module on all variants of its batch, in its own dtype and in double precision."""
+    """Run a module on all variants of its batch, in its own dtype and in double precision.
+
+    Raises
+    ------
+    UsageError
+        If it does not run on the batch as given.
+    """
     variants = variants_of(rows_of(inputs))
-    plain = _Runs.of(module, inputs, variants, seed)
-    wide = _Runs.of(*in_double(module, inputs), variants, seed)
+    try:
+        plain = _Runs.of(module, inputs, variants, seed)
+    except Exception as error:  # the model's own
+        raise UsageError(f"the model does not run on its inputs: {_first_line(error)}") from error
+    wide = _in_double(module, inputs, variants, seed)
     have_rows = plain.have_rows()
+    rounding = plain.first()
+    needed = {} if rounding is None else wide.not_run  # equal bits need no second computation
     return Invariance(
         rows=rows_of(inputs),
         operators=len(have_rows),
         compared=sum(have_rows),
         is_result_compared=bool(have_rows and have_rows[-1]),
         fault=wide.beyond(),
-        rounding=plain.first(),
+        rounding=rounding,
         border=wide.border,
         ran=tuple(plain.ran),
-        not_run={**wide.not_run, **plain.not_run},
+        not_run={**needed, **plain.not_run},
         parted=tuple({*plain.parted, *wide.parted}),
     )
+
+
+def _in_double(
+    module: torch.nn.Module, inputs: Inputs, variants: Sequence[Variant], seed: int
+) -> _Runs:
+    """The runs that tell rounding from a fault; none where the model has a dtype written into it."""
+    try:
+        return _Runs.of(*in_double(module, inputs), variants, seed)
+    except Exception as error:  # the model's own
+        return _Runs(
+            rows_of(inputs), [], None, [], {"double precision": _first_line(error)}, [], []
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +167,7 @@ class _Runs:
             try:
                 run = operators_of(module, taken(inputs, variant.rows), seed=seed)
             except Exception as error:  # the model's own, of a batch that it does not take
-                not_run[variant.name] = (str(error).splitlines() or [type(error).__name__])[0]
+                not_run[variant.name] = _first_line(error)
                 continue
             count = _common(base, run)
             if count < max(len(base), len(run)):

@@ -107,10 +107,11 @@ def operators_of(module: torch.nn.Module, inputs: Inputs, *, seed: int) -> list[
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         own = copy.deepcopy(module)
+        given = {name: one.clone() for name, one in inputs.items()}  # it may write into them
         paths: list[str] = []
         watch = _Watch(lambda: paths[-1] if paths else "")
         with _paths(own, paths), watch:
-            own(**inputs)
+            own(**given)
     return watch.found
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def weights(
             f"{path}: is there already, of an earlier run or a different process; remove it, or give another directory="
         )
     with Silence():
-        taken = list(_fingerprints(_tensors_of(model)))
+        taken = fingerprints_of_dict(_named_in(model))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_note(path, taken)
@@ -91,13 +91,13 @@ _counted: Counter[str] = Counter()
 """By name, the step of the next note of this process."""
 
 
-def _tensors_of(model: Any) -> Mapping[str, Any]:
-    tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
-    if not isinstance(tensors, Mapping):
+def _named_in(model: Any) -> Mapping[str, Any]:
+    told = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    if not isinstance(told, Mapping):
         raise UsageError(
             f"lockstep.weights: got {type(model).__name__}; give a torch.nn.Module, or tensors by name"
         )
-    return {str(name): one for name, one in tensors.items() if isinstance(one, torch.Tensor)}
+    return {str(name): one for name, one in told.items()}
 
 
 def _folder(directory: str | os.PathLike[str] | None) -> Path | None:
@@ -123,10 +123,26 @@ def _checked_step(step: int) -> int:
     return step
 
 
-def _fingerprints(tensors: Mapping[str, torch.Tensor]) -> Iterator[Fingerprint]:
-    names = logical_names(tensors)
-    for name, tensor in tensors.items():
-        yield fingerprint_of_tensor(names[name], tensor)
+def fingerprints_of_dict(told: Mapping[str, Any]) -> list[Fingerprint]:
+    """Take the fingerprints of a state dict: of what is no tensor (`_extra_state`), that nothing is known of it."""
+    kept = {name: one for name, one in told.items() if _is_of_a_model(name, one)}
+    names = logical_names(kept)
+    return [
+        fingerprint_of_tensor(names[name], one)
+        if isinstance(one, torch.Tensor)
+        else Fingerprint(names[name], "", (), unread=f"no tensor: {type(one).__name__}")
+        for name, one in kept.items()
+    ]
+
+
+def _is_of_a_model(name: str, one: Any) -> bool:
+    """Whether it is a tensor, or what `torch.nn.Module.get_extra_state` gave; else a number of the trainer's."""
+    is_extra = name.rpartition(".")[2] == _EXTRA_STATE and one is not None
+    return isinstance(one, torch.Tensor) or is_extra
+
+
+_EXTRA_STATE = "_extra_state"
+"""As `torch.nn.Module.state_dict` calls it."""
 
 
 def fingerprint_of_tensor(name: str, tensor: torch.Tensor) -> Fingerprint:
@@ -165,4 +181,4 @@ def elements_of(flat: torch.Tensor) -> Any:
         return flat.view(torch.uint8).numpy()
 
 
-__all__ = ["VARIABLE", "elements_of", "fingerprint_of_tensor", "weights"]
+__all__ = ["VARIABLE", "elements_of", "fingerprint_of_tensor", "fingerprints_of_dict", "weights"]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xxhash import xxh3_128_hexdigest
 
 from lockstep.wings.sampling.weights.fingerprint import Fingerprint
 from lockstep.wings.sampling.weights.fused import Fusion, Fusions
+from lockstep.wings.sampling.weights.order import Assembly, misplaced, numbers_of
 from lockstep.wings.sampling.weights.relation import (
     Face,
     Relation,
@@ -25,6 +26,7 @@ from lockstep.wings.sampling.weights.relation import (
 )
 
 TRANSPOSED = "transposed"
+COPY = "a copy of it (tied)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def _transposed(
     if len(reference.parts) > 1 or len(candidate.parts) > 1:
         return None
     one, other = reference.parts[0], candidate.parts[0]
-    if len(one.shape) != 2 or one.shape != other.shape[::-1]:
+    if len(one.shape) != 2 or one.shape != other.shape[::-1] or not one.numel:
         return None
     if (one.shape == other.shape) is not of_squares:
         return None
@@ -205,7 +207,19 @@ class _Match:
         order = {name: place for place, name in enumerate(self._all[0])}
         pairs = sorted(self._pairs, key=lambda pair: order[pair.reference[0]])
         pairs = [self._settled(pair) for pair in pairs]
+        for place, relation in misplaced(dict(self._assemblies(pairs))).items():
+            pairs[place] = replace(pairs[place], relation=relation)
         return Matching(pairs, list(self._left[0]), list(self._left[1]), self.fusions)
+
+    def _assemblies(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Assembly]]:
+        """Those that contents alone proved, by their place."""
+        names = [{one.name: one.parts[0].dtype for one in side.values()} for side in self._all]
+        for place, pair in enumerate(pairs):
+            if pair.relation.agrees and pair.reference != pair.candidate and pair.how != COPY:
+                if len(pair.candidate) == 1:
+                    yield place, Assembly(pair.candidate[0], pair.reference, names[0])
+                else:
+                    yield place, Assembly(pair.reference[0], pair.candidate, names[1])
 
     def _settled(self, pair: Pair) -> Pair:
         """A square weight in the layout of the others, where those are transposed: its shape does not tell it."""
@@ -236,8 +250,9 @@ class _Match:
                 for key in () if weight.is_constant else _keys(weight, is_reference=not side):
                     keyed[side][key].append(weight.name)
         for key, ours in keyed[0].items():
-            ours = [name for name in ours if name in self._left[0]]
+            ours = sorted((name for name in ours if name in self._left[0]), key=numbers_of)
             theirs = [name for name in keyed[1].get(key, ()) if name in self._left[1]]
+            theirs.sort(key=numbers_of)
             for one, other in _by_likeness(ours, theirs):
                 if related(self._left[0][one], self._left[1][other])[0].agrees:
                     self._pair(one, other)
@@ -276,8 +291,18 @@ class _Match:
                     del self._left[side][name]
                     names = (name, twin.candidate[0]) if side == 0 else (twin.reference[0], name)
                     self._pairs.append(
-                        Pair((names[0],), (names[1],), twin.relation, "a copy of it (tied)")
+                        Pair((names[0],), (names[1],), self._of_copy(name, twin, side), COPY)
                     )
+
+    def _of_copy(self, name: str, twin: Pair, side: int) -> Relation:
+        """A tied weight is as its twin; a layer whose numbers are another's may be there twice on purpose."""
+        own = (twin.reference, twin.candidate)[side][0]
+        if _NUMBER.sub("#", own) != _NUMBER.sub("#", name):
+            return twin.relation
+        lacking = "reference" if side else "candidate"
+        return Relation(
+            Standing.NOT_JUDGED, words=f"a copy of another layer, which the {lacking} lacks"
+        )
 
     def _twin(self, side: int, name: str) -> Pair | None:
         weight = self._all[side][name]
@@ -371,8 +396,13 @@ class _Renames:
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self._kinds: dict[str, tuple[str, str]] = {}
         self._modules: dict[str, tuple[str, str]] = {}
+        self._prefixes: dict[str, set[str]] = defaultdict(set)
         for pair in pairs:
             known, other = pair.reference[0], pair.candidate[0]
+            count = _common_end(known, other)
+            heads = (name.split(".")[: name.count(".") + 1 - count] for name in (known, other))
+            ours, theirs = map(".".join, heads)
+            self._prefixes[ours].add(theirs)
             self._kinds.setdefault(_NUMBER.sub("#", known), (known, other))
             if known.rpartition(".")[2] == other.rpartition(".")[2]:
                 self._modules.setdefault(known.rpartition(".")[0], (known, other))
@@ -383,7 +413,16 @@ class _Renames:
             name.rpartition(".")[0]
         )
         renamed = None if found is None else _renamed(found[0], name, (found[1],))
-        return None if renamed is None else renamed[0]
+        return self._by_prefix(name) if renamed is None else renamed[0]
+
+    def _by_prefix(self, name: str) -> str | None:
+        """The name in a module that all pairs in it say has another name."""
+        words = name.split(".")
+        for count in range(len(words) - 1, 0, -1):
+            known = self._prefixes.get(".".join(words[:count]), ())
+            if len(known) == 1:
+                return ".".join([*filter(None, known), *words[count:]])
+        return None
 
 
 def _extents_of(weight: Weight) -> set[tuple[int, ...]]:

@@ -166,10 +166,25 @@ def _in_folder(path: Path) -> list[list[Fingerprint]]:
     shards = sorted(path.glob("*.safetensors"))
     if shards:
         return [_read(shards, None)]
-    others = sorted(one for one in path.iterdir() if one.suffix in _TORCH_SUFFIXES)
+    others = _torch_files(path)
     if not others:
         raise UsageError(f"{path}: holds no weights; {_TAKEN}")
+    if not all(one.exists() for one in others):
+        absent = next(one for one in others if not one.exists())
+        raise CorruptError(absent, "is in the index, but not there", advice="copy it too")
     return [[tensor for one in others for tensor in _in_file(one)]]
+
+
+def _torch_files(path: Path) -> list[Path]:
+    """Those of an index, or the only one: of several it is not known which is an optimizer's."""
+    indexes = sorted(path.glob("*.index.json"))
+    if len(indexes) == 1:
+        return [path / name for name in dict.fromkeys(_weight_map(indexes[0]).values())]
+    found = sorted(one for one in path.iterdir() if one.suffix in _TORCH_SUFFIXES)
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise UsageError(f"{path}: holds {names}, and no index; give the file of the weights")
+    return found
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
@@ -191,6 +206,9 @@ def _read(paths: Sequence[Path], files: Mapping[str, str] | None) -> list[Finger
         shard = _opened(path)
         for name, dtype, shape in shard.listed():
             if files is not None and files.get(name) != path.name:
+                if name not in files:
+                    what = f"{name} is in the file, but not in the index"
+                    raise CorruptError(path, what, advice="save it again")
                 continue
             if name in found:
                 raise UsageError(

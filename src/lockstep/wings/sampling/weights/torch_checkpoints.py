@@ -11,8 +11,7 @@ import torch
 
 from lockstep.core.errors import UsageError
 from lockstep.wings.sampling.weights.fingerprint import Fingerprint
-from lockstep.wings.sampling.weights.live import fingerprint_of_tensor
-from lockstep.wings.sampling.weights.logical_names import logical_names
+from lockstep.wings.sampling.weights.live import fingerprints_of_dict
 
 _KEYS = ("state_dict", "model_state_dict", "model", "module")
 """Under which trainers keep the model's tensors beside an optimizer's: Lightning, torch's tutorials, DeepSpeed."""
@@ -33,23 +32,19 @@ def fingerprints_in(path: Path) -> list[Fingerprint]:
         raise UsageError(
             f"{path}: cannot be read as a checkpoint of tensors ({first}); save the state_dict alone"
         ) from error
-    tensors = _state_dict_in(loaded)
-    if not tensors:
+    told = _state_dict_in(loaded)
+    if not any(isinstance(one, torch.Tensor) for one in told.values()):
         raise UsageError(f"{path}: holds no tensors by name; save the model's state_dict()")
-    names = logical_names(tensors)
-    return [fingerprint_of_tensor(names[name], tensor) for name, tensor in tensors.items()]
+    return fingerprints_of_dict(told)
 
 
-def _state_dict_in(loaded: Any) -> dict[str, torch.Tensor]:
+def _state_dict_in(loaded: Any) -> Mapping[str, Any]:
     if not isinstance(loaded, Mapping):
         return {}
-    tensors = {str(name): one for name, one in loaded.items() if isinstance(one, torch.Tensor)}
-    if tensors:
-        return tensors
     for key in _KEYS:
-        if key in loaded:
+        if isinstance(loaded.get(key), Mapping):  # tensors beside it are counters and the like
             return _state_dict_in(loaded[key])
-    return {}
+    return {str(name): one for name, one in loaded.items()}
 
 
 __all__ = ["fingerprints_in"]

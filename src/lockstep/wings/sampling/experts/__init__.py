@@ -1,0 +1,1 @@
+"""Which experts tokens go to, in two recordings of a mixture of experts."""

@@ -1,0 +1,108 @@
+"""`lockstep experts`: tokens that go to other experts, by rounding or beyond."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+import lockstep
+from lockstep.cli.main import main
+from lockstep.wings.sampling.distributions.positions import Rounding
+from lockstep.wings.sampling.experts.routing import Router, Routing, may_round
+
+
+def recorded(path: Path, **changed: Any) -> Path:
+    """A forward and backward of two layers of eight experts; `fault` adds to a router's weights."""
+    fault, layer = changed.pop("fault", 0.0), changed.pop("layer", 0)
+    torch.manual_seed(0)
+    settings = Qwen3MoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, num_experts=8, num_experts_per_tok=2, head_dim=8,
+        initializer_range=0.2, **changed,
+    )  # fmt: skip
+    model = Qwen3MoeForCausalLM(settings)
+    gate = model.model.layers[layer].mlp.gate.weight
+    gate.data[0] += fault * torch.randn(gate.shape[1], generator=torch.Generator().manual_seed(1))
+    with lockstep.record(path, model=model, steps="0:1", save="tensors"):
+        model(torch.arange(20).reshape(2, 10)).logits.logsumexp(-1).mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("experts") / "ref", attn_implementation="eager")
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["experts", *map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_sound_run_with_another_attention_takes_the_same_experts(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = recorded(tmp_path / "cand", attn_implementation="sdpa")
+    code, told = asked(capsys, reference, other)
+    assert code == 0
+    assert told["headline"] == "agree: 40 choices of 2 routers take the same experts"
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_router_with_other_weights_is_the_first_that_differs(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layer: int
+) -> None:
+    other = recorded(tmp_path / "cand", attn_implementation="eager", fault=0.5, layer=layer)
+    code, told = asked(capsys, reference, other)
+    assert code == 1
+    assert told["headline"].startswith(f"differs: first at model.layers.{layer}.mlp.gate in step 0")
+    assert told["routers"][layer]["beyond_rounding"] > 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"),
+    [
+        ([(0, 0), (0, 0)], 0),
+        ([(1, 0), (0, 0)], 0),
+        ([(1, 1), (3, 3)], 1),
+        ([(0, 0), (3, 1)], 1),
+        ([(1, 0), (3, 2)], 2),  # what is behind a token that rounding moved is another computation
+    ],
+)
+def test_behind_a_token_that_rounding_moved_nothing_is_judged(
+    counts: list[tuple[int, int]], code: int
+) -> None:
+    routers = tuple(Router(0, f"layers.{at}", 9, *count) for at, count in enumerate(counts))
+    assert Routing(routers, ()).exit_code == code
+    assert Routing(routers, ("rank 1",)).exit_code == (code or 2)
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(1e-8, True), (1e-2, False)])
+def test_rounding_moves_a_token_between_experts_of_close_scores_alone(
+    apart: float, expected: bool
+) -> None:
+    ours = np.array([1.0, 0.5 + apart, 0.5, -1.0])
+    theirs = np.array([1.0, 0.5, 0.5 + apart, -1.0])
+    sides = np.array([0, 1]), np.array([0, 2])
+    assert may_round(ours, theirs, *sides, Rounding("float32", 30)) is expected
+
+
+def test_a_model_without_experts_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        model = torch.nn.Linear(4, 4)
+        with lockstep.record(folder, model=model, steps="0:1", save="tensors"):
+            model(torch.ones(2, 4)).sum().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+    capsys.readouterr()
+    assert main(["experts", *map(str, folders)]) == 2
+    assert "no call of topk gives experts" in capsys.readouterr().err
