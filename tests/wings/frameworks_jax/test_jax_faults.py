@@ -26,6 +26,7 @@ def test_the_sound_training_agrees_and_no_bit_is_changed(
     found = compared(trained, "again", **environment)
     assert found.verdict is Verdict.AGREE, headline(found)
     assert trained("jax_faults", **environment).printed == bare("jax_faults", **environment)
+    assert ("operators inside of shard_map" in headline(found)) == bool(environment)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +72,10 @@ def test_a_mean_over_the_wrong_axis_of_devices_is_named(trained: Any) -> None:
     print(headline(found))
     origin = found.origins[0]
     assert (origin.step, origin.phase, origin.op) == (0, Phase.FORWARD, "jax.shard_map")
-    assert "operators inside of shard_map" in headline(found)
 
 
-def test_a_flag_of_the_precision_is_recorded_with_each_product(trained: Any) -> None:
-    """On a CPU it changes no number, so that the trainings agree."""
+def test_a_flag_of_the_precision_that_changes_no_number_is_said_as_a_set_up(trained: Any) -> None:
+    """As on a CPU."""
     flags = [
         {
             call.arguments["precision"]
@@ -85,6 +85,11 @@ def test_a_flag_of_the_precision_is_recorded_with_each_product(trained: Any) -> 
         for words in ((), ("precision",))
     ]
     assert flags[0] != flags[1]
+    found = compared(trained, "precision")
+    assert found.verdict is Verdict.AGREE, headline(found)
+    assert [str(one) for one in found.setup] == [
+        "set-up: jax_default_matmul_precision default / BF16_BF16_F32"
+    ]
 
 
 def test_a_donated_buffer_that_is_read_ends_the_training_as_without_recording(trained: Any) -> None:

@@ -86,6 +86,15 @@ def _kinds_with_children() -> Iterator[type]:
             yield found
 
 
+def _raw_value(variable: Any) -> Any:
+    """What a variable of NNX holds; None for anything else."""
+    getter = getattr(type(variable), "get_raw_value", None)
+    if getter is not None:
+        return getter(variable)
+    is_variable = hasattr(type(variable), "raw_value")  # of an earlier flax
+    return variable.raw_value if is_variable else None
+
+
 def leaf_names_of_nnx(tree: Any) -> dict[int, Path]:
     """Return the path of each leaf of arguments that flax NNX has taken apart; the leaves are their own numbers."""
     extract = sys.modules.get("flax.nnx.extract")
@@ -101,7 +110,7 @@ def leaf_names_of_nnx(tree: Any) -> dict[int, Path]:
         if isinstance(part, extract.NodeStates) and len(part.states) == 1:
             whole = graph.unflatten(part.graphdef, part.states[0], index_ref=index)
             for path, one in inside_of(whole):
-                number = getattr(one, "raw_value", one)
-                if type(number) is int and number not in found and hasattr(one, "raw_value"):
+                number = _raw_value(one)
+                if type(number) is int and number not in found:
                     found[number] = path
     return found

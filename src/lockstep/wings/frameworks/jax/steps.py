@@ -19,6 +19,7 @@ from lockstep.core.manifest import COMPILED_BY_XLA
 from lockstep.core.sizes import size_text
 from lockstep.laws.program_memory import memory_for_programs
 from lockstep.wings.frameworks.jax.agreement import disagreement
+from lockstep.wings.frameworks.jax.environment import numerics
 from lockstep.wings.frameworks.jax.evaluation import Evaluation, Value
 from lockstep.wings.frameworks.jax.known import Known
 from lockstep.wings.frameworks.jax.labels import Labels
@@ -98,6 +99,7 @@ class Steps:
             return None
         if not self._recording.wants(0):
             return Opened(known, leaves)
+        self._recording.numerics(0, numerics())
         labels = known.labels if known.has_backward else self._labels_of_update(known, leaves)
         rows = Rows(self._recording, labels, known.sites if known.has_backward else {})
         inputs = _inputs(known.program, leaves)

@@ -64,9 +64,14 @@ class Tap:
         self.recording.end_process_if_asked()
         return result
 
-    def _at_exit(self) -> None:
-        if not (uncaught() or self.is_idle()):
+    def finish(self) -> None:
+        """The training has come to its end."""
+        if not self.is_idle():
             self._silenced(self._steps.finish)
+
+    def _at_exit(self) -> None:
+        if not uncaught():
+            self.finish()
 
     def _silenced(self, act: Callable[[], Any]) -> None:
         """Whatever goes wrong here ends the recording, and not the training."""
