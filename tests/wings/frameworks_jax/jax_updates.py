@@ -90,12 +90,12 @@ def applied(params: Any, updates: Any) -> Any:
     if FAULT == "left out":
         own[1] = jnp.zeros_like(own[1])
     if FAULT == "kept":
-        new = [leaves[0], leaves[1], *(p + u for p, u in zip(leaves[2:], own[2:]))]
+        new = [leaves[0], leaves[1], *(p + u for p, u in zip(leaves[2:], own[2:], strict=True))]
         return jax.tree.unflatten(tree, new)
     if FAULT == "layer":
         own[2] = own[2] * 0.9
     factor = {"half": 0.5, "twice": 2.0}.get(FAULT)
-    new = [p + (u if factor is None else factor * u) for p, u in zip(leaves, own)]
+    new = [p + (u if factor is None else factor * u) for p, u in zip(leaves, own, strict=True)]
     if FAULT == "swapped":
         new[0], new[1] = new[1], new[0]
     if FAULT == "crossed":

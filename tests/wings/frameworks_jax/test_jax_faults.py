@@ -15,7 +15,7 @@ TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
 
 def compared(trained: Any, mistake: str, **environment: str) -> Comparison:
-    sides = trained("jax_faults", **environment), trained("jax_faults", mistake, **environment)
+    sides = (trained("jax_faults", *words, **environment) for words in ((), (mistake,)))
     return lockstep.compare_recordings(*(one.path for one in sides))
 
 
@@ -40,9 +40,9 @@ def test_the_sound_training_agrees_and_no_bit_is_changed(
     ],
 )
 def test_a_mistake_is_named_with_its_operator(
-    trained: Any, mistake: str, phase: Phase, module: str, op: str
+    trained_here: Any, mistake: str, phase: Phase, module: str, op: str
 ) -> None:
-    found = compared(trained, mistake)
+    found = compared(trained_here, mistake)
     print(headline(found))
     origin = found.origins[0]
     assert (origin.step, origin.phase, origin.module, origin.op) == (0, phase, module, op)
@@ -58,9 +58,9 @@ def test_a_mistake_is_named_with_its_operator(
     ],
 )
 def test_a_mistake_is_named_with_its_phase_and_line(
-    trained: Any, mistake: str, phase: Phase
+    trained_here: Any, mistake: str, phase: Phase
 ) -> None:
-    found = compared(trained, mistake)
+    found = compared(trained_here, mistake)
     print(headline(found))
     assert found.verdict is Verdict.DIVERGED
     assert (found.origins[0].step, found.origins[0].phase) == (0, phase)

@@ -21,6 +21,7 @@ from lockstep.laws.program_memory import memory_for_programs
 from lockstep.wings.frameworks.jax.agreement import disagreement
 from lockstep.wings.frameworks.jax.environment import numerics
 from lockstep.wings.frameworks.jax.evaluation import Evaluation, Value
+from lockstep.wings.frameworks.jax.followers import Followers
 from lockstep.wings.frameworks.jax.known import Known
 from lockstep.wings.frameworks.jax.labels import Labels
 from lockstep.wings.frameworks.jax.programs import Program
@@ -84,8 +85,9 @@ class Steps:
     def __init__(self, recording: FrameworkRecording) -> None:
         self._recording = recording
         self._pending: _Pending | None = None
+        self.followers = Followers(recording.note_gap)
 
-    def before(self, known: Known, leaves: Sequence[Any]) -> Opened | None:
+    def before(self, known: Known, leaves: Sequence[Any], name: str = "") -> Opened | None:
         """Evaluate the program of a call that belongs to a step, while its arguments are there.
 
         The call may take their memory.
@@ -94,8 +96,10 @@ class Steps:
             self._recording.note_gap(HIDDEN, _HIDDEN_REASON)
             return None
         if known.has_backward:
+            self.followers.begin()
             self._close(_parameters(known, leaves))
         elif self._pending is None or not any(id(one) in self._pending.made for one in leaves):
+            self.followers.takes(name, leaves)
             return None
         if not self._recording.wants(0):
             return Opened(known, leaves)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from lockstep.capture.command.process_ends import uncaught
+from lockstep.wings.frameworks.jax.followers import OTHER_GRADIENTS
 from lockstep.wings.frameworks.jax.known import Known, KnownPrograms, dynamic_leaves
 from lockstep.wings.frameworks.jax.steps import Opened, Steps
 from lockstep.wings.frameworks.jax.wrapped import Wrapping
@@ -61,8 +62,14 @@ class Tap:
         result = run()
         for one in opened:
             self._silenced(functools.partial(self._steps.after, one, result))
+        self._silenced(lambda: self._steps.followers.gave(result))
         self.recording.end_process_if_asked()
         return result
+
+    def unseen(self, name: str) -> None:
+        """Say that a transformation is called that no step is recorded of."""
+        reason = "its values come back from no call that Lockstep evaluates; use jax.jit with jax.grad inside"
+        self.recording.note_gap(OTHER_GRADIENTS.format(f"jax.{name}"), reason)
 
     def finish(self) -> None:
         """The training has come to its end."""
@@ -84,7 +91,8 @@ class Tap:
         known = self._traced(function, args, kwargs)
         opened = None
         if known is not None:
-            opened = self._steps.before(known, dynamic_leaves(function, args, kwargs))
+            name = getattr(function, "__name__", str(function))
+            opened = self._steps.before(known, dynamic_leaves(function, args, kwargs), name)
         if opened is not None:
             yield opened
 
