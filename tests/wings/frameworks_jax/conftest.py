@@ -94,7 +94,7 @@ def printed_here(script: str, *words: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def recorded_here(folder: Path, script: str, *words: str) -> tuple[str, str]:
+def recorded_here(folder: Path, script: str, *words: str, **options: str) -> tuple[str, str]:
     """The same, recorded."""
     from lockstep.core.manifest import Options
     from lockstep.store.directory import RunDirectory
@@ -102,9 +102,10 @@ def recorded_here(folder: Path, script: str, *words: str) -> tuple[str, str]:
     from lockstep.wings.frameworks.jax.tap import Tap
     from lockstep.wings.frameworks.recording import FrameworkRecording
 
-    of_command = RunDirectory.create(folder, [script, *words], Options(), force=False)
+    chosen = Options(**options)
+    of_command = RunDirectory.create(folder, [script, *words], chosen, force=False)
     of_command.started()
-    recording = FrameworkRecording(folder, Options(), packages(), "JAX")
+    recording = FrameworkRecording(folder, chosen, packages(), "JAX")
     tap = Tap(recording)
     recording.ended = tap.remove
     tap.install()
@@ -117,6 +118,12 @@ def recorded_here(folder: Path, script: str, *words: str) -> tuple[str, str]:
     of_command.finish(exit_code=0)
     assert not recording.failure
     return printed
+
+
+@pytest.fixture(scope="session")
+def record_here() -> Callable[..., tuple[str, str]]:
+    """Record a script in this process into a folder, with options of a recording."""
+    return recorded_here
 
 
 @pytest.fixture(scope="session")
