@@ -1,7 +1,7 @@
 """A training of JAX with something wrong in its update or its loss: jax_updates.py FORM [FAULT].
 
 FORM says where `jax.jit` stands: whole, donate, jits (gradient and update each), split (the gradient alone) or eager;
-nnx and eqx are modules whose leaves have numbers for names. Prints the bits of each loss.
+nnx, eqx and filter (by `equinox.filter_jit`) are modules. Prints the bits of each loss.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def net() -> Any:
                 self.bias = nnx.Param(bias)
 
         return Net()
-    if FORM == "eqx":
+    if FORM in ("eqx", "filter"):
         import equinox as eqx
 
         class Module(eqx.Module):
@@ -154,6 +154,13 @@ def nnx_step() -> Any:
     return stepped
 
 
+def filtered() -> Any:
+    """The step under `equinox.filter_jit`, which hands leaves over by their numbers."""
+    import equinox as eqx
+
+    return eqx.filter_jit(whole)
+
+
 def step_of_form() -> Any:
     """The step of this form."""
     gradient = jax.value_and_grad(loss_of)
@@ -163,6 +170,7 @@ def step_of_form() -> Any:
         "jits": lambda: in_parts(jax.jit(gradient), jax.jit(update)),
         "donate": lambda: jax.jit(whole, donate_argnums=(0, 1)),
         "nnx": nnx_step,
+        "filter": filtered,
     }.get(FORM, lambda: jax.jit(whole))()
 
 

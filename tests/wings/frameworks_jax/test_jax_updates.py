@@ -22,7 +22,7 @@ def compared(trained: Any, form: str, *fault: str) -> Comparison:
 
 
 @pytest.mark.parametrize("fault", [*UPDATES, *BETWEEN, *LOSSES])
-@pytest.mark.parametrize("form", ["whole", "nnx", "eqx", "jits", "eager"])
+@pytest.mark.parametrize("form", ["whole", "nnx", "eqx", "filter", "jits", "eager"])
 def test_what_is_wrong_in_an_update_does_not_agree(
     trained_here: Any, form: str, fault: str
 ) -> None:
@@ -51,7 +51,7 @@ def test_an_average_is_kept_for_its_parameter_and_is_none(trained_here: Any) -> 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["whole", "nnx", "eqx", "jits", "eager", "split", "ema"])
+@pytest.mark.parametrize("form", ["whole", "nnx", "eqx", "filter", "jits", "eager", "split", "ema"])
 def test_the_same_training_agrees_and_no_bit_is_changed(
     trained_here: Any, bare_here: Any, form: str
 ) -> None:

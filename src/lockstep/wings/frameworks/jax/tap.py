@@ -104,7 +104,7 @@ class Tap:
             reason = f"{type(error).__name__} in {getattr(function, '__name__', function)}"
             self.recording.note_gap(UNTRACED, f"{reason}; put the update under jax.jit")
             return None
-        return self._known.of(traced)
+        return self._known.of(traced, args)
 
 
 @contextmanager
