@@ -57,7 +57,15 @@ def test_the_same_training_agrees_and_no_bit_is_changed(
 ) -> None:
     found = compared(trained_here, form, "again")
     assert found.verdict is Verdict.AGREE, headline(found)
+    assert "between two steps" not in headline(found)
     assert trained_here("jax_updates", form).printed == bare_here("jax_updates", form)
+
+
+def test_a_change_between_two_steps_that_both_make_is_said_to_be_unseen(trained_here: Any) -> None:
+    path = trained_here("jax_updates", "whole", "outside").path
+    found = lockstep.compare_recordings(path, path)
+    assert "not recorded: " in headline(found)
+    assert "what changes parameters between two steps" in headline(found)
 
 
 @pytest.mark.parametrize("form", ["donate", "jits", "split", "eager"])

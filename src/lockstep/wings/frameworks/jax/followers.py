@@ -38,11 +38,12 @@ class Followers:
 
     def takes(self, name: str, leaves: Iterable[Any]) -> None:
         """Take the arguments of a call that is not recorded."""
-        if any(self._is_given(one) for one in leaves):
+        if any(self.is_given(one) for one in leaves):
             reason = f"{name} goes on with what a step gave; call it inside of the step's function"
             self._note_gap(WITHOUT_GRADIENT, reason)
 
-    def _is_given(self, array: Any) -> bool:
+    def is_given(self, array: Any) -> bool:
+        """Return whether an array is a result of a call."""
         known = self._given.get(id(array))
         return known is not None and known() is array
 

@@ -316,7 +316,11 @@ def _new_values(flow: _Flow, arguments: Arguments) -> list[dict[int, int]]:
         in_optimizer = flow.phase_of(number) is Phase.OPTIMIZER
         return one in (within[j] if in_optimizer else sources[j])
 
-    return partners(arguments.inputs, arguments.outputs, may_be_new, is_made_of)
+    def goes_on(i: int, j: int) -> bool:
+        number = results[j]
+        return number is not None and flow.goes_on_with(program.inputs[i], number)
+
+    return partners(arguments.inputs, arguments.outputs, may_be_new, is_made_of, goes_on)
 
 
 def _merged(trees: Iterable[Mapping[int, int]]) -> dict[int, int]:

@@ -32,6 +32,7 @@ TOO_LARGE = "operators of a program that does not fit into memory twice"
 HIDDEN = "steps inside of a loop of JAX or of a shard_map"
 _HIDDEN_REASON = "their gradients come back from no call; call jax.jit once a step, and shard_map inside of the loss"
 UNSEEN = "operators of the update"
+BETWEEN = "what changes parameters between two steps"
 _UNSEEN_REASON = "it runs outside of a function under jax.jit; put it into one"
 
 
@@ -86,6 +87,7 @@ class Steps:
         self._recording = recording
         self._pending: _Pending | None = None
         self.followers = Followers(recording.note_gap)
+        self._updated: set[frozenset[str]] = set()
 
     def before(self, known: Known, leaves: Sequence[Any], name: str = "") -> Opened | None:
         """Evaluate the program of a call that belongs to a step, while its arguments are there.
@@ -97,7 +99,9 @@ class Steps:
             return None
         if known.has_backward:
             self.followers.begin()
-            self._close(_parameters(known, leaves))
+            given = _parameters(known, leaves)
+            self._check_are_given(given)
+            self._close(given)
         elif self._pending is None or not any(id(one) in self._pending.made for one in leaves):
             self.followers.takes(name, leaves)
             return None
@@ -122,13 +126,22 @@ class Steps:
         if not call.known.has_backward:
             self._go_on(call, results)
         elif call.known.labels.roles.updates:
-            self._end(one.name for one in call.known.labels.roles.parameters)
+            names = [one.name for one in call.known.labels.roles.parameters]
+            self._updated.add(frozenset(names))
+            self._end(names)
         else:
             self._wait(call, results)
 
     def finish(self) -> None:
         """The training ends: what the last update gave is not known unless a call gave it."""
         self._close({})
+
+    def _check_are_given(self, parameters: Mapping[str, Any]) -> None:
+        """Say where the parameters of a step are not what a call gave, though the last step has updated them."""
+        if frozenset(parameters) in self._updated and not all(
+            self.followers.is_given(one) for one in parameters.values()
+        ):
+            self._recording.note_gap(BETWEEN, _UNSEEN_REASON)
 
     # --- evaluation -----------------------------------------------------------------------------
 

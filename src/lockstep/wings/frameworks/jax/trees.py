@@ -68,12 +68,13 @@ def partners(
     outputs: Sequence[Path],
     may_be: Callable[[int, int], bool],
     is_made_of: Callable[[int, int], bool],
+    goes_on_with: Callable[[int, int], bool] | None = None,
 ) -> list[dict[int, int]]:
     """Return the output that is the new value of each input, by place: a list of trees that belong together.
 
     A tree of arguments and one of results are paired as a whole, by what stands before the paths that they share: a
     leaf that has come to another's place is then seen as that. Trees of which more leaves are made of each other go
-    first, then those that are made of nothing else, then those whose paths end alike for longest.
+    first, then those that are made of nothing else, that go on for the most part, and whose paths end alike longest.
 
     Parameters
     ----------
@@ -83,6 +84,8 @@ def partners(
         Whether an input and an output are of one kind.
     is_made_of
         Whether the output is made of the input.
+    goes_on_with
+        Whether the input is most of it, which decides between trees that are made of the same.
     """
     trees: dict[tuple[Path, Path], list[tuple[int, int]]] = {}
     for i, one in enumerate(inputs):
@@ -92,12 +95,22 @@ def partners(
                 key = one[: len(one) - end], other[: len(other) - end]
                 trees.setdefault(key, []).append((i, j))
     made = {key: [pair for pair in pairs if is_made_of(*pair)] for key, pairs in trees.items()}
+    goes_on = goes_on_with or is_made_of
+    going = {key: sum(goes_on(*pair) for pair in pairs) for key, pairs in made.items()}
     claims = Counter(j for pairs in made.values() for _, j in pairs)
 
     def order(key: tuple[Path, Path]) -> tuple[float, ...]:
         i, j = trees[key][0]
         others = sum(claims[j] - 1 for _, j in made[key])
-        return -len(made[key]), others, -common_end(inputs[i], outputs[j]), abs(i - j), i, j
+        return (
+            -len(made[key]),
+            others,
+            -going[key],
+            -common_end(inputs[i], outputs[j]),
+            abs(i - j),
+            i,
+            j,
+        )
 
     found: list[dict[int, int]] = []
     taken: tuple[set[int], set[int]] = set(), set()
