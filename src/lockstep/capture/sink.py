@@ -261,6 +261,11 @@ class Sink:
         """Note a module: its path, class, number of parameters and plain settings."""
         self._modules.setdefault(path, (path, kind, count, True, json.dumps(settings, default=str)))
 
+    def numerics(self, settings: Mapping[str, str]) -> None:
+        """Note settings of the process that say how numbers are computed; to be called in an open step."""
+        if self.manifest is not None:
+            self.manifest.numerics |= settings
+
     def note_gap(self, what: str, reason: str) -> None:
         """Note what cannot be seen, and why."""
         gap = NotSeen(what, reason)

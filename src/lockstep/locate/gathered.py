@@ -71,8 +71,9 @@ class Gathered:
         """A rank of both is about to be compared."""
         dependences = (_dependence(reference), _dependence(candidate))
         ledger = Ledger(
-            read_tensors=self.read_tensors, precision=self.precision, dependences=dependences
-        )
+            read_tensors=self.read_tensors, precision=self.precision, dependences=dependences,
+            tells_widths=not self.pairing.is_of_two_frameworks,
+        )  # fmt: skip
         setup = model_setup(reference, candidate, self.pairing.names[name])
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})

@@ -229,10 +229,12 @@ def measure_pair(
     read_tensors: bool = False,
     sketched: float | None = None,
     whole: Metrics | None = None,
+    tells_widths: bool = True,
 ) -> Measured:
     """Measure two aligned records; both must be there.
 
-    `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`.
+    `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`. Without
+    `tells_widths`, equal whole numbers are equal in whatever width they are kept.
     """
     left, right = pair.contents
     if pair.layout is not None:  # which gives every place another number
@@ -264,6 +266,7 @@ def measure_pair(
         difference = _difference(left, right, metrics)
     norm = max(_norm(left), _norm(right))
     alike = floating or left.dtype == right.dtype
+    alike = alike or not (tells_widths or "bool" in (left.dtype, right.dtype))
     if alike and difference == 0.0 and metrics.evidence in (Evidence.DIGEST, Evidence.TENSORS):
         equal = True  # the same numbers, though maybe in another dtype
     elif floating and _sketched_alike(left, right, metrics):

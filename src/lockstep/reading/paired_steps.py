@@ -68,6 +68,11 @@ class Pairing:
         """Return whether a framework other than PyTorch trained one of the recordings, or both."""
         return bool(self.reference.other_framework or self.candidate.other_framework)
 
+    @property
+    def is_of_two_frameworks(self) -> bool:
+        """Return whether two different frameworks trained them."""
+        return self.reference.other_framework != self.candidate.other_framework
+
     def why_incomparable(self, steps: Collection[int] | None) -> NotCompared | None:
         """Why nothing of these steps can be paired; None where something can."""
         return why_incomparable(self.reference, self.candidate, self.ranks, steps, self.names)

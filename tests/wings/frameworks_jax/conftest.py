@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,6 +83,66 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         return Recorded(path, done.stdout, done.stderr)
 
     return record
+
+
+def printed_here(script: str, *words: str) -> tuple[str, str]:
+    """What a script prints that runs in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", [script, *words])
+        runpy.run_path(str(HERE / f"{script}.py"), run_name="__main__")
+    return out.getvalue(), err.getvalue()
+
+
+def recorded_here(folder: Path, script: str, *words: str, **options: str) -> tuple[str, str]:
+    """The same, recorded."""
+    from lockstep.core.manifest import Options
+    from lockstep.store.directory import RunDirectory
+    from lockstep.wings.frameworks.jax.environment import packages
+    from lockstep.wings.frameworks.jax.tap import Tap
+    from lockstep.wings.frameworks.recording import FrameworkRecording
+
+    chosen = Options(**options)
+    of_command = RunDirectory.create(folder, [script, *words], chosen, force=False)
+    of_command.started()
+    recording = FrameworkRecording(folder, chosen, packages(), "JAX")
+    tap = Tap(recording)
+    recording.ended = tap.remove
+    tap.install()
+    try:
+        printed = printed_here(script, *words)
+        tap.finish()
+    finally:
+        recording.finish()
+        tap.remove()
+    of_command.finish(exit_code=0)
+    assert not recording.failure
+    return printed
+
+
+@pytest.fixture(scope="session")
+def record_here() -> Callable[..., tuple[str, str]]:
+    """Record a script in this process into a folder, with options of a recording."""
+    return recorded_here
+
+
+@pytest.fixture(scope="session")
+def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Record a training in this process, each once: it takes no start, and what is compiled is kept."""
+    folder = tmp_path_factory.mktemp("jax-here")
+
+    @cache
+    def record(script: str, *words: str) -> Recorded:
+        path = folder / "-".join((script, *words)).replace(" ", "-")
+        return Recorded(path, *recorded_here(path, script, *words))
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def bare_here() -> Callable[..., str]:
+    """Run a training in this process that is not recorded, each once; returns what it prints."""
+    return cache(lambda script, *words: printed_here(script, *words)[0])
 
 
 @pytest.fixture(scope="session")

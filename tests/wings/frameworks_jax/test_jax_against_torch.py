@@ -21,13 +21,19 @@ Pair = Callable[..., Comparison]
 
 
 @pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory, run: Callable[..., Any]) -> Pair:
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, run: Callable[..., Any], record_here: Any
+) -> Pair:
     """Compare the PyTorch side of a model with its JAX side, from the weights of the first."""
     folder = tmp_path_factory.mktemp("ports")
 
     @cache
     def recorded(side: str, *words: str) -> Path:
         path = folder / "-".join((side, *words))
+        if side == "jax":
+            given = words[0], words[1], str(folder), *words[2:]
+            record_here(path, "jax_models", *given, steps="0:3", save="tensors")
+            return path
         script = HERE / f"{side}_models.py"
         command = (sys.executable, str(script), words[0], words[1], str(folder), *words[2:])
         options = ("-o", str(path), "--steps", "0:3", "--save", "tensors", "--")

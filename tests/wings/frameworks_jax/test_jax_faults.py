@@ -15,7 +15,7 @@ TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
 
 def compared(trained: Any, mistake: str, **environment: str) -> Comparison:
-    sides = trained("jax_faults", **environment), trained("jax_faults", mistake, **environment)
+    sides = (trained("jax_faults", *words, **environment) for words in ((), (mistake,)))
     return lockstep.compare_recordings(*(one.path for one in sides))
 
 
@@ -26,6 +26,7 @@ def test_the_sound_training_agrees_and_no_bit_is_changed(
     found = compared(trained, "again", **environment)
     assert found.verdict is Verdict.AGREE, headline(found)
     assert trained("jax_faults", **environment).printed == bare("jax_faults", **environment)
+    assert ("operators inside of shard_map" in headline(found)) == bool(environment)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +40,9 @@ def test_the_sound_training_agrees_and_no_bit_is_changed(
     ],
 )
 def test_a_mistake_is_named_with_its_operator(
-    trained: Any, mistake: str, phase: Phase, module: str, op: str
+    trained_here: Any, mistake: str, phase: Phase, module: str, op: str
 ) -> None:
-    found = compared(trained, mistake)
+    found = compared(trained_here, mistake)
     print(headline(found))
     origin = found.origins[0]
     assert (origin.step, origin.phase, origin.module, origin.op) == (0, phase, module, op)
@@ -57,9 +58,9 @@ def test_a_mistake_is_named_with_its_operator(
     ],
 )
 def test_a_mistake_is_named_with_its_phase_and_line(
-    trained: Any, mistake: str, phase: Phase
+    trained_here: Any, mistake: str, phase: Phase
 ) -> None:
-    found = compared(trained, mistake)
+    found = compared(trained_here, mistake)
     print(headline(found))
     assert found.verdict is Verdict.DIVERGED
     assert (found.origins[0].step, found.origins[0].phase) == (0, phase)
@@ -71,11 +72,10 @@ def test_a_mean_over_the_wrong_axis_of_devices_is_named(trained: Any) -> None:
     print(headline(found))
     origin = found.origins[0]
     assert (origin.step, origin.phase, origin.op) == (0, Phase.FORWARD, "jax.shard_map")
-    assert "operators inside of shard_map" in headline(found)
 
 
-def test_a_flag_of_the_precision_is_recorded_with_each_product(trained: Any) -> None:
-    """On a CPU it changes no number, so that the trainings agree."""
+def test_a_flag_of_the_precision_that_changes_no_number_is_said_as_a_set_up(trained: Any) -> None:
+    """As on a CPU."""
     flags = [
         {
             call.arguments["precision"]
@@ -85,6 +85,11 @@ def test_a_flag_of_the_precision_is_recorded_with_each_product(trained: Any) -> 
         for words in ((), ("precision",))
     ]
     assert flags[0] != flags[1]
+    found = compared(trained, "precision")
+    assert found.verdict is Verdict.AGREE, headline(found)
+    assert [str(one) for one in found.setup] == [
+        "set-up: jax_default_matmul_precision default / BF16_BF16_F32"
+    ]
 
 
 def test_a_donated_buffer_that_is_read_ends_the_training_as_without_recording(trained: Any) -> None:

@@ -22,8 +22,10 @@ def test_recording_changes_no_bit(trained: Any, bare: Any, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hand", "linen"])
-def test_the_same_training_agrees(trained: Any, mode: str) -> None:
-    found = compared(trained("jax_training", mode), trained("jax_training", mode, "again"))
+def test_the_same_training_agrees(trained_here: Any, mode: str) -> None:
+    found = compared(
+        trained_here("jax_training", mode), trained_here("jax_training", mode, "again")
+    )
     assert found.verdict is Verdict.AGREE, headline(found)
     assert found.compared > 300
     assert "judged without running operators of jax again" in headline(found)
@@ -39,9 +41,9 @@ def test_the_same_training_agrees(trained: Any, mode: str) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_line(
-    trained: Any, mode: str, fault: str, phase: Phase, module: str, op: str
+    trained_here: Any, mode: str, fault: str, phase: Phase, module: str, op: str
 ) -> None:
-    found = compared(trained("jax_training", mode), trained("jax_training", mode, fault))
+    found = compared(trained_here("jax_training", mode), trained_here("jax_training", mode, fault))
     print(headline(found))
     assert found.verdict is Verdict.DIVERGED
     origin = found.origins[0]
@@ -49,8 +51,8 @@ def test_a_mistake_is_named_with_its_line(
     assert "jax_training.py:" in origin.source
 
 
-def test_forward_backward_and_update_are_recorded(trained: Any) -> None:
-    rank = lockstep.open(trained("jax_training", "linen").path).ranks["rank0"]
+def test_forward_backward_and_update_are_recorded(trained_here: Any) -> None:
+    rank = lockstep.open(trained_here("jax_training", "linen").path).ranks["rank0"]
     assert list(rank.steps) == [0, 1]
     calls = rank.calls(0)
     # given the product of the first layer, then its parameter has its name

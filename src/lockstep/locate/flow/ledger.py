@@ -68,6 +68,8 @@ class Ledger:
         Gathers which operators round otherwise than the other run's, over all ranks.
     dependences
         What the training of either run depends on, as far as that is known.
+    tells_widths
+        Whether equal whole numbers of two widths differ: two frameworks have each their own for an index.
 
     Attributes
     ----------
@@ -103,6 +105,7 @@ class Ledger:
         read_tensors: bool,
         precision: PrecisionClasses | None = None,
         dependences: tuple[Dependence, Dependence] | None = None,
+        tells_widths: bool = True,
     ) -> None:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
@@ -115,7 +118,7 @@ class Ledger:
         self.aside: dict[Key, Place] = {}
         self.precision = precision or PrecisionClasses()
         self.rounding_alone = RoundingAlone()
-        self._read_tensors = read_tensors
+        self._read_tensors, self._tells_widths = read_tensors, tells_widths
         self._steps: set[int] = set()
         self._states: dict[Key, State] = {}
         self._measurements: dict[Key, Measured] = {}
@@ -189,6 +192,7 @@ class Ledger:
                 read_tensors=self._read_tensors,
                 sketched=self._sketched.get(key),
                 whole=self._ahead.take(key),
+                tells_widths=self._tells_widths,
             )
         measured = known if known.pair is pair else known.at(pair)
         self._of_pair[id(pair)] = measured

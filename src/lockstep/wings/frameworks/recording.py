@@ -153,6 +153,12 @@ class FrameworkRecording:
             if self.wants(rank):
                 self._sink(rank).module(path, kind, count, settings)
 
+    def numerics(self, rank: int, settings: Mapping[str, str]) -> None:
+        """Note settings of the framework that say how numbers are computed."""
+        with self._lock:
+            if self.wants(rank):
+                self._sink(rank).numerics(settings)
+
     def note_gap(self, what: str, reason: str) -> None:
         """Note what cannot be seen, in every rank."""
         if (what, reason) not in self._gaps:

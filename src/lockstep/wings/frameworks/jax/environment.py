@@ -15,6 +15,19 @@ def packages() -> dict[str, str]:
     return packages_of(jax, "jaxlib", "flax", "optax", "equinox")
 
 
+_FLAGS = (
+    "jax_default_matmul_precision", "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)  # fmt: skip
+"""Flags that say how numbers are computed."""
+
+
+def numerics() -> dict[str, str]:
+    """Return the flags of JAX that say how numbers are computed, as they are now."""
+    values = {name: getattr(jax.config, name, None) for name in _FLAGS}
+    return {name: "default" if one is None else str(one) for name, one in values.items()}
+
+
 def why_unsupported() -> str:
     """Why trainings of this release cannot be recorded, with what to do; "" where they can."""
     return why_too_old(jax, _OLDEST)

@@ -58,15 +58,10 @@ UNKNOWN = Value(None)
 
 
 def elements_of(array: Any) -> Any:
-    """Return the elements of an array; of keys of random numbers the words that they hold.
-
-    Where JAX has 32 bits for whole numbers whatever the script asks for, they get the 64 of other frameworks.
-    """
+    """Return the elements of an array; of keys of random numbers the words that they hold."""
     if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    elements = np.asarray(array)
-    narrowed = elements.dtype == np.int32 and not jax.config.jax_enable_x64
-    return elements.astype(np.int64) if narrowed else elements
+    return np.asarray(array)
 
 
 @dataclass(frozen=True, slots=True)

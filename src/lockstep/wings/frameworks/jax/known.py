@@ -12,7 +12,7 @@ import jax
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.jax.evaluation import MAPPED
 from lockstep.wings.frameworks.jax.labels import Labels
-from lockstep.wings.frameworks.jax.objects import leaf_names_of_nnx
+from lockstep.wings.frameworks.jax.objects import leaf_names_of_equinox, leaf_names_of_nnx
 from lockstep.wings.frameworks.jax.programs import Program, peak_bytes, program_of
 from lockstep.wings.frameworks.jax.roles import Arguments, has_backward, roles_of, roles_of_update
 from lockstep.wings.frameworks.jax.scopes import Module, Scopes
@@ -74,12 +74,14 @@ class KnownPrograms:
         self.scopes = Scopes()
         self._known: dict[Any, Known] = {}
 
-    def of(self, traced: Any) -> Known:
-        """Return what is known of a traced function."""
+    def of(self, traced: Any, args: Sequence[Any] = ()) -> Known:
+        """Return what is known of a function that was traced with these arguments."""
         closed = traced.jaxpr
         if closed not in self._known:
             names = closed.jaxpr.debug_info.arg_names or ()
-            inputs = argument_paths(traced.args_info, names)
+            of_equinox = leaf_names_of_equinox(args)
+            paths = argument_paths(traced.args_info, names)
+            inputs = [of_equinox.get(path[1:], path) for path in paths]
             arguments = Arguments(inputs, _names_of(traced, inputs), leaf_paths(traced.out_info))
             self._known[closed] = Known(program_of(closed), arguments, self.scopes.modules)
         return self._known[closed]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from lockstep.wings.frameworks.jax.trees import Path
+from lockstep.wings.frameworks.jax.trees import Path, leaf_paths
 from lockstep.wings.frameworks.tensorflow.attributes import plain_settings
 
 _PUBLIC = {"flax.linen.": "flax.linen", "flax.nnx.": "flax.nnx", "equinox.nn.": "equinox.nn"}
@@ -86,6 +86,33 @@ def _kinds_with_children() -> Iterator[type]:
             yield found
 
 
+def leaf_names_of_equinox(args: Sequence[Any]) -> dict[Path, Path]:
+    """Return the path of each leaf of arguments that `equinox.filter_jit` has taken apart, by its word and number.
+
+    It hands on what is no array as `(function, first, rest)`, each with its leaves and the tree that they are of.
+    """
+    static = args[-1] if args else None
+    if "equinox" not in sys.modules or not (isinstance(static, tuple) and len(static) == 3):
+        return {}
+    found: dict[Path, Path] = {}
+    for word, part in zip(("first", "rest"), static[1:], strict=True):
+        leaves, tree = part if isinstance(part, tuple) and len(part) == 2 else ((), None)
+        if not isinstance(tree, jax.tree_util.PyTreeDef):
+            return {}
+        whole = jax.tree_util.tree_unflatten(tree, range(len(leaves)))
+        found |= {(word, str(i)): (word, *path) for i, path in enumerate(leaf_paths(whole))}
+    return found
+
+
+def _raw_value(variable: Any) -> Any:
+    """What a variable of NNX holds; None for anything else."""
+    getter = getattr(type(variable), "get_raw_value", None)
+    if getter is not None:
+        return getter(variable)
+    is_variable = hasattr(type(variable), "raw_value")  # of an earlier flax
+    return variable.raw_value if is_variable else None
+
+
 def leaf_names_of_nnx(tree: Any) -> dict[int, Path]:
     """Return the path of each leaf of arguments that flax NNX has taken apart; the leaves are their own numbers."""
     extract = sys.modules.get("flax.nnx.extract")
@@ -101,7 +128,7 @@ def leaf_names_of_nnx(tree: Any) -> dict[int, Path]:
         if isinstance(part, extract.NodeStates) and len(part.states) == 1:
             whole = graph.unflatten(part.graphdef, part.states[0], index_ref=index)
             for path, one in inside_of(whole):
-                number = getattr(one, "raw_value", one)
-                if type(number) is int and number not in found and hasattr(one, "raw_value"):
+                number = _raw_value(one)
+                if type(number) is int and number not in found:
                     found[number] = path
     return found

@@ -130,10 +130,13 @@ def roles_of_update(
         Inputs that are the gradient of a parameter, by its name: numbers of values.
     """
     flow = _Flow(program, is_update=True)
-    new = _new_values(flow, arguments)
-    kept = {arguments.called(i, j): (i, j) for i, j in new.items() if i not in names}
-    paths = [arguments.called(i, new.get(i, i)) for i in names]
-    own = dict(zip(names, inner_paths(paths), strict=True)) if names else {}
+    new = _merged(_new_values(flow, arguments))
+    given = {i for i, number in enumerate(program.inputs) if number in gradients.values()}
+    kept = {
+        arguments.called(i, j): (i, j) for i, j in new.items() if i not in names and i not in given
+    }
+    paths = [arguments.called(i, new[i]) for i in names if i in new]
+    own = dict(zip((i for i in names if i in new), inner_paths(paths), strict=True))
     parameters = tuple(
         Parameter(
             name, program.inputs[i], gradients.get(name), int(program.outputs[new[i]]),  # type: ignore[arg-type]
@@ -148,8 +151,9 @@ def roles_of_update(
 def roles_of(program: Program, arguments: Arguments) -> Roles:
     """Return the roles of a program's values, by the paths of its arguments and results."""
     flow = _Flow(program)
-    new = _new_values(flow, arguments)
-    parameters = tuple(_parameters(flow, arguments, new))
+    trees = _new_values(flow, arguments)
+    new = _merged(trees)
+    parameters = tuple(_parameters(flow, arguments, trees))
     taken = {one.value for one in parameters} | {program.inputs[i] for i in new}
     forward = flow.used_forward()
     data = {
@@ -293,33 +297,62 @@ def numbers_in(atoms: Iterable[Any]) -> list[int]:
     return [one for one in atoms if isinstance(one, int)]
 
 
-def _new_values(flow: _Flow, arguments: Arguments) -> dict[int, int]:
-    """The result that is the new value of an argument, by place: it is made of it, and is of its kind."""
+def _new_values(flow: _Flow, arguments: Arguments) -> list[dict[int, int]]:
+    """The result that is the new value of an argument, by place, for each tree of them."""
     program = flow.program
     results = [one if isinstance(one, int) else None for one in program.outputs]
+    within = [set[int]() if one is None else flow.made_of(one) for one in results]
     sources = [set[int]() if one is None else flow.ancestors(one) for one in results]
 
     def may_be_new(i: int, j: int) -> bool:
         number = results[j]
-        if number is None or number == program.inputs[i]:
+        is_gradient = number is None or flow.phase_of(number) is Phase.BACKWARD
+        return not is_gradient and _alike(program, program.inputs[i], number)  # type: ignore[arg-type]
+
+    def is_made_of(i: int, j: int) -> bool:
+        number, one = results[j], program.inputs[i]
+        if number is None or number == one:
             return False
-        if flow.phase_of(number) is Phase.BACKWARD:
-            return False  # a gradient is made of its parameter too
-        return _alike(program, program.inputs[i], number) and program.inputs[i] in sources[j]
+        in_optimizer = flow.phase_of(number) is Phase.OPTIMIZER
+        return one in (within[j] if in_optimizer else sources[j])
 
-    return partners(arguments.inputs, arguments.outputs, may_be_new)
+    def goes_on(i: int, j: int) -> bool:
+        number = results[j]
+        return number is not None and flow.goes_on_with(program.inputs[i], number)
+
+    return partners(arguments.inputs, arguments.outputs, may_be_new, is_made_of, goes_on)
 
 
-def _parameters(flow: _Flow, arguments: Arguments, new: Mapping[int, int]) -> Iterable[Parameter]:
-    program = flow.program
+def _merged(trees: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    return {i: j for tree in trees for i, j in tree.items()}
+
+
+def _updated(flow: _Flow, trees: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """The results that are new parameters, by place of the old ones.
+
+    A tree whose leaves go on for the most part is one of parameters, with all that the forward uses and does not make
+    itself: what comes back as it was, or from another's place, is an update that went wrong.
+    """
+    program, forward = flow.program, flow.used_forward()
+    found: dict[int, int] = {}
+    for tree in trees:
+        used = {
+            i: j for i, j in tree.items()
+            if program.inputs[i] in forward and flow.phase_of(int(program.outputs[j])) is not Phase.FORWARD  # type: ignore[arg-type]
+        }  # fmt: skip
+        pairs = {i: (program.inputs[i], int(program.outputs[j])) for i, j in used.items()}  # type: ignore[arg-type]
+        changed = [pair for pair in pairs.values() if pair[1] in flow.after_backward]
+        if changed and 2 * sum(flow.goes_on_with(*pair) for pair in changed) >= len(changed):
+            found |= used
+    return found
+
+
+def _parameters(
+    flow: _Flow, arguments: Arguments, trees: Sequence[Mapping[int, int]]
+) -> Iterable[Parameter]:
+    program, new = flow.program, _merged(trees)
     forward = flow.used_forward()
-    updated = {
-        i: j
-        for i, j in new.items()
-        if program.inputs[i] in forward
-        and program.outputs[j] in flow.after_backward
-        and flow.goes_on_with(program.inputs[i], int(program.outputs[j]))  # type: ignore[arg-type]
-    }
+    updated = _updated(flow, trees)
     kept = {arguments.called(i, j): (i, j) for i, j in new.items() if i not in updated}
     returned = {} if updated else _gradients_that_come_out(flow, arguments, forward)
     gradients = {i: int(program.outputs[j]) for i, j in returned.items()}  # type: ignore[arg-type]
@@ -349,15 +382,18 @@ def _gradient(flow: _Flow, updated: int) -> int | None:
 def _gradients_that_come_out(
     flow: _Flow, arguments: Arguments, forward: set[int]
 ) -> dict[int, int]:
-    """The result that is the gradient of each argument, by place."""
+    """The result that is the gradient of each argument, by place: of one that is left out it may be zero."""
     program = flow.program
 
     def may_be(i: int, j: int) -> bool:
         one, other = program.inputs[i], program.outputs[j]
-        is_one = isinstance(other, int) and other in flow.after_backward and one in forward
+        is_one = isinstance(other, int) and other not in program.inputs and one in forward
         return is_one and _alike(program, one, int(other))  # type: ignore[arg-type]
 
-    return partners(arguments.inputs, arguments.outputs, may_be)
+    def is_gradient(i: int, j: int) -> bool:
+        return program.outputs[j] in flow.after_backward
+
+    return _merged(partners(arguments.inputs, arguments.outputs, may_be, is_gradient))
 
 
 def _owners(flow: _Flow, parameters: Sequence[Parameter]) -> dict[int, str]:

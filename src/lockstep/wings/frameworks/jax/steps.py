@@ -19,7 +19,9 @@ from lockstep.core.manifest import COMPILED_BY_XLA
 from lockstep.core.sizes import size_text
 from lockstep.laws.program_memory import memory_for_programs
 from lockstep.wings.frameworks.jax.agreement import disagreement
+from lockstep.wings.frameworks.jax.environment import numerics
 from lockstep.wings.frameworks.jax.evaluation import Evaluation, Value
+from lockstep.wings.frameworks.jax.followers import Followers
 from lockstep.wings.frameworks.jax.known import Known
 from lockstep.wings.frameworks.jax.labels import Labels
 from lockstep.wings.frameworks.jax.programs import Program
@@ -30,6 +32,7 @@ TOO_LARGE = "operators of a program that does not fit into memory twice"
 HIDDEN = "steps inside of a loop of JAX or of a shard_map"
 _HIDDEN_REASON = "their gradients come back from no call; call jax.jit once a step, and shard_map inside of the loss"
 UNSEEN = "operators of the update"
+BETWEEN = "what changes parameters between two steps"
 _UNSEEN_REASON = "it runs outside of a function under jax.jit; put it into one"
 
 
@@ -83,8 +86,10 @@ class Steps:
     def __init__(self, recording: FrameworkRecording) -> None:
         self._recording = recording
         self._pending: _Pending | None = None
+        self.followers = Followers(recording.note_gap)
+        self._updated: set[frozenset[str]] = set()
 
-    def before(self, known: Known, leaves: Sequence[Any]) -> Opened | None:
+    def before(self, known: Known, leaves: Sequence[Any], name: str = "") -> Opened | None:
         """Evaluate the program of a call that belongs to a step, while its arguments are there.
 
         The call may take their memory.
@@ -93,11 +98,16 @@ class Steps:
             self._recording.note_gap(HIDDEN, _HIDDEN_REASON)
             return None
         if known.has_backward:
-            self._close(_parameters(known, leaves))
+            self.followers.begin()
+            given = _parameters(known, leaves)
+            self._check_are_given(given)
+            self._close(given)
         elif self._pending is None or not any(id(one) in self._pending.made for one in leaves):
+            self.followers.takes(name, leaves)
             return None
         if not self._recording.wants(0):
             return Opened(known, leaves)
+        self._recording.numerics(0, numerics())
         labels = known.labels if known.has_backward else self._labels_of_update(known, leaves)
         rows = Rows(self._recording, labels, known.sites if known.has_backward else {})
         inputs = _inputs(known.program, leaves)
@@ -116,13 +126,22 @@ class Steps:
         if not call.known.has_backward:
             self._go_on(call, results)
         elif call.known.labels.roles.updates:
-            self._end(one.name for one in call.known.labels.roles.parameters)
+            names = [one.name for one in call.known.labels.roles.parameters]
+            self._updated.add(frozenset(names))
+            self._end(names)
         else:
             self._wait(call, results)
 
     def finish(self) -> None:
         """The training ends: what the last update gave is not known unless a call gave it."""
         self._close({})
+
+    def _check_are_given(self, parameters: Mapping[str, Any]) -> None:
+        """Say where the parameters of a step are not what a call gave, though the last step has updated them."""
+        if frozenset(parameters) in self._updated and not all(
+            self.followers.is_given(one) for one in parameters.values()
+        ):
+            self._recording.note_gap(BETWEEN, _UNSEEN_REASON)
 
     # --- evaluation -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from lockstep.capture.command.process_ends import uncaught
+from lockstep.wings.frameworks.jax.followers import OTHER_GRADIENTS
 from lockstep.wings.frameworks.jax.known import Known, KnownPrograms, dynamic_leaves
 from lockstep.wings.frameworks.jax.steps import Opened, Steps
 from lockstep.wings.frameworks.jax.wrapped import Wrapping
@@ -61,12 +62,23 @@ class Tap:
         result = run()
         for one in opened:
             self._silenced(functools.partial(self._steps.after, one, result))
+        self._silenced(lambda: self._steps.followers.gave(result))
         self.recording.end_process_if_asked()
         return result
 
-    def _at_exit(self) -> None:
-        if not (uncaught() or self.is_idle()):
+    def unseen(self, name: str) -> None:
+        """Say that a transformation is called that no step is recorded of."""
+        reason = "its values come back from no call that Lockstep evaluates; use jax.jit with jax.grad inside"
+        self.recording.note_gap(OTHER_GRADIENTS.format(f"jax.{name}"), reason)
+
+    def finish(self) -> None:
+        """The training has come to its end."""
+        if not self.is_idle():
             self._silenced(self._steps.finish)
+
+    def _at_exit(self) -> None:
+        if not uncaught():
+            self.finish()
 
     def _silenced(self, act: Callable[[], Any]) -> None:
         """Whatever goes wrong here ends the recording, and not the training."""
@@ -79,7 +91,8 @@ class Tap:
         known = self._traced(function, args, kwargs)
         opened = None
         if known is not None:
-            opened = self._steps.before(known, dynamic_leaves(function, args, kwargs))
+            name = getattr(function, "__name__", str(function))
+            opened = self._steps.before(known, dynamic_leaves(function, args, kwargs), name)
         if opened is not None:
             yield opened
 
@@ -91,7 +104,7 @@ class Tap:
             reason = f"{type(error).__name__} in {getattr(function, '__name__', function)}"
             self.recording.note_gap(UNTRACED, f"{reason}; put the update under jax.jit")
             return None
-        return self._known.of(traced)
+        return self._known.of(traced, args)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -63,22 +64,60 @@ def common_end(one: Iterable[str], other: Iterable[str]) -> int:
 
 
 def partners(
-    inputs: Sequence[Path], outputs: Sequence[Path], may_be: Callable[[int, int], bool]
-) -> dict[int, int]:
-    """Return the output that is the new value of each input, by place.
+    inputs: Sequence[Path],
+    outputs: Sequence[Path],
+    may_be: Callable[[int, int], bool],
+    is_made_of: Callable[[int, int], bool],
+    goes_on_with: Callable[[int, int], bool] | None = None,
+) -> list[dict[int, int]]:
+    """Return the output that is the new value of each input, by place: a list of trees that belong together.
 
-    Those whose paths end alike for longest go together first; each output is taken once.
+    A tree of arguments and one of results are paired as a whole, by what stands before the paths that they share: a
+    leaf that has come to another's place is then seen as that. Trees of which more leaves are made of each other go
+    first, then those that are made of nothing else, that go on for the most part, and whose paths end alike longest.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Paths.
+    may_be
+        Whether an input and an output are of one kind.
+    is_made_of
+        Whether the output is made of the input.
+    goes_on_with
+        Whether the input is most of it, which decides between trees that are made of the same.
     """
-    pairs = [
-        (-common_end(one, other), abs(i - j), i, j)
-        for i, one in enumerate(inputs)
-        for j, other in enumerate(outputs)
-        if may_be(i, j)
-    ]
-    found: dict[int, int] = {}
-    taken: set[int] = set()
-    for _, _, i, j in sorted(pairs):
-        if i not in found and j not in taken:
-            found[i] = j
-            taken.add(j)
+    trees: dict[tuple[Path, Path], list[tuple[int, int]]] = {}
+    for i, one in enumerate(inputs):
+        for j, other in enumerate(outputs):
+            if may_be(i, j):
+                end = common_end(one, other)
+                key = one[: len(one) - end], other[: len(other) - end]
+                trees.setdefault(key, []).append((i, j))
+    made = {key: [pair for pair in pairs if is_made_of(*pair)] for key, pairs in trees.items()}
+    goes_on = goes_on_with or is_made_of
+    going = {key: sum(goes_on(*pair) for pair in pairs) for key, pairs in made.items()}
+    claims = Counter(j for pairs in made.values() for _, j in pairs)
+
+    def order(key: tuple[Path, Path]) -> tuple[float, ...]:
+        i, j = trees[key][0]
+        others = sum(claims[j] - 1 for _, j in made[key])
+        return (
+            -len(made[key]),
+            others,
+            -going[key],
+            -common_end(inputs[i], outputs[j]),
+            abs(i - j),
+            i,
+            j,
+        )
+
+    found: list[dict[int, int]] = []
+    taken: tuple[set[int], set[int]] = set(), set()
+    for key in sorted((key for key in trees if made[key]), key=order):
+        free = {i: j for i, j in trees[key] if i not in taken[0] and j not in taken[1]}
+        if any(pair in made[key] for pair in free.items()):
+            found.append(free)
+            taken[0].update(free)
+            taken[1].update(free.values())
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -20,6 +21,14 @@ class Listener(Protocol):
 
     def called(self, function: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """Return what `run` gives, which calls `function` with these arguments."""
+
+    def unseen(self, name: str) -> None:
+        """Is told the name of a transformation that is called, and whose program is not looked at."""
+
+
+_MAKE_UNSEEN, _RUN_UNSEEN = ("pmap", "jacfwd", "jacrev", "hessian"), ("vjp", "linearize")
+"""Transformations by which a training may take gradients, and of which no step is recorded: those that make a
+function, and those that call one."""
 
 
 class _Depth(threading.local):
@@ -45,6 +54,8 @@ class Wrapping:
             Patch(jax, "jit", self._wrap_jit),
             Patch(jax, "grad", self._wrap_gradient),
             Patch(jax, "value_and_grad", self._wrap_gradient),
+            *(Patch(jax, name, partial(self._wrap_unseen_maker, name)) for name in _MAKE_UNSEEN),
+            *(Patch(jax, name, partial(self._wrap_unseen, name)) for name in _RUN_UNSEEN),
         ]
 
     def install(self) -> None:
@@ -77,6 +88,31 @@ class Wrapping:
 
         return jit
 
+    def _wrap_unseen_maker(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            return Jitted(original(*args, **kwargs), self, name)
+
+        return make
+
+    def _wrap_unseen(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(function: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.call_unseen(name, partial(original, function), args, kwargs)
+
+        return run
+
+    def call_unseen(self, name: str, function: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function, and tell the listener of a transformation where that is at top level."""
+        if self.depth.value or self.listener.is_idle() or _is_traced(args, kwargs):
+            return function(*args, **kwargs)
+        self.listener.unseen(name)
+        self.depth.value += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.depth.value -= 1
+
     def _wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def transform(*args: Any, **kwargs: Any) -> Any:
@@ -95,14 +131,24 @@ class Wrapping:
 
 
 class Jitted:
-    """A function under `jax.jit`, which does all that it does without Lockstep."""
+    """A function under `jax.jit`, which does all that it does without Lockstep.
 
-    def __init__(self, function: Any, wrapping: Wrapping) -> None:
+    Parameters
+    ----------
+    function, wrapping
+        As JAX has made it, and who is told of its calls.
+    unseen
+        The transformation that made it, where that is not `jit` and calls are not looked at.
+    """
+
+    def __init__(self, function: Any, wrapping: Wrapping, unseen: str = "") -> None:
         functools.update_wrapper(self, function)
-        self._lockstep = (function, wrapping)
+        self._lockstep = (function, wrapping, unseen)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function, wrapping = self._lockstep
+        function, wrapping, unseen = self._lockstep
+        if unseen:
+            return wrapping.call_unseen(unseen, function, args, kwargs)
         return wrapping.call(function, function, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
