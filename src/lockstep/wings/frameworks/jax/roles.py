@@ -312,7 +312,7 @@ def _new_values(flow: _Flow, arguments: Arguments) -> list[dict[int, int]]:
     def is_made_of(i: int, j: int) -> bool:
         number, one = results[j], program.inputs[i]
         if number is None or number == one:
-            return False
+            return number == one  # it comes back as it was
         in_optimizer = flow.phase_of(number) is Phase.OPTIMIZER
         return one in (within[j] if in_optimizer else sources[j])
 
