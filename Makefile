@@ -68,9 +68,10 @@ test-cluster: $(READY)
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(filter-out %_jax,$(wildcard tests/wings/frameworks_*)) $(OPTIONS)
 
-# Trainings of JAX (CPU), in an environment of their own (2 GB).
+# Trainings of JAX (CPU), in an environment of their own (2 GB). Each file has a process: JAX keeps what it has traced for all of one.
 test-jax: $(JAX)/.installed
-	$(JAX)/bin/python -m pytest -q --every-way -n 2 --dist loadfile tests/wings/frameworks_jax $(OPTIONS)
+	for file in tests/wings/frameworks_jax/test_*.py; do \
+		$(JAX)/bin/python -m pytest -q --every-way $$file $(OPTIONS) || exit 1; done
 
 $(JAX)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(JAX)

@@ -52,7 +52,9 @@ def place_of(equation: Any, outer: Place) -> Place:
         is_transposed=outer.is_transposed or "transpose" in transforms,
     )
     stack = () if source.traceback is None else _frames(source.traceback)
-    return replace(here, stack=stack) if stack else here
+    if all(frame.library for frame in stack):  # traced once for all calls of a jitted function
+        stack = (*stack, *outer.stack)
+    return replace(here, stack=stack)
 
 
 def _names_in(stack: Any) -> tuple[tuple[str, ...], frozenset[str]]:
