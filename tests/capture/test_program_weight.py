@@ -279,3 +279,28 @@ def test_other_weights_know_no_such_size(tmp_path: Path, save: str) -> None:
 def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="whole_bytes"):
         lockstep.record(tmp_path / "recording", save="program", whole_bytes="much")
+
+
+def test_elements_of_a_large_update_are_whole_and_stand_beside_its_records(tmp_path: Path) -> None:
+    def build() -> Training:
+        model = torch.nn.Linear(40, 20)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+        def step(_: int) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(torch.randn(8, 40)).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Training(model, step, optimizers=[optimizer])
+
+    recording = check(build, tmp_path / "recording", save="program")
+    sampled = {one.records[0].name: one.sample for one in updates(recording, 0)}
+    assert sampled["bias"] == ()
+    names = {one.name for one in sampled["weight"]}
+    assert {"param", "grad", "param|after", "exp_avg|after", "exp_avg_sq|after"} <= names
+    assert all(is_whole(one) for one in sampled["weight"])
+    assert {one.content.numel for one in sampled["weight"]} == {1, 256}
+    roles = lockstep.reading.record_table(recording, columns=["role"])["role"].unique().to_list()
+    assert Role.SAMPLE.value not in roles

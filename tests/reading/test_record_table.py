@@ -78,7 +78,7 @@ def test_columns_are_those_asked_for_and_no_other_is_read(
 
     # then names alone leave the contents closed, and a number opens its column only
     assert record_table(recording, columns=["op", "name"]).columns == ["op", "name"]
-    assert read == [("records", frozenset({"call_id", "sequence", "name"}))]
+    assert read == [("records", frozenset({"call_id", "sequence", "role", "name"}))]
     read.clear()
     record_table(recording, columns=["norm", "role"])
     assert read[1:] == [("contents", frozenset({"content", "norm"}))]

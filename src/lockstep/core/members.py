@@ -65,7 +65,7 @@ OWN_VERBS = {
     "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
     "lockstep.wings.report.plugin": ("report", "plot"),
-    "lockstep.wings.sampling.plugin": ("weights", "logprobs", "invariance"),
+    "lockstep.wings.sampling.plugin": ("weights", "logprobs", "experts", "invariance"),
     "lockstep.wings.shell.plugin": ("shell",),
     "lockstep.wings.skill.plugin": ("skill",),
     "lockstep.wings.ui.plugin": ("ui",),

@@ -17,7 +17,9 @@ from lockstep.store.tables import Chunks, Index
 OF_A_RECORD = frozenset(schema.RECORDS) - {"call_id"}
 OF_A_CONTENT = frozenset(schema.CONTENTS) - {"content"}
 
-_ALWAYS_READ = frozenset({"call_id", "sequence"})
+_ALWAYS_READ = frozenset({"call_id", "sequence", "role"})
+"""The role tells samples of updates, which are no records of the table."""
+
 _FILES_AT_ONCE = 64
 
 
