@@ -67,3 +67,22 @@ def test_a_product_that_is_truncated_is_named(tmp_path: Path, batch: int) -> Non
     assert found.verdict is Verdict.DIVERGED
     assert found.origins[0].module == "0"
     assert found.origins[0].op == "torch.nn.functional.linear"
+
+
+def test_two_settings_of_a_convolution_that_round_soundly_are_no_rounding(tmp_path: Path) -> None:
+    def training(path: Path, far: int) -> Path:
+        torch.manual_seed(0)
+        net = nn.Conv2d(3, 8, 3)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with lockstep.record(path, model=net, steps="0:1"), torch.autocast("cpu", torch.bfloat16):
+            x = torch.randn(4, 3, 8, 8)
+            out = F.conv2d(x, net.weight, net.bias, padding=far, dilation=far)
+            out.float().square().mean().backward()
+            optimizer.step()
+        return path
+
+    found = lockstep.compare_recordings(
+        training(tmp_path / "ref", 1), training(tmp_path / "cand", 2)
+    )
+    assert found.verdict is Verdict.DIVERGED
+    assert (found.origins[0].step, found.origins[0].op) == (0, "torch.nn.functional.conv2d")

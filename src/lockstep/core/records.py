@@ -124,6 +124,9 @@ HEADINGS = {one.name: one.heading for one in STATISTICS if one.heading}
 GIVES_GRADIENTS = "gives gradients"
 """Argument of a loss of which a script asks for the gradients, rather than have them added to `.grad`."""
 
+GIVEN = "given"
+"""Argument of a gradient that a script has put in its place, rather than a backward pass added up."""
+
 BEGAN_ANEW = "began anew"
 """Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
 

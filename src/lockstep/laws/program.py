@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from lockstep.core.operators import AUTOGRAD_GRAD, BY_HAND
 from lockstep.core.records import (
     BEGAN_ANEW,
+    GIVEN,
     GIVES_GRADIENTS,
     LEAF,
     NO_GRADIENT,
@@ -122,17 +123,23 @@ class ProgramBuilder:
         elif call.kind is CallKind.LOSS:
             self._add_backward(position, call)
         elif call.kind is CallKind.GRADIENT:
-            for one in call.with_role(Role.PARAM_GRAD):
-                if self._is_given(one):
-                    continue
-                self._gradient_of[one.content.id] = one.name, call.sequence
-                self._gradient_now[one.name] = one.content.id
-                self.program.gradients[one.name] = one
+            self._add_gradient(call)
         elif call.kind is CallKind.OPTIMIZER:
             self._add_update(call)
 
-    def _is_given(self, record: TensorRecord) -> bool:
-        """Whether a script has put in place of a gradient what a call made after the last backward pass."""
+    def _add_gradient(self, call: Call) -> None:
+        for one in call.with_role(Role.PARAM_GRAD):
+            made = self._is_made_since(one)
+            if made and call.arguments.get(GIVEN):
+                continue
+            if made:  # autograd alone gives another one
+                raise NotApplicable(f"a hook makes the gradient of {one.name}")
+            self._gradient_of[one.content.id] = one.name, call.sequence
+            self._gradient_now[one.name] = one.content.id
+            self.program.gradients[one.name] = one
+
+    def _is_made_since(self, record: TensorRecord) -> bool:
+        """Whether a call made a gradient after the last backward pass: what the script gives is a result then."""
         made = self._made.get(record.content.id)
         since = self.makers[made[-1]].call.sequence if made else -1
         passes = [one.call.sequence for one in self.program.losses if one.accumulates]

@@ -374,7 +374,7 @@ class Calls:
             with Silence(self._recording.fail):
                 if session.may_be_updated_by_hand(parameter):
                     self._recording.is_certain()
-                    session.updates.accumulated(parameter)
+                    session.updates.accumulated(parameter, given=True)
 
     def _is_out_of_sight(self, tensors: Iterable[torch.Tensor]) -> bool:
         with Silence(self._recording.fail):

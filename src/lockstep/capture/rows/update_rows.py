@@ -17,7 +17,7 @@ from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.capture.updates.update_samples import Sample, UpdateSample, sample_of
 from lockstep.core.formulas import Formula
-from lockstep.core.records import BEGAN_ANEW
+from lockstep.core.records import BEGAN_ANEW, GIVEN
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.devices.methods import untyped_storage
@@ -64,8 +64,8 @@ class UpdateRows:
         """A step begins: no gradient was added up yet."""
         self._summed_in.clear()
 
-    def accumulated(self, parameter: torch.Tensor) -> None:
-        """Record a parameter's gradient after one backward has added to it."""
+    def accumulated(self, parameter: torch.Tensor, *, given: bool = False) -> None:
+        """Record a parameter's gradient after one backward has added to it, or the script has given it."""
         owner = self._names.owner_of(parameter)
         if (
             owner is None
@@ -76,7 +76,7 @@ class UpdateRows:
         anew = self._for_rules and self._began_anew(parameter)
         call = self._rows.plain_call(
             CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],),
-            {BEGAN_ANEW: True} if anew else {},
+            {**({BEGAN_ANEW: True} if anew else {}), **({GIVEN: True} if given else {})},
         )  # fmt: skip
         number = self._contents.of(parameter.grad, self._derivations.sum_of_sent(owner[1]))
         self._derivations.summed(owner[1], number)

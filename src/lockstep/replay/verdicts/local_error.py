@@ -298,12 +298,19 @@ class RoundingJudge:
             return False
         if calls.reference is None or calls.candidate is None:
             return False
+        if not _are_set_alike(calls.reference, calls.candidate):
+            return False  # each follows from what it was asked for
         both = [(calls.reference, pair.reference), (calls.candidate, pair.candidate)]
         questions = [_question(call, record) for call, record in both]
         try:
             return all(one is not None and self._reruns.ask(one).by_rounding for one in questions)
         except (CannotReplay, Crashed, MemoryError, RuntimeError):
             return False  # the fallback's answer stands
+
+
+def _are_set_alike(one: Call, two: Call) -> bool:
+    """Whether two calls are of one operator with the same settings."""
+    return one.site.op == two.site.op and one.arguments == two.arguments
 
 
 def _question(call: Call, result: TensorRecord) -> FollowsByRounding | None:
