@@ -99,6 +99,10 @@ class ProgramBuilder:
         self._gathered: dict[tuple[str, int], Node] = {}
         self._views = WrittenViews()
         self._asked = _asked_contents(self._calls)
+        self._sent: dict[str, list[TensorRecord]] = defaultdict(list)
+        for call in self._calls:
+            for one in call.with_role(Role.PARAM_GRAD) if call.kind is CallKind.OPERATOR else ():
+                self._sent[one.name].append(one)
 
     def gather(self) -> None:
         """Link all calls.
@@ -134,9 +138,25 @@ class ProgramBuilder:
                 continue
             if made:  # autograd alone gives another one
                 raise NotApplicable(f"a hook makes the gradient of {one.name}")
+            self._note_sent(one)
             self._gradient_of[one.content.id] = one.name, call.sequence
             self._gradient_now[one.name] = one.content.id
             self.program.gradients[one.name] = one
+
+    def _note_sent(self, arrived: TensorRecord) -> None:
+        """Keep what one call alone has sent to a parameter in the first pass that reaches it; ranks exchange theirs."""
+        if self._passing is not None or arrived.name in self.program.gradients:
+            return
+        since = max(
+            (one.call.sequence for one in self.program.losses if one.accumulates), default=-1
+        )
+        sent = [
+            one
+            for one in self._sent.get(arrived.name, ())
+            if since < one.sequence < arrived.sequence and one.shape == arrived.shape
+        ]
+        if len(sent) == 1:
+            self.program.sent[arrived.name] = sent[0], arrived
 
     def _is_made_since(self, record: TensorRecord) -> bool:
         """Whether a call made a gradient after the last backward pass: what the script gives is a result then."""

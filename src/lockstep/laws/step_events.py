@@ -194,6 +194,9 @@ class StepProgram:
         The record of every result.
     unplaced
         What makes it uncertain which of equal tensors a call took, in words.
+    sent
+        By parameter, the gradient that the one call sent which takes it, and that which arrived: they are one unless
+        something between changes it, such as a hook.
     moved
         Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
     """
@@ -205,6 +208,7 @@ class StepProgram:
     unplaced: list[str] = field(default_factory=list)
     results: dict[Node, TensorRecord] = field(default_factory=dict)
     moved: list[TensorRecord] = field(default_factory=list)
+    sent: dict[str, tuple[TensorRecord, TensorRecord]] = field(default_factory=dict)
 
     @property
     def operators(self) -> Iterator[Operator]:

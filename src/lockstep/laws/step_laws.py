@@ -11,6 +11,7 @@ from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.alike import are_one, called_alike
 from lockstep.laws.arrangement import rearranged
+from lockstep.laws.changed_gradients import changed_on_its_way
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
 from lockstep.laws.double_run import Run
@@ -98,7 +99,7 @@ def _answer(
     )
     leaves = (runs[0].left, runs[1].left) if faithful else (Carried(), Carried())
     moved, in_both = _moved(left, right)
-    found = [*drawn, *breaches, *of_kernels, *moved]
+    found = [*drawn, *breaches, *of_kernels, *moved, *changed_on_its_way(left, right)]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
     made_again = kernel_sides[0].made_again & kernel_sides[1].made_again
     answer = StepAnswer(
