@@ -16,7 +16,9 @@ import lockstep
 from lockstep.core.finding import Comparison, Kind, Verdict
 
 EACH = [*(VIEWS | PARTS | SPELLINGS | CONSTANTS | REJOINED | IN_PARTS).items()]
-WEIGHTS = ("sketch", "tensors", "stats")
+WEIGHTS = ("program", "sketch", "tensors", "stats")
+NOT_RUN_AGAIN = ("sketch", "stats")
+"""Weights at which no step is run again: what only that can tell is not judged."""
 
 
 def recorded(path: Path, form: Form, save: str, *, in_script: bool) -> Path:
@@ -72,7 +74,10 @@ def test_equal_forms_agree_and_a_mistake_is_named(
     for pair in ((one, other), (other, one)):
         found = compared(*pair)
         # Then the two ways agree, and nothing is said to have been set up otherwise
-        assert (found.verdict, found.origins) == (Verdict.AGREE, ())
+        assert found.origins == ()
+        assert found.verdict is Verdict.AGREE or (
+            save in NOT_RUN_AGAIN and found.verdict is Verdict.INCOMPARABLE
+        )
     for reference in (one, other):
         found = compared(reference, mistake)
         # Then the mistake is named where it is made

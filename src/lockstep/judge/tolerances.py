@@ -72,12 +72,6 @@ NO_ROUNDING = 10.0
 """Rounding moves no gradient by more than this many square roots of the unit roundoff, times the norm of all gradients
 of the step. Chosen: bfloat16 gradients of GPT-2 differ by up to half a square root between kernels."""
 
-PROJECTED_ROUNDINGS = 64.0
-"""Unit roundoffs that a gradient may be off where a difference after it is taken out. Chosen: some calls round."""
-
-PROJECTED_SHARE = 0.01
-"""Share of that difference that it may be off. Chosen: rounding leaves less than a thousandth."""
-
 UPDATE_ROUNDINGS = 16.0
 """Roundings of one optimizer update: about ten operations per element in `torch.optim`'s Adam."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -17,14 +18,15 @@ from lockstep.measure.measured_pair import Measured
 _UNSEEN = Region(unseen=8)
 """Calls assumed between what enters a module or a step and what leaves it."""
 
-OUTWEIGHED = Judgement(
+NO_PAIR = Judgement(
+    math.inf,
     0.0,
-    0.0,
-    beyond_floor=False,
+    beyond_floor=True,
     unexplained=False,
-    words="not the same tensor in both runs: the loss and every gradient of the step agree without it",
+    open=True,
+    words="the two runs compute it by other calls, and the loss and every gradient agree beyond it",
 )
-"""What such a difference is judged: this step follows without it, a later one may not."""
+"""What such a difference is judged: it may be a spelling or a fault, and only a step that runs again tells which."""
 
 
 class Outweighing:

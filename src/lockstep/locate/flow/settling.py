@@ -8,15 +8,15 @@ from dataclasses import replace
 from lockstep.align.step import Aligned
 from lockstep.core.finding import Kind, Outcome
 from lockstep.core.operators import Family, family_of
-from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.reason import Reason
 from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN, UNBOUNDED
 from lockstep.locate.flow.extents import Extents
 from lockstep.locate.flow.judged_pair import JudgedPair
 from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, Place
-from lockstep.locate.flow.outweighed import OUTWEIGHED
+from lockstep.locate.flow.outweighed import NO_PAIR
 from lockstep.locate.flow.scopes import Scopes
-from lockstep.locate.flow.words import beside_reason, origin_reason, settled_reason
+from lockstep.locate.flow.words import beside_reason, open_clause, origin_reason, settled_reason
 from lockstep.measure.measured_pair import Measured
 
 
@@ -42,9 +42,10 @@ class Settling:
         if known is not None and known.tainted:
             self.settle(judged.item, known.at(measured))
             return
-        if judgement is OUTWEIGHED:
-            reason = Reason(Clause(About.EVIDENCE, OUTWEIGHED.words))
-            self._set_aside(agreeing(measured), reason, judged.place())
+        if judgement is NO_PAIR:
+            reason = Reason(open_clause(NO_PAIR.words))
+            state = State(measured, judgement, outcome=Outcome.INCOMPARABLE)
+            self._set_aside(state, reason, judged.place())
             return
         tainting = [source for source in judged.behind if self._ledger.tainted(source)]
         is_origin = self._is_origin(judged, tainting)

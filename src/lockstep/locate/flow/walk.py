@@ -44,10 +44,8 @@ from lockstep.locate.flow.ledger import (
 )
 from lockstep.locate.flow.operations import Operations, of_list_element
 from lockstep.locate.flow.origins import Origins
-from lockstep.locate.flow.outweighed import OUTWEIGHED, Outweighing
+from lockstep.locate.flow.outweighed import NO_PAIR, Outweighing
 from lockstep.locate.flow.places import Places
-from lockstep.locate.flow.projected import TAKEN_OUT, Projections
-from lockstep.locate.flow.rejoined import Rejoining
 from lockstep.locate.flow.scopes import Scopes
 from lockstep.locate.flow.settling import Settling
 from lockstep.locate.flow.words import (
@@ -113,8 +111,6 @@ class StepWalk:
         self._sees_operators = any(True for _ in step.of_kind(CallKind.OPERATOR))
         self._sees_inputs = sees_every_call or step.sees_inputs
         self._outweighing = Outweighing(step, ledger, self._operations, judge)
-        self._rejoining = Rejoining(step, ledger, self._outweighing)
-        self._projections = Projections(step, ledger, self._outweighing)
         self._accumulations = Accumulations(step, ledger, self._operations, self._places, judge)
         self._constants: set[Key] = set()
         self._settling = Settling(ledger, origins, self._extents, self._scopes)
@@ -246,10 +242,8 @@ class StepWalk:
         chosen = self._operations.chosen_otherwise(item)
         of_nothing = measured.shape_differs and not operation.entering  # as `Extents` judges
         may_rejoin = bool(chosen) and judgement.unexplained and not of_nothing
-        if may_rejoin and self._rejoining.holds(item, measured):
-            judgement = OUTWEIGHED
-        elif backward and judgement.unexplained and self._rejoining.follows_back(item, measured):
-            judgement = AGREES
+        if may_rejoin and self._outweighing.whole_step_follows:
+            judgement = NO_PAIR
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
         )
@@ -404,9 +398,9 @@ class StepWalk:
             forward is not None
             and judgement.unexplained
             and computes(boundary.region)
-            and self._projections.take_out(measured, forward)
+            and self._outweighing.whole_step_follows
         ):
-            judgement = TAKEN_OUT
+            judgement = NO_PAIR
         background = [] if forward is None else [self._ledger.measure(forward)]
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, place, background=background)
@@ -488,7 +482,7 @@ class StepWalk:
         # The other run may change it within the call.
         in_place = not backward and self._is_changed_by_lone_calls(measured.pair)
         if (gross or by_chance or in_place) and self._outweighing.holds(item, backward=backward):
-            return entering, AGREES if backward else OUTWEIGHED
+            return entering, NO_PAIR
         judgement = self._judge.passage(entering, measured, region=region)
         if judgement.unexplained or not any(self._is_excused(one.pair) for one in entering):
             return entering, judgement
