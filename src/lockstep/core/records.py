@@ -366,7 +366,8 @@ class Call:
     phase in which it was *called*; its records carry their own phase (a forward call has backward records too).
     `arguments` are the non-tensor arguments as JSON values. `conditions` are None where they were not recorded;
     `random_state` is the state of the generator before a call that draws from it, of dtype uint8, where it was saved.
-    `sample` are some elements of each tensor of an update, by the names of `lockstep.core.sample`.
+    `sample` are some elements of each tensor of an update, by the names of `lockstep.core.sample`. `body` are the
+    operators that a custom autograd function calls, those of its backward in that phase.
     """
 
     id: int
@@ -384,6 +385,7 @@ class Call:
     conditions: Conditions | None = None
     random_state: Content | None = None
     sample: tuple[TensorRecord, ...] = ()
+    body: tuple[Call, ...] = ()
 
     def with_role(self, *roles: Role) -> tuple[TensorRecord, ...]:
         """The records of these roles, in order."""

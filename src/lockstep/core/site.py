@@ -39,6 +39,8 @@ class CallKind(str, Enum):
 
     MODULE = "module"
     OPERATOR = "operator"
+    FUNCTION_BODY = "function body"
+    """An operator that a custom autograd function calls, forward or backward; read as `Call.body`, beside the calls."""
     DATA = "data"
     INIT = "init"
     LOSS = "loss"

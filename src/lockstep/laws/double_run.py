@@ -7,7 +7,7 @@ computed anew, and gradients are autograd's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,6 +20,7 @@ from lockstep.core.operators import AUTOGRAD_GRAD
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.asked_gradients import asked_gradients
+from lockstep.laws.custom_functions import as_custom_function
 from lockstep.laws.distances import relative
 from lockstep.laws.draws import (
     draws_inside,
@@ -36,6 +37,7 @@ from lockstep.laws.recorded_decisions import decisions_as_recorded
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
+    Body,
     Enters,
     Link,
     Node,
@@ -44,6 +46,8 @@ from lockstep.laws.step_events import (
     Source,
     StepProgram,
     Taken,
+    arriving_at,
+    differentiated_in,
 )
 from lockstep.laws.writes_through import Ready, WritesThrough
 from lockstep.replay.calls.layouts import in_order
@@ -215,7 +219,8 @@ class DoubleRun:
         self._masks: dict[int, torch.Tensor] = {}
         self._ready = {
             one.call.id: _ready(one)
-            for one in program.operators
+            for operator in program.operators
+            for one in ((operator,) if operator.body is None else operator.body.calls)
             if not (
                 is_drawn(one.call) or exchange_of(one.call) or one.call.site.op == AUTOGRAD_GRAD
             )
@@ -317,6 +322,8 @@ class _Execution:
     widens: bool = True
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
+    inside: dict[Link, torch.Tensor] | None = None
+    """What the backward of a custom function has at hand, while it runs."""
 
     def __post_init__(self) -> None:
         self.differentiated = self.program.differentiated
@@ -391,16 +398,19 @@ class _Execution:
                 if found is None:
                     raise CannotReplay(f"{call.site.op} returns a different shape when run again")
                 node = Node(call.id, record.index)
-                value = found if self.rounding is None else self.rounding.of(found, record.dtype)
+                value = found if operator.body else self._rounded(found, record)
                 if node in self.instead:
                     value = _put(self.instead[node], value)
                 if node in self.differentiated and not value.requires_grad:
-                    value = value.detach().requires_grad_()
+                    value = _as_leaf(value)
                 self.run.values[node] = value
                 if self.seen is not None:
                     self.seen(node, value.detach())
                 if self.keep_gradients and value.requires_grad and not value.is_leaf:
                     value.retain_grad()
+
+    def _rounded(self, value: torch.Tensor, record: TensorRecord) -> torch.Tensor:
+        return value if self.rounding is None else self.rounding.of(value, record.dtype)
 
     def _results(self, operator: Operator) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
         call = operator.call
@@ -411,6 +421,9 @@ class _Execution:
             yield from ((one, self._loaded(one)) for one in call.with_role(Role.OUTPUT))
             return
         passed = {index: self._passed(operator, index) for index in operator.taken}
+        if operator.body is not None:
+            yield from self._of_function(operator, operator.body, passed)
+            return
         if call.site.op == AUTOGRAD_GRAD:
             yield from self._as_kept(asked_gradients(call, passed))
             return
@@ -424,6 +437,53 @@ class _Execution:
             return
         made = self._made(operator, passed)
         yield from decisions_as_recorded(call, passed, made) if self.decided else made
+
+    def _of_function(
+        self, operator: Operator, body: Body, passed: Mapping[int, torch.Tensor]
+    ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
+        """What a custom function gives: results that its calls have made, whose gradients its own backward sends on."""
+        records = operator.call.with_role(*RESULTS)
+        takes = [index for index, one in operator.taken.items() if not one.detached]
+
+        def sent_back(arrived: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+            came = zip(records, arrived, strict=True)
+            held: dict[Link, torch.Tensor] = {
+                one.link: passed[at] for at, one in operator.taken.items()
+            }
+            held.update({arriving_at(operator.call, one.index): two for one, two in came})
+            return self._sent_back(body, held, takes)
+
+        results = [passed[body.gives[one.index]] for one in records]
+        given = as_custom_function(sent_back, results, [passed[one] for one in takes])
+        yield from zip(records, given, strict=True)
+
+    def _sent_back(
+        self, body: Body, held: dict[Link, torch.Tensor], takes: Sequence[int]
+    ) -> list[torch.Tensor | None]:
+        """What a custom function's backward sends to its inputs."""
+        if not body.sends:
+            raise CannotReplay("the backward of a custom function was not recorded")
+        asked = differentiated_in(body.calls)
+        held.update({link: _as_leaf(held[link]) for link in asked if link in held})
+        before, self.inside = self.inside, held
+        try:
+            for operator in body.calls:
+                self._call_of_body(operator, asked)
+        finally:
+            self.inside = before
+        return [held[body.sends[one]] if one in body.sends else None for one in takes]
+
+    def _call_of_body(self, operator: Operator, asked: Collection[Link]) -> None:
+        assert self.inside is not None
+        call = operator.call
+        gradients = call.conditions is not None and call.conditions.gradients
+        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()):
+            for record, found in self._results(operator):
+                if found is None:
+                    raise CannotReplay(f"{call.site.op} returns a different shape when run again")
+                node, value = Node(call.id, record.index), self._rounded(found, record)
+                leaf = node in asked and not value.requires_grad
+                self.inside[node] = _as_leaf(value) if leaf else value
 
     def _as_kept(
         self, results: Iterable[tuple[TensorRecord, torch.Tensor | None]]
@@ -493,6 +553,8 @@ class _Execution:
 
     def _value(self, taken: Taken) -> torch.Tensor:
         link = taken.link
+        if self.inside is not None:
+            return self.inside[link]
         if isinstance(link, Node):
             return self.run.values[link]
         if link.kind is Enters.GRADIENT:
@@ -541,6 +603,10 @@ def _ready(operator: Operator) -> Ready:
         return one_call(call, draws=draws_inside(call))
     except CannotReplay as error:
         raise NotApplicable(f"{call.site.op} at {call.source}: {error}") from error
+
+
+def _as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_()
 
 
 def _put(other: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from lockstep.core.records import (
     TensorRecord,
 )
 from lockstep.core.site import CallKind, Role
+from lockstep.laws.function_bodies import called_forward, with_body
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
@@ -243,7 +244,7 @@ class ProgramBuilder:
             link = self._completed(link, record, call)
             taken[record.index] = Taken(link, record, detached)
             self._taken.add(link)
-        operator = Operator(call, taken)
+        operator = self._with_body(Operator(call, taken))
         self.program.events.append(operator)
         self._views.add(operator)
         gone = {one.index: one.content.id for one in arrived}
@@ -258,6 +259,17 @@ class ProgramBuilder:
                 self._back[node] |= {each.content.id for each in arrived if each.index == one.index}
         self._written(call, taken)
         self._passed_back |= {one.content.id for one in call.with_role(Role.GRAD_INPUT)}
+
+    def _with_body(self, operator: Operator) -> Operator:
+        """A call of a custom function with what it calls, of which the forward calls are put before it."""
+        call = operator.call
+        if not call.body:
+            return operator
+        for one in called_forward(call):
+            self._add_operator(one)
+        found = with_body(operator, self._made, lambda record: self._link(record, None))
+        self._taken |= {one.link for one in found.taken.values()}
+        return found
 
     def _written(self, call: Call, taken: dict[int, Taken]) -> None:
         """Keep what a call has written to parameters and buffers."""

@@ -72,8 +72,9 @@ def room_for_programs(steps: Iterable[Sequence[Call]], memory_bytes: int) -> flo
 def _elements(calls: Sequence[Call]) -> int:
     distinct = {
         record.content.id: record.content.numel
-        for call in calls
-        if call.kind is CallKind.OPERATOR
+        for whole in calls
+        if whole.kind is CallKind.OPERATOR
+        for call in (whole, *whole.body)
         for record in call.with_role(Role.INPUT, Role.OUTPUT, Role.BUFFER)
         if unit_roundoff(record.dtype) > 0
     }

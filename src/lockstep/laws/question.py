@@ -86,7 +86,8 @@ def sketches_of(calls: Iterable[Call]) -> dict[int, Sketch]:
     """The sketches of what was not saved whole, by number of the content."""
     contents = {
         record.content.id: record.content
-        for call in calls
+        for whole in calls
+        for call in (whole, *whole.body)
         for record in (*call.records, *call.sample)
         if not is_whole(record) and record.role in _HELD_AGAINST
     }

@@ -77,7 +77,8 @@ def _renamed(call: Call, first: int, rank: str, contents: SharedContents) -> Cal
         return replace(record, rank=rank, content=content, name=name)
 
     records = tuple(map(renumbered, call.records))
-    return replace(call, id=first + call.id, rank=rank, records=records)
+    body = tuple(_renamed(one, first, rank, contents) for one in call.body)
+    return replace(call, id=first + call.id, rank=rank, records=records, body=body)
 
 
 def with_rank(name: str, rank: str) -> str:

@@ -5,7 +5,7 @@ Knows no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -80,16 +80,38 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """What a custom autograd function does, whose forward calls are calls of the program before it.
+
+    Attributes
+    ----------
+    gives
+        By result: which of the tensors that the function takes it is.
+    calls
+        What its backward calls, in order; each takes gradients that arrive (`arriving_at`), results of the others, and
+        what the function takes.
+    sends
+        By input: what the backward sends there.
+    """
+
+    gives: dict[int, int]
+    calls: tuple[Operator, ...]
+    sends: dict[int, Link]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """A call that is run again, with its inputs by index.
 
     `through` is there where no recorded call is: of a tensor, its first input, that changed because views of it were
-    written to. The other inputs are what was written to each.
+    written to. The other inputs are what was written to each. `body` is there where it is a custom function, which
+    takes all that it holds for backward beside its inputs.
     """
 
     call: Call
     taken: dict[int, Taken]
     through: tuple[Written, ...] = ()
+    body: Body | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +154,25 @@ class Update:
 Event = Operator | Backward | Update
 
 
+def arriving_at(call: Call, index: int) -> Node:
+    """What stands for the gradient that arrives at a result of a custom function."""
+    return Node(call.id, -1 - index)
+
+
 def asked_of(call: Call) -> range:
     """Which inputs of `torch.autograd.grad` are those whose gradients it gives; the outputs come before."""
     outputs = int(call.arguments["outputs"])
     return range(outputs, outputs + int(call.arguments["inputs"]))
+
+
+def differentiated_in(operators: Iterable[Operator]) -> frozenset[Link]:
+    """Where the tensors come from whose gradients some of these calls ask for."""
+    return frozenset(
+        one.taken[index].link
+        for one in operators
+        if one.call.site.op == AUTOGRAD_GRAD
+        for index in asked_of(one.call)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +255,7 @@ class StepProgram:
     @property
     def differentiated(self) -> frozenset[Link]:
         """Where the tensors come from whose gradients a script asks for."""
-        return frozenset(
-            one.taken[index].link
-            for one in self.operators
-            if one.call.site.op == AUTOGRAD_GRAD
-            for index in asked_of(one.call)
-        )
+        return differentiated_in(self.operators)
 
     @property
     def losses(self) -> list[Backward]:

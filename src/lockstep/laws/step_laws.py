@@ -9,7 +9,7 @@ from statistics import median
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
-from lockstep.laws.alike import are_one, called_alike
+from lockstep.laws.alike import are_one, called_alike, may_hold_read_numbers
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.changed_gradients import changed_on_its_way
 from lockstep.laws.differing_part import Part, part_of
@@ -79,6 +79,7 @@ def _answer(
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
+    reads_numbers = reads_numbers and may_hold_read_numbers(left.program, right.program)
     begun = [
         two.left if two.numbers.are_references_own else None,
         two.right if two.is_roomy and two.numbers.are_candidates_own else None,

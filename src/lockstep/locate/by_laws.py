@@ -274,7 +274,8 @@ def _record_named(breach: Breach, program: StepProgram, step: JudgedStep) -> Ten
 
 def _call_of(record: TensorRecord, step: JudgedStep, *, is_candidate: bool) -> Call | None:
     calls = step.candidate_calls if is_candidate else step.reference_calls
-    return next((call for call in calls if record in call.records), None)
+    every = (one for call in calls for one in (call, *call.body))
+    return next((call for call in every if record in call.records), None)
 
 
 def _reason(breach: Breach, step: JudgedStep) -> Reason:
@@ -441,7 +442,11 @@ def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:
     one of its calls may do.
     """
     one, two = (
-        [(each.call.site.op, each.call.arguments) for each in program.operators]
+        [
+            (call.site.op, call.arguments)
+            for each in program.operators
+            for call in (each.call, *each.call.body)
+        ]
         for program in programs
     )
     return one != two

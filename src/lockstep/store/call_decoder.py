@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,10 +40,19 @@ class CallDecoder:
         self._stacks, self._contents = stacks, contents
 
     def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
-        """Calls by number, each with its records in order of time."""
+        """Calls by number, each with its records in order of time, and its body where it is of a custom function."""
         sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
         found = self._records(sites, self._sources(rows), records)
-        return [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
+        calls = [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
+        bodies: dict[int, list[Call]] = {}
+        for call in calls:
+            if call.kind is CallKind.FUNCTION_BODY:
+                bodies.setdefault(call.parent, []).append(call)
+        return [
+            replace(call, body=tuple(bodies[call.id])) if call.id in bodies else call
+            for call in calls
+            if call.kind is not CallKind.FUNCTION_BODY
+        ]
 
     def _site(self, call_id: int, module: str, op: str, call: int, phase: str) -> Site:
         try:

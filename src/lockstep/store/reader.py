@@ -429,6 +429,10 @@ class RankRecording:
         rows = self.index().calls_of(step)
         if kind is not None:
             rows = rows.filter(pl.col("kind") == kind.value)
+        bodies = (
+            self.index().bodies_of(step).filter(pl.col("parent").is_in(rows["call_id"].implode()))
+        )
+        rows = pl.concat([rows, bodies])
         records = self._records_of(step, rows)
         numbers = {*records["content"].to_list(), *rows["random_state"].to_list()}
         contents = self._contents.of(self.index().places(numbers))

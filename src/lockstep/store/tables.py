@@ -18,6 +18,7 @@ import polars as pl
 
 from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.core.progress import CountedProgress
+from lockstep.core.site import CallKind
 from lockstep.core.text import printable
 from lockstep.store import schema
 from lockstep.store.integrity import Files
@@ -187,7 +188,7 @@ class Index:
     Attributes
     ----------
     calls
-        One row per call, in the order of the files; columns as in `schema.CALLS`.
+        One row per call, in the order of the files, but for bodies of custom functions; columns as in `schema.CALLS`.
     steps
         Recorded step numbers.
     record_count, content_count
@@ -198,11 +199,14 @@ class Index:
 
     def __init__(self, chunks: Chunks, progress: CountedProgress | None = None) -> None:
         read = _Reader(chunks, progress)
-        self.calls, _ = read("calls", schema.CALLS)
-        step, call_id = (self.calls[name].to_numpy() for name in ("step", "call_id"))
-        check_tree(chunks.directory, call_id, self.calls["parent"].to_numpy())
-        self._order = np.lexsort((call_id, step))
-        self._step_of_row = step[self._order]
+        every, _ = read("calls", schema.CALLS)
+        step, call_id = (every[name].to_numpy() for name in ("step", "call_id"))
+        check_tree(chunks.directory, call_id, every["parent"].to_numpy())
+        is_body = pl.col("kind") == CallKind.FUNCTION_BODY.value
+        self.calls, self._bodies = every.filter(~is_body), every.filter(is_body)
+        of_call = self.calls["step"].to_numpy()
+        self._order = np.lexsort((self.calls["call_id"].to_numpy(), of_call))
+        self._step_of_row = of_call[self._order]
         self.steps = tuple(np.unique(step).tolist())
         records, chunk = read("records", _columns(schema.RECORDS, "call_id"))
         self.record_count = records.height
@@ -218,6 +222,10 @@ class Index:
         """Rows of one step's calls, by number."""
         start, stop = np.searchsorted(self._step_of_row, (step, step + 1))
         return self.calls[self._order[start:stop]]
+
+    def bodies_of(self, step: int) -> pl.DataFrame:
+        """Rows of what one step's custom functions call, by number."""
+        return self._bodies.filter(pl.col("step") == step).sort("call_id")
 
     def record_chunks(self, step: int) -> Sequence[int]:
         """Chunks that hold records of a step's calls."""

@@ -12,7 +12,10 @@ import torch
 
 @dataclass(slots=True)
 class Place:
-    """Where the code is: the module call around it, or the inside of a custom autograd function (`opaque`)."""
+    """Where the code is: the module call around it, or the inside of a custom autograd function.
+
+    Nothing is recorded where that is `opaque`; where it `is_body`, operators are, as calls of their own kind.
+    """
 
     call_id: int
     path: str
@@ -20,6 +23,12 @@ class Place:
     module: torch.nn.Module | None
     stack: int
     opaque: bool = False
+    is_body: bool = False
+
+    @property
+    def is_of_function(self) -> bool:
+        """Whether it is the inside of a custom function."""
+        return self.opaque or self.is_body
 
 
 class Places(threading.local):

@@ -87,7 +87,8 @@ class CallRows:
     def is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
         if around.place is not None:
-            return around.place.opaque or (around.in_backward and not around.grad)
+            of_engine = around.in_backward and not around.grad and not around.place.is_body
+            return around.place.opaque or of_engine
         if self._optimizers.at_work:
             return not (self._optimizers.has_closure and around.grad)
         return around.in_backward
@@ -153,14 +154,16 @@ class CallRows:
     ) -> OpenCall | None:
         """Begin to record an operator; `frame` is one that no frame of the user's is inside of."""
         place, grad = around.place, around.grad
+        is_body = place is not None and place.is_body
         between = not grad and place is None and self._steps.is_certain
+        between |= is_body and around.in_backward
         path, module_class = ("", "") if place is None else (place.path, place.module_class)
         conditions = "grad" if grad else "no_grad"
         if torch._C._is_any_autocast_enabled():
             self._recording.note_autocast()
             conditions = conditions_now(grad)
         call = OpenCall(
-            CallKind.OPERATOR,
+            CallKind.FUNCTION_BODY if is_body else CallKind.OPERATOR,
             name,
             place,
             path,
@@ -262,14 +265,16 @@ class CallRows:
         modules: Sequence[torch.nn.Module],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
+        with_body: bool = False,
     ) -> OneCall | None:
         """Begin what is one operator whatever it calls; None where it is not recorded.
 
         `modules` are those that it may call unseen: they have names before it runs, and what it
-        changes in their buffers is recorded.
+        changes in their buffers is recorded. `with_body` has what it calls recorded too, where steps are run again.
         """
         try:
-            return self._begin_one(name, modules, args, kwargs)
+            return self._begin_one(name, modules, args, kwargs, with_body=with_body)
         except Exception as error:  # whatever a class of the script's does when it is asked
             self.fail(error)
             return None
@@ -280,11 +285,15 @@ class CallRows:
         modules: Sequence[torch.nn.Module],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
+        with_body: bool,
     ) -> OneCall | None:
         around = self.context()
         if around is None or around.in_transform or self.is_none_of_ours(around):
             return None
         place = around.place
+        if place is not None and place.is_body:
+            return None
         tensors, arguments = flattened(args, kwargs)
         if is_collective(name):
             arguments = with_groups(name, arguments, kwargs)
@@ -303,8 +312,10 @@ class CallRows:
             return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
         module_around = place.module if place else None
-        opaque = name != _CHECKPOINT
-        inside = Place(call.id, path, module_class, module_around, call.stack, opaque)
+        contents = session.contents
+        is_body = with_body and (contents.keeps_inputs or contents.keeps_tensors)
+        opaque = name != _CHECKPOINT and not is_body
+        inside = Place(call.id, path, module_class, module_around, call.stack, opaque, is_body)
         return OneCall(call, inside, buffers)
 
     def named_buffers(

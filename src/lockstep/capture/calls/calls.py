@@ -20,6 +20,7 @@ from lockstep.capture.calls.call_places import Place
 from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.collectives import is_collective, is_functional, wait_for, with_groups
 from lockstep.capture.calls.compiled_calls import CompiledCalls
+from lockstep.capture.calls.custom_function_calls import CustomFunctionCalls
 from lockstep.capture.calls.engine_calls import EngineCalls
 from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import argument_tensors, flattened, tensors_in
@@ -127,6 +128,7 @@ class Calls:
         self._openings = Openings(recording, optimizers, needs_optimizer=needs_optimizer)
         self._rows = CallRows(recording, optimizers, self._openings, compile_eager=eager)
         self.places = self._rows.places
+        self._bodies = CustomFunctionCalls(recording, self._rows)
         self.compiled = CompiledCalls(recording, self._openings, self._rows, eager=eager)
         self._recording, self._notes = recording, StepNotes(recording)
         self._steps = recording.steps
@@ -349,7 +351,7 @@ class Calls:
         session = self._recording.session
         if session is None:
             self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
-        elif not (self._optimizers.at_work or (around.place and around.place.opaque)):
+        elif not (self._optimizers.at_work or (around.place and around.place.is_of_function)):
             with Silence(self._recording.fail):
                 self._notes.taken((tensor,))
                 session.arrivals.read_by_python(tensor)
@@ -359,7 +361,9 @@ class Calls:
         around = self._rows.context()
         if around is None or around.in_backward or around.in_transform:
             return
-        is_scripts = not (self._optimizers.at_work or (around.place and around.place.opaque))
+        is_scripts = not (
+            self._optimizers.at_work or (around.place and around.place.is_of_function)
+        )
         if is_scripts and self._recording.session is not None:
             with Silence(self._recording.fail):
                 self._notes.taken(values)
@@ -422,10 +426,9 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a custom function as one operator; modules called inside are still recorded."""
-        one = None
-        if name not in _TRANSPARENT_FUNCTIONS:
-            one = self._rows.begin_one(name, (), args, kwargs)
-        return self._rows.run_one(one, functools.partial(function, *args, **kwargs))
+        if name in _TRANSPARENT_FUNCTIONS:
+            return function(*args, **kwargs)
+        return self._bodies.call(name, function, args, kwargs)
 
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A checkpointed function whose calls are at this place of the model in backward too."""

@@ -49,8 +49,10 @@ class EngineCalls:
     def run(self, asked: EngineRun, run: Callable[[], Any]) -> Any:
         """Record the loss, run the engine, settle gradients of which parts did not come."""
         around = self._rows.context()
-        if around is None or around.in_backward:
+        if around is None:
             return run()
+        if around.in_backward:
+            return self._within_function(around, asked, run)
         session = self._openings.session(may_begin=asked.accumulates and bool(asked.roots))
         if session is None:
             self._before_backward()
@@ -80,6 +82,26 @@ class EngineCalls:
             self._ended(session, asked, call, result)
             for index in trained:
                 session.updates.gradient_taken(asked.inputs[index], result[index])
+        return result
+
+    def _within_function(
+        self, around: CallContext, asked: EngineRun, run: Callable[[], Any]
+    ) -> Any:
+        """Record gradients that the backward of a custom function asks for as one of its calls."""
+        session, place = self._recording.session, around.place
+        if session is None or place is None or not place.is_body:
+            return run()
+        frame, call = sys._getframe(3), None
+        with Silence(self._recording.fail):
+            call = self._begun(session, around, asked, frame)
+        if call is None:
+            return run()
+        try:
+            result = run()
+        except BaseException:
+            self._rows.abandon(call)
+            raise
+        self._rows.end(call, self._rows.outputs_of(result))
         return result
 
     def _begun(

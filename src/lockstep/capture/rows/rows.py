@@ -153,7 +153,7 @@ class Rows:
             call.number = number = self._numbers.get(counted, 0)
             self._numbers[counted] = number + 1
             call.id, self._next_call = self._next_call, self._next_call + 1
-            self.call_count += 1
+            self.call_count += call.kind is not CallKind.FUNCTION_BODY
             if call.stack < 0:
                 around = -1 if place is None else place.stack
                 call.stack, frames = self._stacks.here(around, call.frame or sys._getframe())
@@ -169,7 +169,7 @@ class Rows:
         with self._lock:
             kind, phase = call.kind._value_, call.phase._value_
             self._numbers[kind, phase, call.path, call.op, call.recomputed] -= 1
-            self.call_count -= 1
+            self.call_count -= call.kind is not CallKind.FUNCTION_BODY
 
     def add_record(
         self,

@@ -286,7 +286,8 @@ class Session:
         call.session, wanted = self, call.wanted
         if call.inputs and call.inputs[-1][0].startswith("kwargs."):
             call.unread = _outs(call.kind, call.inputs)
-        self._name_inputs(call, may_arrive=wanted and call.phase is Phase.FORWARD)
+        comes = call.phase is Phase.FORWARD and call.kind is not CallKind.FUNCTION_BODY
+        self._name_inputs(call, may_arrive=wanted and comes)
         self.rows.open(call)
         if wanted:
             for _, tensor in buffers:
