@@ -73,8 +73,7 @@ def test_a_short_update_behind_another_spelling_diverges(
     found = compared(reference, recorded(tmp_path / "cand", form, optimizer=Short, steps=STEPS))
     assert found.verdict is Verdict.DIVERGED
     assert found.laws is not None
-    (breach,) = found.laws.breaches
-    assert (breach.step, breach.breach.name) == (0, "leave.weight")
+    assert {(one.step, one.breach.name) for one in found.laws.breaches} == {(0, "leave.weight")}
 
 
 def test_other_rounding_agrees_step_after_step(reference: Path, tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_an_update_that_goes_wrong_later_is_found_in_its_step(
     )
     assert found.verdict is Verdict.DIVERGED
     assert found.laws is not None
-    assert [(one.step, one.breach.name) for one in found.laws.breaches] == [(1, "leave.weight")]
+    assert {(one.step, one.breach.name) for one in found.laws.breaches} == {(1, "leave.weight")}
 
 
 def test_without_the_batch_nothing_is_run_and_it_is_said(tmp_path: Path) -> None:

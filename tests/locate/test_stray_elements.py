@@ -18,14 +18,18 @@ from lockstep.report.comparison.screen import render_comparison
 
 
 class Scale(torch.autograd.Function):
-    """A product in bfloat16, with one element that is wrong."""
+    """A product in bfloat16, with one element that is wrong; made by a kernel of its own, which nobody looks into."""
 
     mistake = ""
 
     @staticmethod
     def forward(context: Any, value: Tensor, weight: Tensor) -> Tensor:
-        mistake = Scale.mistake
         context.save_for_backward(value, weight)
+        with torch._C.DisableTorchFunction():
+            return Scale.kernel(value, weight, Scale.mistake)
+
+    @staticmethod
+    def kernel(value: Tensor, weight: Tensor, mistake: str) -> Tensor:
         product = (value * weight).to(torch.bfloat16)
         if mistake == "zeroed":
             product[3, 5] = 0

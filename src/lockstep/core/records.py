@@ -367,7 +367,8 @@ class Call:
     `arguments` are the non-tensor arguments as JSON values. `conditions` are None where they were not recorded;
     `random_state` is the state of the generator before a call that draws from it, of dtype uint8, where it was saved.
     `sample` are some elements of each tensor of an update, by the names of `lockstep.core.sample`. `body` are the
-    operators that a custom autograd function calls, those of its backward in that phase.
+    operators that a custom autograd function calls, those of its backward in that phase, or a step of an optimizer of a
+    script's own, beside its first update.
     """
 
     id: int

@@ -40,7 +40,10 @@ class CallKind(str, Enum):
     MODULE = "module"
     OPERATOR = "operator"
     FUNCTION_BODY = "function body"
-    """An operator that a custom autograd function calls, forward or backward; read as `Call.body`, beside the calls."""
+    """What a custom autograd function calls, forward or backward, or an optimizer of a script's own does.
+
+    It is read as `Call.body`, beside the calls.
+    """
     DATA = "data"
     INIT = "init"
     LOSS = "loss"

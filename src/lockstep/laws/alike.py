@@ -123,7 +123,7 @@ def _is_event(one: Event, two: Event) -> bool:
         _is_call(one.call, two.call)
         and _taken(one.parameter) == _taken(two.parameter)
         and _taken(one.gradient) == _taken(two.gradient)
-        and (one.name, one.made) == (two.name, two.made)
+        and (one.name, one.made, one.kept) == (two.name, two.made, two.kept)
     )
 
 

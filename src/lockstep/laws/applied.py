@@ -208,6 +208,7 @@ class LawsApplied:
             StepOfRun(tuple(candidate), dict(self._starts[1]), sketches_of(candidate)),
             self._renamed(programs[1]),
             any(one.float_reads for one in summaries),
+            any(one.float_reads_after_backward for one in summaries),
         )
         leaves = [known | _left_by(one) for known, one in zip(left, programs, strict=True)]
         same = _digests(reference) == _digests(candidate)
@@ -216,7 +217,8 @@ class LawsApplied:
     def _note_starts(self, programs: tuple[StepProgram, StepProgram]) -> None:
         for program, starts in zip(programs, self._starts, strict=True):
             for source, record in program.sources.items():
-                if source.kind is Enters.NAMED and source.version == 0:
+                is_state = "|" in source.name
+                if source.kind is Enters.NAMED and source.version == 0 and not is_state:
                     starts.setdefault(source.name, record)
 
     def _renamed(self, program: StepProgram) -> dict[str, str]:

@@ -196,7 +196,7 @@ def _done_with(program: StepProgram) -> dict[int, list[Node]]:
         last.update((one, place) for one in taken if isinstance(one, Node))
     stay: set[Link] = {*program.buffers.values(), *program.made_of_gradients}
     for update in program.updates:
-        stay |= {update.made} if update.made is not None else set()
+        stay |= set(update.results)
         stay |= {one.link for one in (update.parameter, update.gradient) if one is not None}
     done: dict[int, list[Node]] = {}
     for node, place in last.items():
@@ -278,6 +278,38 @@ class DoubleRun:
         with _run_again(default):
             return execution.executed()
 
+    def updates_of(
+        self, base: Run, given: Given, gradients: Mapping[str, torch.Tensor], rounding: Rounding
+    ) -> dict[Node, torch.Tensor]:
+        """What the calls behind the last backward pass give where updates take these gradients.
+
+        Parameters
+        ----------
+        base
+            A run that holds what these calls take of the ones before.
+        gradients
+            By parameter, in place of what its update takes.
+
+        Raises
+        ------
+        NotApplicable
+            As `run` does.
+        """
+        taken = {one.name: one.gradient.link for one in self.program.updates if one.gradient}
+        links = {taken[name]: one for name, one in gradients.items() if name in taken}
+        instead = {link: one for link, one in links.items() if isinstance(link, Node)}
+        execution = _Execution(
+            self.program, self._ready, self._masks, given, Precision.DOUBLE, rounding, instead,
+            True, False,
+        )  # fmt: skip
+        execution.run.values.update(base.values)
+        execution.run.gradients = base.gradients
+        execution.entering = {
+            link.name: one for link, one in links.items() if isinstance(link, Source)
+        }
+        with _run_again(torch.float64), torch.no_grad():
+            return execution.behind_gradients()
+
     def losses_instead(
         self, base: Run, given: Given, instead: Mapping[Node, torch.Tensor]
     ) -> list[torch.Tensor]:
@@ -322,6 +354,8 @@ class _Execution:
     widens: bool = True
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
+    entering: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Gradients in place of those that have arrived at parameters."""
     inside: dict[Link, torch.Tensor] | None = None
     """What the backward of a custom function has at hand, while it runs."""
 
@@ -345,6 +379,18 @@ class _Execution:
         if not self.keep_gradients:  # what autograd keeps is as much again
             self.run.values = {node: one.detach() for node, one in self.run.values.items()}
         return self.run
+
+    def behind_gradients(self) -> dict[Node, torch.Tensor]:
+        """The results behind the last backward pass."""
+        places = [at for at, one in enumerate(self.program.events) if isinstance(one, Backward)]
+        found = {}
+        for event in self.program.events[max(places, default=-1) + 1 :]:
+            if isinstance(event, Operator):
+                self._call(event, with_gradients=False)
+                for record in event.call.with_role(*RESULTS):
+                    node = Node(event.call.id, record.index)
+                    found[node] = self.run.values[node]
+        return found
 
     def losses_behind(self, changed: Iterable[Node]) -> list[torch.Tensor]:
         """The losses, with those calls made again that take what has changed; what is made of gradients stays."""
@@ -558,7 +604,8 @@ class _Execution:
         if isinstance(link, Node):
             return self.run.values[link]
         if link.kind is Enters.GRADIENT:
-            found = _gradients_in(self.leaves).get(link.name)
+            arrived = self.run.gradients or _gradients_in(self.leaves)
+            found = self.entering.get(link.name, arrived.get(link.name))
             if found is None:
                 raise CannotReplay(
                     f"the gradient of {link.name} does not come of its recorded calls"

@@ -155,7 +155,8 @@ def updated(
     """
     start, parameter = _parameter(update, program, run, given)
     if update.made is not None:
-        return Updated(start, {"param": run.values[update.made].detach()})
+        results = {"param": update.made, **update.kept}
+        return Updated(start, {key: run.values[node].detach() for key, node in results.items()})
     entering = dict(states)
     entering["param"] = parameter
     entering["grad"] = torch.zeros_like(parameter) if gradient is None else gradient

@@ -30,10 +30,11 @@ _BESIDE = 1 << 20
 
 def called_forward(call: Call) -> list[Call]:
     """What a custom function calls to make its results, in order of time, as operators."""
-    return _operators(one for one in call.body if one.site.phase is not Phase.BACKWARD)
+    return as_operators(one for one in call.body if one.site.phase is not Phase.BACKWARD)
 
 
-def _operators(calls: Iterable[Call]) -> list[Call]:
+def as_operators(calls: Iterable[Call]) -> list[Call]:
+    """Calls of a body as calls like all others."""
     return [replace(one, kind=CallKind.OPERATOR) for one in calls]
 
 
@@ -109,7 +110,7 @@ class _Bodies:
             if one.occurrence == 0:
                 self._back[one.content.id].append(arriving_at(self._call, one.index))
         backward = [one for one in self._call.body if one.site.phase is Phase.BACKWARD]
-        for call in _operators(backward):
+        for call in as_operators(backward):
             late = again is not None and call.sequence > again
             if late or "raised" in call.arguments:
                 continue

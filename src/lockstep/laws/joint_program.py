@@ -49,6 +49,7 @@ from lockstep.laws.step_events import (
     Taken,
     finished,
 )
+from lockstep.laws.written_updates import without_written_updates
 
 
 def program_of(calls: Sequence[Call]) -> StepProgram:
@@ -65,7 +66,10 @@ def program_of(calls: Sequence[Call]) -> StepProgram:
         If the recording does not hold the whole of it.
     """
     ranks = ranks_of(calls)
-    return step_program(calls) if len(ranks) < 2 else _joint_program(ranks)
+    if len(ranks) < 2:
+        return step_program(calls)
+    plain = without_written_updates(calls)
+    return _joint_program(ranks if plain is None else ranks_of(plain))
 
 
 def _joint_program(ranks: Mapping[str, Sequence[Call]]) -> StepProgram:

@@ -147,8 +147,21 @@ def _rounded(side: Side, before: Numbers, base: Run) -> tuple[OwnRun, Mapping[No
         seen=seen,
     )
     turned = _turned(side, base, run)
+    if side.has_written_updates:
+        _turn_updates(side, base, run, turned, off)
     made = _with_updates(side, numbers, run, turned, _as_recorded)
     return replace(made, off=off.found), kinks.turned
+
+
+def _turn_updates(
+    side: Side, base: Run, run: Run, turned: Mapping[str, torch.Tensor], off: _Off
+) -> None:
+    """Have calls that update parameters take the turned gradients, as updates by a class do."""
+    rounding = Rounding(torch.Generator().manual_seed(SEED))
+    for node, value in side.double.updates_of(run, side.own, turned, rounding).items():
+        run.values[node] = value
+        if value.dtype.is_floating_point and node in base.values:
+            off.found[node] = max(off.found.get(node, 0.0), distance(value, base.values[node]))
 
 
 def _at_kinks(side: Side, turned: Mapping[Node, torch.Tensor], base: Run) -> OwnRun:

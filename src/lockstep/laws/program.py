@@ -21,7 +21,7 @@ from lockstep.core.records import (
     TensorRecord,
 )
 from lockstep.core.site import CallKind, Role
-from lockstep.laws.function_bodies import called_forward, with_body
+from lockstep.laws.function_bodies import as_operators, called_forward, with_body
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
@@ -39,6 +39,7 @@ from lockstep.laws.step_events import (
     asked_of,
     finished,
 )
+from lockstep.laws.written_updates import without_written_updates, written_updates
 from lockstep.laws.written_views import WrittenViews
 
 SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
@@ -57,6 +58,16 @@ def step_program(calls: Sequence[Call]) -> StepProgram:
     NotApplicable
         If the recording does not hold the whole of it.
     """
+    try:
+        return _gathered(calls)
+    except NotApplicable:
+        plain = without_written_updates(calls)
+        if plain is None:
+            raise
+        return _gathered(plain)
+
+
+def _gathered(calls: Sequence[Call]) -> StepProgram:
     builder = ProgramBuilder(calls)
     builder.gather()
     return finished(builder.program, builder.makers)
@@ -98,8 +109,12 @@ class ProgramBuilder:
         self._taken: set[Link] = set()
         self._updated: set[str] = set()
         self._gathered: dict[tuple[str, int], Node] = {}
+        self._states: dict[int, TensorRecord] = {}
+        """What the optimizer keeps whose step is being put in, by number of the content."""
         self._views = WrittenViews()
         self._asked = _asked_contents(self._calls)
+        self._written_updates = written_updates(self._calls)
+        self._of_group = {one.id for group in self._written_updates.values() for one in group}
         self._sent: dict[str, list[TensorRecord]] = defaultdict(list)
         for call in self._calls:
             for one in call.with_role(Role.PARAM_GRAD) if call.kind is CallKind.OPERATOR else ():
@@ -167,25 +182,55 @@ class ProgramBuilder:
         return since > max(passes, default=-1)
 
     def _add_update(self, call: Call) -> None:
+        if call.id in self._of_group:
+            self._add_written(self._written_updates.get(call.id, ()))
+            return
         by_hand = call.site.op == BY_HAND
         for record in call.with_role(Role.PARAM):
             made = self._made_by_hand(call, record.name) if by_hand else None
             start = Source(Enters.NAMED, record.name)
             link = self._entering(start, record) if made else self._named_link(record)
             parameter = Taken(link, record)
-            gradient = next(
-                (
-                    Taken(self._gradient_link(one), one)
-                    for one in call.with_role(Role.PARAM_GRAD)
-                    if one.name == record.name
-                ),
-                None,
-            )
+            gradient = self._gradient_taken(call, record.name)
             self.program.events.append(Update(call, parameter, gradient, made))
         self._updated |= {one.name for one in call.with_role(Role.PARAM_AFTER)}
         for one in call.with_role(Role.PARAM_AFTER) if not by_hand else ():
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
+
+    def _gradient_taken(self, call: Call, name: str) -> Taken | None:
+        """The gradient that an update takes of a parameter."""
+        for one in call.with_role(Role.PARAM_GRAD):
+            if one.name == name:
+                return Taken(self._gradient_link(one), one)
+        return None
+
+    def _add_written(self, group: Sequence[Call]) -> None:
+        """Put in what one step of an optimizer calls, and then its updates."""
+        taken = [
+            (call, Taken(self._named_link(one), one), self._gradient_taken(call, one.name))
+            for call in group
+            for one in call.with_role(Role.PARAM)
+        ]
+        self._states = {one.content.id: one for call in group for one in call.with_role(Role.STATE)}
+        for call in as_operators(group[0].body if group else ()):
+            self._add_operator(call)
+        for call, parameter, gradient in taken:
+            made = {one.name: self._made_in_step(one) for one in _left_by_update(call)}
+            name = parameter.record.name
+            kept = {each.partition("|")[2]: node for each, node in made.items() if each != name}
+            self.program.events.append(Update(call, parameter, gradient, made[name], kept))
+            self.program.buffers.pop(name, None)
+            self._updated.add(name)
+
+    def _made_in_step(self, record: TensorRecord) -> Node:
+        """The result that a parameter or state is after an update."""
+        known = self._named.get(record.name)
+        if known is not None and known[0] == record.content.id and isinstance(known[1], Node):
+            return known[1]
+        if not self._made.get(record.content.id):
+            raise NotApplicable(f"no recorded call makes {record.name} as it is after its update")
+        return self._made[record.content.id][-1]
 
     def _made_by_hand(self, call: Call, name: str) -> Node:
         """The result that a script has made of a parameter."""
@@ -323,6 +368,9 @@ class ProgramBuilder:
             return held
         if content in self._passed_back and content not in self._arrived:
             raise NotApplicable("a gradient taken by torch.autograd.grad goes into it")
+        state = self._states.get(content)
+        if state is not None:
+            return self._entering(Source(Enters.NAMED, state.name), state)
         if back is not None and content not in self._asked:
             self.program.unplaced.append(
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
@@ -490,6 +538,11 @@ def _is_one(record: TensorRecord) -> bool:
     """Whether a gradient is the 1 that a loss of one element begins with."""
     known = record.statistics
     return record.content.numel == 1 and known is not None and known.minimum == known.maximum == 1.0
+
+
+def _left_by_update(call: Call) -> tuple[TensorRecord, ...]:
+    """A parameter and its states after an update; numbers that a script keeps as tensors, such as a count, aside."""
+    return call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER)
 
 
 def _is_named(record: TensorRecord) -> bool:

@@ -36,13 +36,15 @@ class StepOfBoth:
     """One step of both runs.
 
     `names` is what the reference calls a parameter of the candidate, where that is another name; `reads_numbers` tells
-    that Python took numbers out of tensors on the way to a loss.
+    that Python took numbers out of tensors on the way to a loss, `reads_behind` that it did so behind the last backward
+    pass.
     """
 
     reference: StepOfRun
     candidate: StepOfRun
     names: Mapping[str, str]
     reads_numbers: bool = False
+    reads_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,13 +137,21 @@ class Backward:
 class Update:
     """An update of one parameter, and the tensors that enter it.
 
-    `made` is the result that the parameter becomes where a script updates it by hand; None for an optimizer's update.
+    `made` is the result that the parameter becomes where the program has the calls that update it, and `kept` are those
+    that its states become, by the optimizer's names; None and none where an optimizer's class tells it.
     """
 
     call: Call
     parameter: Taken
     gradient: Taken | None
     made: Node | None = None
+    kept: Mapping[str, Node] = field(default_factory=dict)
+
+    @property
+    def results(self) -> Iterator[Node]:
+        """What the program has of it."""
+        yield from () if self.made is None else (self.made,)
+        yield from self.kept.values()
 
     @property
     def name(self) -> str:
@@ -309,7 +317,7 @@ def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
         elif isinstance(event, Update):
             taken = (event.parameter, event.gradient)
             waiting.extend(one.link for one in taken if one is not None)
-            waiting.extend([] if event.made is None else [event.made])
+            waiting.extend(event.results)
     waiting.extend(program.buffers.values())
     while waiting:
         link = waiting.pop()

@@ -57,7 +57,8 @@ def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[Ste
                 side_of("reference", step.reference, carried=carried[0].exact),
                 side_of("candidate", step.candidate, step.names, carried[1].exact),
             )
-            answer, carried = _answer(*sides, carried, step.reads_numbers, room)
+            reads = step.reads_numbers, step.reads_behind
+            answer, carried = _answer(*sides, carried, reads, room)
         except (NotApplicable, CannotReplay) as error:
             answer, carried = StepAnswer(not_judged=(str(error),)), (Carried(), Carried())
         answers.append(answer)
@@ -70,7 +71,7 @@ _CarriedOfBoth = tuple[Carried, Carried]
 
 
 def _answer(
-    left: Side, right: Side, carried: _CarriedOfBoth, reads_numbers: bool, room: float
+    left: Side, right: Side, carried: _CarriedOfBoth, reads: tuple[bool, bool], room: float
 ) -> tuple[StepAnswer, _CarriedOfBoth]:
     """The answer for one step, and what it leaves to the next one."""
     drawn = list(_drawn_otherwise(left, right))
@@ -79,7 +80,7 @@ def _answer(
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
-    reads_numbers = reads_numbers and may_hold_read_numbers(left.program, right.program)
+    reads_numbers = any(reads) and may_hold_read_numbers(left.program, right.program)
     begun = [
         two.left if two.numbers.are_references_own else None,
         two.right if two.is_roomy and two.numbers.are_candidates_own else None,
@@ -92,9 +93,13 @@ def _answer(
         return StepAnswer(tuple(found), open_parts, shared), (Carried(), Carried())
     runs, kernel_sides = _own_runs_and_kernels((left, right), carried, begun, room, same)
     least = NUMBERS_READ * noise_level((left, right), runs) if reads_numbers else 0.0
-    if breaches and median(one.distance for one in breaches) < max(least, _SINGLE_FORMULA):
-        not_judged += [_NUMBERS_READ if reads_numbers else _AS_SINGLE]
+    open_to_doubt = [one for one in breaches if reads[0] or one.quantity in _BEHIND]
+    if breaches and median(one.distance for one in breaches) < _SINGLE_FORMULA:
+        not_judged.append(_AS_SINGLE)
         breaches = []
+    elif open_to_doubt and median(one.distance for one in open_to_doubt) < least:
+        not_judged.append(_NUMBERS_READ)
+        breaches = [one for one in breaches if one not in open_to_doubt]
     of_kernels, more, faithful = _kernels(
         (left, right), runs, [one.breaches for one in kernel_sides]
     )
@@ -130,7 +135,9 @@ _AS_SINGLE = (
     "the programs differ by no more than a constant that one of them rounds to single precision"
 )
 _ROUNDED_DRAWS = "drawn numbers differ by rounding, and the programs no more than that shows"
-_NUMBERS_READ = "Python took numbers out of tensors on the way to a loss, and the programs differ"
+_NUMBERS_READ = "Python took numbers out of tensors, and the programs differ"
+_BEHIND = frozenset({Quantity.UPDATE, Quantity.CLIPPED, Quantity.BUFFER})
+"""What numbers that Python takes behind the last backward pass may enter."""
 
 
 Shared = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
@@ -278,8 +285,12 @@ def _drawn_otherwise(left: Side, right: Side) -> list[Breach]:
 
 
 def _are_other_draws(one: Call, two: Call) -> bool:
-    """Whether two calls drew other numbers; another processor rounds what it makes of the same bits otherwise."""
-    if len(one.records) != len(two.records):
+    """Whether two calls drew other numbers; another processor rounds what it makes of the same bits otherwise.
+
+    What goes in tells a shape, or is held against what the other run takes by the other laws.
+    """
+    ours, theirs = one.with_role(*RESULTS), two.with_role(*RESULTS)
+    if len(ours) != len(theirs):
         return True
     return any(
         left.digest != right.digest
@@ -290,7 +301,7 @@ def _are_other_draws(one: Call, two: Call) -> bool:
             and _unit(left) > 0
             and not _is_other(left, right)
         )
-        for left, right in zip(one.records, two.records, strict=True)
+        for left, right in zip(ours, theirs, strict=True)
     )
 
 
@@ -298,7 +309,7 @@ def _are_rounded_draws(left: Side, right: Side) -> bool:
     """Whether drawn numbers of the two runs are the same but for rounding."""
     pairs = _paired_draws(*(list(_drawing(side)) for side in (left, right)))
     return any(
-        [r.digest for r in one.records] != [r.digest for r in two.records]
+        [r.digest for r in one.with_role(*RESULTS)] != [r.digest for r in two.with_role(*RESULTS)]
         for one, two in pairs
         if not (drops(one) or drops(two))
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.records import TensorRecord, would_differ
+from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import Role
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.distances import size
@@ -28,7 +28,8 @@ from lockstep.laws.double_updates import (
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import StepOfRun, is_whole
-from lockstep.laws.step_events import RESULTS, Enters, Source, StepProgram, Update
+from lockstep.laws.step_events import RESULTS, Enters, NotApplicable, Source, StepProgram, Update
+from lockstep.laws.written_updates import without_written_updates
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 
@@ -94,6 +95,11 @@ class Side:
         )
         return not all(map(is_whole, records))
 
+    @property
+    def has_written_updates(self) -> bool:
+        """Whether the program has the calls of an update."""
+        return any(one.made is not None for one in self.program.updates)
+
     @cached_property
     def decides(self) -> bool:
         """Whether a call makes indices or masks of rounded numbers, which law K takes as they were recorded."""
@@ -110,8 +116,9 @@ class Side:
         return bool(self.starts) and {one.step for one in self.starts.values()} == steps
 
     def renamed(self, name: str) -> str:
-        """The reference's name of a parameter."""
-        return self.names.get(name, name)
+        """The reference's name of a parameter, or of a state of one."""
+        parameter, bar, key = name.partition("|")
+        return self.names.get(parameter, parameter) + bar + key
 
     @cached_property
     def renamed_starts(self) -> Mapping[str, TensorRecord]:
@@ -171,7 +178,18 @@ def side_of(
         If its calls cannot be run as one program.
     """
     numbers = OwnNumbers(step.sketches, carried or {})
-    return Side(run, DoubleRun(program_of(step.calls)), step.starts, names or {}, numbers)
+    return Side(run, _double_run(step.calls), step.starts, names or {}, numbers)
+
+
+def _double_run(calls: Sequence[Call]) -> DoubleRun:
+    """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run."""
+    try:
+        return DoubleRun(program_of(calls))
+    except NotApplicable:
+        plain = without_written_updates(calls)
+        if plain is None:
+            raise
+        return DoubleRun(program_of(plain))
 
 
 def beside_each_other(left: Side, right: Side) -> tuple[Side, Side]:
@@ -233,6 +251,15 @@ class CommonNumbers:
             not self.candidate.decides and all(one in self.partner for one in named) and all(alike)
         )
 
+    @cached_property
+    def _states(self) -> dict[str, TensorRecord]:
+        """What the reference's optimizers keep, by name; a program takes it where it has the calls of an update."""
+        return {
+            one.name: one
+            for update in self.reference.program.updates
+            for one in update.call.with_role(Role.STATE)
+        }
+
     def given_to_reference(self, source: Source, record: TensorRecord) -> torch.Tensor:
         """The reference's number in this step; at the start, where the candidate holds it in other pieces.
 
@@ -246,6 +273,9 @@ class CommonNumbers:
         """The reference's number, or the candidate's own where the reference has none."""
         other = self.partner.get(source)
         if other is None:
+            state = self._states.get(self.candidate.renamed(source.name))
+            if state is not None and state.shape == record.shape:
+                return self.reference.own(source, state)
             return self.candidate.started(source, record)
         return self.reference.own(other, self.reference.program.sources[other])
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 import torch
 
+from lockstep.core.site import Phase
+
 
 @dataclass(slots=True)
 class Place:
-    """Where the code is: the module call around it, or the inside of a custom autograd function.
+    """Where the code is: the module call around it, or the inside of a custom autograd function or of an optimizer.
 
-    Nothing is recorded where that is `opaque`; where it `is_body`, operators are, as calls of their own kind.
+    Nothing is recorded where that is `opaque`. Where it has a `body`, operators are, as calls of their own kind and of
+    that phase, or of backward.
     """
 
     call_id: int
@@ -23,12 +26,12 @@ class Place:
     module: torch.nn.Module | None
     stack: int
     opaque: bool = False
-    is_body: bool = False
+    body: Phase | None = None
 
     @property
     def is_of_function(self) -> bool:
         """Whether it is the inside of a custom function."""
-        return self.opaque or self.is_body
+        return self.opaque or self.body is not None
 
 
 class Places(threading.local):

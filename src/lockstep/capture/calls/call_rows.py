@@ -87,7 +87,7 @@ class CallRows:
     def is_none_of_ours(self, around: CallContext) -> bool:
         """Whether operators belong to a call that is recorded as one, or to torch's own work."""
         if around.place is not None:
-            of_engine = around.in_backward and not around.grad and not around.place.is_body
+            of_engine = around.in_backward and not around.grad and around.place.body is None
             return around.place.opaque or of_engine
         if self._optimizers.at_work:
             return not (self._optimizers.has_closure and around.grad)
@@ -154,23 +154,23 @@ class CallRows:
     ) -> OpenCall | None:
         """Begin to record an operator; `frame` is one that no frame of the user's is inside of."""
         place, grad = around.place, around.grad
-        is_body = place is not None and place.is_body
+        body = None if place is None else place.body
         between = not grad and place is None and self._steps.is_certain
-        between |= is_body and around.in_backward
+        is_backward = between or (body is not None and around.in_backward)
         path, module_class = ("", "") if place is None else (place.path, place.module_class)
         conditions = "grad" if grad else "no_grad"
         if torch._C._is_any_autocast_enabled():
             self._recording.note_autocast()
             conditions = conditions_now(grad)
         call = OpenCall(
-            CallKind.FUNCTION_BODY if is_body else CallKind.OPERATOR,
+            CallKind.OPERATOR if body is None else CallKind.FUNCTION_BODY,
             name,
             place,
             path,
             module_class,
             inputs,
             arguments,
-            Phase.BACKWARD if between else Phase.FORWARD,
+            Phase.BACKWARD if is_backward else body or Phase.FORWARD,
             grad,
             conditions,
             around.in_backward,
@@ -292,7 +292,7 @@ class CallRows:
         if around is None or around.in_transform or self.is_none_of_ours(around):
             return None
         place = around.place
-        if place is not None and place.is_body:
+        if place is not None and place.body is not None:
             return None
         tensors, arguments = flattened(args, kwargs)
         if is_collective(name):
@@ -312,10 +312,9 @@ class CallRows:
             return None
         path, module_class = (place.path, place.module_class) if place else ("", "")
         module_around = place.module if place else None
-        contents = session.contents
-        is_body = with_body and (contents.keeps_inputs or contents.keeps_tensors)
-        opaque = name != _CHECKPOINT and not is_body
-        inside = Place(call.id, path, module_class, module_around, call.stack, opaque, is_body)
+        body = Phase.FORWARD if with_body and session.contents.keeps_what_enters else None
+        opaque = name != _CHECKPOINT and body is None
+        inside = Place(call.id, path, module_class, module_around, call.stack, opaque, body)
         return OneCall(call, inside, buffers)
 
     def named_buffers(

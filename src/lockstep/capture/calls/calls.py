@@ -39,6 +39,7 @@ from lockstep.capture.calls.surroundings import (
     unwrapped,
     written,
 )
+from lockstep.capture.calls.update_bodies import UpdateBodies
 from lockstep.capture.modules.module_paths import class_name, is_wrapper
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
@@ -129,6 +130,7 @@ class Calls:
         self._rows = CallRows(recording, optimizers, self._openings, compile_eager=eager)
         self.places = self._rows.places
         self._bodies = CustomFunctionCalls(recording, self._rows)
+        optimizers.bodies = UpdateBodies(recording, self._rows)
         self.compiled = CompiledCalls(recording, self._openings, self._rows, eager=eager)
         self._recording, self._notes = recording, StepNotes(recording)
         self._steps = recording.steps
@@ -351,6 +353,9 @@ class Calls:
         session = self._recording.session
         if session is None:
             self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
+        elif around.place and around.place.body is Phase.OPTIMIZER:
+            with Silence(self._recording.fail):
+                self._notes.taken((tensor,))
         elif not (self._optimizers.at_work or (around.place and around.place.is_of_function)):
             with Silence(self._recording.fail):
                 self._notes.taken((tensor,))

@@ -45,7 +45,7 @@ class CustomFunctionCalls:
         with_body = self._sees_operators and not name.startswith("torch.")
         one = self._rows.begin_one(name, (), args, kwargs, with_body=with_body)
         result = self._rows.run_one(one, functools.partial(function, *args, **kwargs))
-        if one is not None and one.inside.is_body:
+        if one is not None and one.inside.body is not None:
             with Silence(self._recording.fail):
                 self._watch(one, result)
         return result

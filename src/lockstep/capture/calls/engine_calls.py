@@ -89,7 +89,7 @@ class EngineCalls:
     ) -> Any:
         """Record gradients that the backward of a custom function asks for as one of its calls."""
         session, place = self._recording.session, around.place
-        if session is None or place is None or not place.is_body:
+        if session is None or place is None or place.body is None:
             return run()
         frame, call = sys._getframe(3), None
         with Silence(self._recording.fail):

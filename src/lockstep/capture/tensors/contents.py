@@ -124,6 +124,8 @@ class Contents:
         Whether tensors are saved whole.
     sources
         As given.
+    keeps_what_enters
+        Whether what enters a step is kept whole at all, so that it may be run again.
     keeps_inputs
         Whether what enters a step, or is drawn or decided in it, is kept whole though not all tensors are.
     """
@@ -141,6 +143,7 @@ class Contents:
     ) -> None:
         self.sources = sources
         self.keeps_inputs = sources is not None and sources.batches
+        self.keeps_what_enters = self.keeps_inputs or save == "tensors"
         self._sink = sink
         self._save = save
         self.keeps_tensors = save == "tensors"

@@ -70,6 +70,16 @@ class StepCounter(Protocol):
         """The recorder's own work failed."""
 
 
+class Bodies(Protocol):
+    """Records what optimizers of a script's own call; `UpdateBodies` is the real one."""
+
+    def begin(self, first: OpenCall) -> None:
+        """A step begins that updates a parameter by this call first."""
+
+    def end(self) -> None:
+        """The step has ended, or another begins within."""
+
+
 class UpdateHearer(Protocol):
     """Hears of each update of the training, recorded or not."""
 
@@ -108,6 +118,8 @@ class Optimizers:
         Tells the recorded training from those of other threads.
     hearer
         Hears of each update, until `count_no_more`; None for nobody.
+    bodies
+        Records what a step calls; None for nobody.
     """
 
     def __init__(self, steps: StepCounter, is_known: Callable[[torch.Tensor], bool]) -> None:
@@ -127,6 +139,7 @@ class Optimizers:
         self._lines: OptimizerLines | None = None
         self._behind: StepHook | None = None
         self.hearer: UpdateHearer | None = None
+        self.bodies: Bodies | None = None
         self._patches = [
             Patch(Optimizer, "__init__", self._wrap_init),
             Patch(torch.amp.GradScaler, "step", self._wrap_scaler_step),
@@ -331,6 +344,16 @@ class Optimizers:
                 if opened is not None:
                     update.calls.append((opened, parameter))
             self._steps.optimizer_called(optimizer, op)
+            self._begin_body(update, op)
+
+    def _begin_body(self, update: _Update, op: str) -> None:
+        """Have the calls of the step recorded where its class is the script's own, and calls no model."""
+        if self.bodies is None:
+            return
+        self.bodies.end()
+        own = not (op.startswith("torch.optim.") or update.has_closure)
+        if own and update.calls:
+            self.bodies.begin(update.calls[0][0])
 
     def _has_gradients(self, optimizer: Optimizer) -> bool:
         """Whether an update is at hand: nothing else of its step is seen where `torch.func` gives the gradients."""
@@ -345,6 +368,8 @@ class Optimizers:
         if update is None and self.trainers.is_another:
             return
         session = self._steps.session
+        if self.bodies is not None:
+            self.bodies.end()
         if session is not None and update is not None:
             with Silence(self._steps.fail):
                 for opened, parameter in update.calls:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 
+from lockstep.align.dataflow import Flow
 from lockstep.align.step import Aligned, AlignedStep
+from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.judge.protocol import Judge, Judgement, Region
 from lockstep.judge.tolerances import LINEAR_REGIME
@@ -59,6 +61,20 @@ class Outweighing:
         if key not in self._sound_outside:
             self._sound_outside[key] = self._is_sound_outside(around, backward)
         return self._sound_outside[key]
+
+    def is_no_pair(self, item: Aligned, measured: Measured) -> bool:
+        """Return whether two tensors of one step that comes to the same are too far apart to be one another's partner.
+
+        A small difference is no such case: it may fall below the noise of later calls and still be a fault. Nor is one
+        on which no loss depends, nor what a function of the script's own gives, which may be a kernel that is wrong.
+        """
+        far = measured.shape_differs or not measured.relative <= LINEAR_REGIME
+        if not far or not _is_of_torch(item, measured) or not self.whole_step_follows:
+            return False
+        step = self._step
+        return _leads_to_a_loss(step.reference, item.reference) and _leads_to_a_loss(
+            step.candidate, item.candidate
+        )
 
     def _is_sound_outside(self, around: Aligned, backward: bool) -> bool:
         """Whether all that leaves a module follows, forward and backward: a lost gradient shows in no result."""
@@ -123,3 +139,37 @@ class Outweighing:
         arrived = (item.complete(Role.OUTPUT) for item in self._step.of_kind(CallKind.DATA))
         entering = [*self._step.parameters_below.get("", ()), *chain.from_iterable(arrived)]
         return [self._ledger.measure(pair) for pair in entering]
+
+
+def _is_of_torch(item: Aligned, measured: Measured) -> bool:
+    """Whether an operator of torch gave a result that its settings may ask for, which NaN never is."""
+    sides = measured.pair.reference, measured.pair.candidate
+    known = [one.statistics for one in sides if one is not None and one.statistics is not None]
+    own = not item.reference.site.op.startswith(("torch.", "aten."))
+    return not own and not any(one.nan_count for one in known)
+
+
+def _leads_to_a_loss(flow: Flow, call: Call) -> bool:
+    """Whether a loss of the step is computed from what a call gives."""
+    losses = {
+        record.content.id
+        for one in flow.calls.values()
+        if one.kind is CallKind.LOSS
+        for record in one.with_role(Role.LOSS)
+    }
+    waiting, seen = [call], {call.id}
+    while waiting and len(seen) <= _MOST_CALLS:
+        one = waiting.pop()
+        contents = {record.content.id for record in one.with_role(Role.OUTPUT, Role.BUFFER)}
+        if contents & losses:
+            return True
+        for content in contents:
+            users = (each for each in flow.consumers(content) if each.sequence > one.sequence)
+            new = [each for each in users if each.id not in seen]
+            seen.update(each.id for each in new)
+            waiting += new
+    return False
+
+
+_MOST_CALLS = 2000
+"""Calls behind another that are followed."""

@@ -242,7 +242,7 @@ class StepWalk:
         chosen = self._operations.chosen_otherwise(item)
         of_nothing = measured.shape_differs and not operation.entering  # as `Extents` judges
         may_rejoin = bool(chosen) and judgement.unexplained and not of_nothing
-        if may_rejoin and self._outweighing.whole_step_follows:
+        if may_rejoin and self._outweighing.is_no_pair(item, measured):
             judgement = NO_PAIR
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, place, settings=settings, chosen=chosen)
@@ -398,7 +398,7 @@ class StepWalk:
             forward is not None
             and judgement.unexplained
             and computes(boundary.region)
-            and self._outweighing.whole_step_follows
+            and self._outweighing.is_no_pair(item, measured)
         ):
             judgement = NO_PAIR
         background = [] if forward is None else [self._ledger.measure(forward)]
