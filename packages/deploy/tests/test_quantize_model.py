@@ -128,6 +128,42 @@ def test_a_model_that_gains_nothing_says_so_in_the_headline(times, sizes, said):
     assert said or not ("SMALLER" in told or "SLOWER" in told)
 
 
+@pytest.mark.parametrize("name", ["small", "lenet"])
+def test_weights_that_take_more_than_in_8_bits_say_so_in_the_headline(name, lenet, tmp_path):
+    # given a model whose weights are smaller than the operators that put them together, and one with larger ones
+    model = lenet.model
+    if name == "small":
+        weight = numpy_helper.from_array(
+            np.random.default_rng(0).standard_normal((40, 40)).astype("f4"), "weight"
+        )
+        nodes = [
+            helper.make_node("Gemm", ["x", "weight"], ["h"], "first"),
+            helper.make_node("Tanh", ["h"], ["t"], "tanh"),
+            helper.make_node("Gemm", ["t", "weight"], ["y"], "second"),
+        ]
+        made = onnx_models.made(nodes, [("x", ["batch", 40])], [("y", ["batch", 40])], [weight])
+        model = onnx_models.written(made, tmp_path / "model.onnx")
+    sizes, told = {}, {}
+    for bits in (3, 8):
+        options = ("--bits", bits, "--weight-only", "--accept")
+        _, found = run(model, tmp_path / f"{bits}.onnx", *options)
+        sizes[bits], told[bits] = found["outcome"]["size_bytes"], found["headline"]
+    # then that is told of the former alone
+    words = f"NOT SMALLER than with --bits 8, which takes {sizes[8]:,} bytes"
+    assert (words in told[3], sizes[3] >= sizes[8]) == (
+        (True,) * 2 if name == "small" else (False,) * 2
+    )
+    assert "than with" not in told[8]
+
+
+def test_a_target_that_float32_alone_reaches_quantises_nothing_and_is_no_success(lenet, tmp_path):
+    code, found = run(
+        lenet.model, tmp_path / "none.onnx", "--ranges-from", lenet.calibrate, "--mixed", "120dB", "--bits", 4
+    )  # fmt: skip
+    assert found["headline"].startswith("NOTHING QUANTISED: of the plans that were tried, float32")
+    assert code == 2
+
+
 @pytest.mark.parametrize(
     ("accuracy", "sqnr", "options", "below"),
     [
