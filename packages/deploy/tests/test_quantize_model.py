@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from lockstep.cli.main import main as command_line
 from lockstep.core.errors import UsageError
+from lockstep_deploy.engines import engine
 from lockstep_deploy.model_file import open_model
 from lockstep_deploy.quantize import errors as errors_of_layers
 from lockstep_deploy.quantize.build import Plan, quantized_model
@@ -162,6 +164,18 @@ def test_a_target_that_float32_alone_reaches_quantises_nothing_and_is_no_success
     )  # fmt: skip
     assert found["headline"].startswith("NOTHING QUANTISED: of the plans that were tried, float32")
     assert code == 2
+
+
+def test_a_library_does_not_set_up_the_logs_of_all_others(tmp_path, monkeypatch):
+    # given a library that shows every line of everybody's logs once it is imported
+    (tmp_path / "loud_engine.py").write_text(
+        "import logging\nlogging.basicConfig(level=logging.INFO, force=True)\nloaded = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(logging.root.handlers), logging.root.level
+    # when it is loaded as an engine, then logs go on as they did
+    assert engine("loud_engine").loaded
+    assert (logging.root.handlers, logging.root.level) == before
 
 
 @pytest.mark.parametrize(
