@@ -7,6 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lockstep.core.errors import UsageError
 from lockstep_deploy.export_command import export
@@ -197,6 +198,42 @@ def test_a_recurrent_layer_that_is_written_out_step_by_step_keeps_its_length():
     source = ModelSource("net", nn.RNN(3, 4, batch_first=True).eval())
     with pytest.raises(UsageError, match="seq is always 5"):
         program_of(source, inputs, free_axes("batch,seq", inputs))
+
+
+def test_an_axis_that_cannot_be_free_is_refused_with_the_module_and_the_line_of_each():
+    # given a module that fixes one axis in a part of its own, and one in its own forward
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(6, 8))
+
+        def forward(self, x):
+            return x + self.table  # the length
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 8), Positions())
+
+        def forward(self, x, y):
+            return self.body(x).mean(1), y.view(3, 4)  # the height
+
+    lines = Path(__file__).read_text().splitlines()
+    length, height = (
+        next(at for at, line in enumerate(lines, 1) if line.endswith(f"# the {word}"))
+        for word in ("length", "height")
+    )
+    inputs = {"x": torch.randn(2, 6, 8), "y": torch.randn(3, 4)}
+    # when it is exported with both free, then each is told with its place
+    axes = free_axes("x:0=rows,x:1=length,y:0=height", inputs)
+    with pytest.raises(UsageError) as refused:
+        program_of(ModelSource("net", Net().eval()), inputs, axes)
+    told = str(refused.value)
+    assert f"length is always 6 in module body.1 at {__file__}:{length}" in told
+    assert f"height is always 3 at {__file__}:{height}" in told
+    assert "rows" not in told
+    # and torch is as it was
+    assert ShapeEnv._set_replacement.__module__.startswith("torch")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from lockstep.cli.main import main as command_line
 from lockstep.core.errors import UsageError
+from lockstep_deploy.engines import engine
 from lockstep_deploy.model_file import open_model
 from lockstep_deploy.quantize import errors as errors_of_layers
 from lockstep_deploy.quantize.build import Plan, quantized_model
@@ -126,6 +128,54 @@ def test_a_model_that_gains_nothing_says_so_in_the_headline(times, sizes, said):
     told = headline(Answer([], Outcome(40.0, None, None, *times, *sizes), "samples"))
     assert all(one in told for one in said)
     assert said or not ("SMALLER" in told or "SLOWER" in told)
+
+
+@pytest.mark.parametrize("name", ["small", "lenet"])
+def test_weights_that_take_more_than_in_8_bits_say_so_in_the_headline(name, lenet, tmp_path):
+    # given a model whose weights are smaller than the operators that put them together, and one with larger ones
+    model = lenet.model
+    if name == "small":
+        weight = numpy_helper.from_array(
+            np.random.default_rng(0).standard_normal((40, 40)).astype("f4"), "weight"
+        )
+        nodes = [
+            helper.make_node("Gemm", ["x", "weight"], ["h"], "first"),
+            helper.make_node("Tanh", ["h"], ["t"], "tanh"),
+            helper.make_node("Gemm", ["t", "weight"], ["y"], "second"),
+        ]
+        made = onnx_models.made(nodes, [("x", ["batch", 40])], [("y", ["batch", 40])], [weight])
+        model = onnx_models.written(made, tmp_path / "model.onnx")
+    sizes, told = {}, {}
+    for bits in (3, 8):
+        options = ("--bits", bits, "--weight-only", "--accept")
+        _, found = run(model, tmp_path / f"{bits}.onnx", *options)
+        sizes[bits], told[bits] = found["outcome"]["size_bytes"], found["headline"]
+    # then that is told of the former alone
+    words = f"NOT SMALLER than with --bits 8, which takes {sizes[8]:,} bytes"
+    assert (words in told[3], sizes[3] >= sizes[8]) == (
+        (True,) * 2 if name == "small" else (False,) * 2
+    )
+    assert "than with" not in told[8]
+
+
+def test_a_target_that_float32_alone_reaches_quantises_nothing_and_is_no_success(lenet, tmp_path):
+    code, found = run(
+        lenet.model, tmp_path / "none.onnx", "--ranges-from", lenet.calibrate, "--mixed", "120dB", "--bits", 4
+    )  # fmt: skip
+    assert found["headline"].startswith("NOTHING QUANTISED: of the plans that were tried, float32")
+    assert code == 2
+
+
+def test_a_library_does_not_set_up_the_logs_of_all_others(tmp_path, monkeypatch):
+    # given a library that shows every line of everybody's logs once it is imported
+    (tmp_path / "loud_engine.py").write_text(
+        "import logging\nlogging.basicConfig(level=logging.INFO, force=True)\nloaded = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(logging.root.handlers), logging.root.level
+    # when it is loaded as an engine, then logs go on as they did
+    assert engine("loud_engine").loaded
+    assert (logging.root.handlers, logging.root.level) == before
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from traces import MadeTrace
 
 from lockstep_tune.bottlenecks import Bottleneck, Class, bottlenecks
-from lockstep_tune.profile_screen import starved_words
+from lockstep_tune.profile_screen import headline, starved_words
 from lockstep_tune.trace import read_profile
 
 
@@ -186,8 +186,59 @@ def test_many_small_pieces_of_one_kind_are_told_as_one(tmp_path: Path) -> None:
     assert found.share > 0.1
 
 
+def _cells(trace: MadeTrace, *, times: int, inside: int) -> None:
+    """So many calls of a cell, each of which calls so many operators, as their backward does."""
+
+    def inner(t: MadeTrace) -> None:
+        for _ in range(inside):
+            t.call("aten::mul", 2, python=0)
+
+    for _ in range(times):
+        trace.call("aten::lstm_cell", 2 * inside, line="50:/train.py", module="cell", inside=inner)
+    for _ in range(times):
+        trace.call(
+            "autograd::engine::evaluate_function: MulBackward0", 2 * inside, line="50:/train.py", module="cell",
+            inside=inner,
+        )  # fmt: skip
+
+
+def test_calls_within_calls_that_are_made_again_and_again_count(tmp_path: Path) -> None:
+    # given 60 calls of a cell, and a fused call that makes as many within it
+    def loop(trace: MadeTrace) -> None:
+        _cells(trace, times=60, inside=40)
+
+    def fused(trace: MadeTrace) -> None:
+        _cells(trace, times=1, inside=2400)
+
+    # then the loop alone is named, with what is called within it
+    (found,) = _of(tmp_path / "loop", _tuned, loop)
+    assert (found.what, found.place) == ("many small calls", "/train.py:50")
+    assert "60 calls in cell at this line in each step, and 4860 within them" in found.evidence
+    assert found.share > 0.2
+    assert _of(tmp_path / "fused", _tuned, fused) == []
+
+
+def test_an_optimizer_costs_no_more_than_it_takes(tmp_path: Path) -> None:
+    # given Python in front of each call of the model, as anomaly detection puts there, and short calls of an update
+    def slow(trace: MadeTrace) -> None:
+        for line in range(60, 80):
+            trace.call("aten::mm", 10, line=f"{line}:/train.py", python=300)
+
+    def update(trace: MadeTrace) -> None:
+        def inside(t: MadeTrace) -> None:
+            for _ in range(40):
+                t.call("aten::add_", 2, python=1)
+
+        trace.call(
+            "Optimizer.step#SGD.step", 0, line="81:/train.py", kind="user_annotation", inside=inside
+        )
+
+    # then the update is not told to cost what such a call of the model costs
+    assert "/train.py:81" not in [one.place for one in _of(tmp_path, _tuned, slow, update)]
+
+
 def test_a_machine_that_gives_no_core_is_told(tmp_path: Path) -> None:
-    def words(waited_s: float) -> str:
+    def words(waited_s: float, first: str) -> str:
         trace = MadeTrace(
             beside={
                 "waits_s": {"3": waited_s, "4": waited_s},
@@ -198,10 +249,13 @@ def test_a_machine_that_gives_no_core_is_told(tmp_path: Path) -> None:
             trace.step(number, _tuned)
         trace.marked_step(5, _tuned)
         folder = trace.write(tmp_path / f"{waited_s}" / "rank0")
-        return starved_words(read_profile(folder))
+        profile = read_profile(folder)
+        assert headline(profile, bottlenecks(profile)).startswith(first)
+        return starved_words(profile)
 
-    assert "for 25% of this time" in words(0.004)
-    assert words(0.0004) == ""
+    # and that nothing stands out there is not told as nothing to gain
+    assert "for 25% of this time" in words(0.004, "NOT TOLD: the machine was too busy")
+    assert words(0.0004, "NOTHING TO GAIN") == ""
 
 
 def _compile(number: int, function: str, line: int, because: str = "") -> dict[str, object]:

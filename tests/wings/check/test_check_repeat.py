@@ -12,7 +12,7 @@ import pytest
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.reading.first_difference import FirstDifference
 from lockstep.wings.check.repeat.runs import Repeats
-from lockstep.wings.check.repeat.screen import headline
+from lockstep.wings.check.repeat.screen import headline, render
 
 SCRIPT = """
 import random, sys, time
@@ -133,3 +133,33 @@ def test_by_how_much_runs_differ_is_what_compare_says(
     # Then the headline says no more than that
     assert found.within_noise is within
     assert words in headline(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "words"),
+    [
+        ("init", None, "from a generator that is not seeded"),  # seeds were not tried
+        ("init", "", "from a generator that is not seeded"),  # seeds cure it
+        ("init", "init", "something that no seed reaches"),
+        ("data", "data", "something that no seed reaches"),
+        ("random", "random", "that the script seeds anew"),
+        (
+            "init",
+            "data",
+            "from a generator that is not seeded",
+        ),  # seeds cure this, and another place is left
+        ("operator", "operator", "its kernel sums in an order that is left to chance"),
+    ],
+)
+def test_a_missing_seed_is_no_cause_of_what_seeds_do_not_cure(
+    kind: str, after: str | None, words: str
+) -> None:
+    # Given two runs that differ, and two that were seeded and are equal, or differ in the same or another place
+    first, then = (
+        FirstDifference(one, "rank0", 0, one, "result", "train.py:3") if one else None
+        for one in (kind, after)
+    )
+    seeded = None if after is None else Repeats(2, then, None, 1)
+    # Then the cause is one that is left
+    told = " ".join(render(Repeats(2, first, None, 1, seeded)).plain.split())
+    assert words in told

@@ -110,6 +110,23 @@ def test_dead_relus_are_named_with_their_line(place: Place) -> None:
     assert [one["zero_count"] for one in hits["dead-relu"]["history"]] == [512] * 3
 
 
+def test_steps_with_sparse_gradients_are_all_looked_at(place: Place) -> None:
+    # Given an embedding whose gradient is sparse, so that it has no storage of its own, and a rate of zero
+    script = SCRIPT.replace(
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.05)",
+        "bag = torch.nn.EmbeddingBag(9, 1, sparse=True)\n"
+        "optimizer = torch.optim.SGD([*model.parameters(), *bag.parameters()], lr=0.0)",
+    ).replace("y = model(x)", "y = model(x) + bag(torch.randint(0, 9, (32, 4)))")
+    (place.path / "train.py").write_text(script)
+    # When it is watched
+    ended = place.run("watch", "--events", "events.jsonl", "--", "python", "train.py")
+    # Then every step has been looked at, and the rate alone is named
+    assert sum(one["event"] == "step" for one in place.events()) == 6, ended.stderr
+    hits = [one["rule"] for one in place.events() if one["event"] == "hit"]
+    assert hits == ["learning-rate-zero"]
+    assert ended.returncode == 1
+
+
 def test_steps_that_cannot_be_written_are_no_silence(place: Place) -> None:
     # Given a training that no file beyond a kilobyte is taken from, behind its second step
     # When it is watched

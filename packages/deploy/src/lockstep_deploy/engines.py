@@ -34,11 +34,24 @@ def engine(name: str, extra: str = "deploy") -> Any:
         If it is not installed.
     """
     try:
-        return importlib.import_module(name)
+        with _root_logger_as_it_is():
+            return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
             f"{name} is not installed here: pip install 'lockstep-numerics[{extra}]'"
         ) from error
+
+
+@contextmanager
+def _root_logger_as_it_is() -> Iterator[None]:
+    """Undo what a library sets up for the logs of all others as it is imported (`logging.basicConfig`)."""
+    root = logging.root
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
 
 
 def bfloat16() -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lockstep.errors import UsageError
 from lockstep.plugin import own_folders
@@ -93,7 +96,7 @@ def program_of(
         said = str(error)
         if "Constraints violated" in said or "Suggested fixes:" in said:
             return _within_bounds(source, inputs, axes, said)
-        where = _user_line(error)
+        where = _user_place(_raised_in(error), source.module)
         raise UsageError(
             f"the model cannot be exported{where} ({type(error).__name__}: {first_line(error)}); change that line, or"
             " export a part of the model"
@@ -104,13 +107,15 @@ def _within_bounds(
     source: ModelSource, inputs: Mapping[str, torch.Tensor], axes: Axes, said: str
 ) -> ExportedProgram:
     """The program with the bounds that the module's code has for axes, where torch found them."""
+    assert source.module is not None
     bounded = as_suggested(axes, said)
-    if bounded is None or source.module is None:
-        raise UsageError(constraint_sentence(said))
+    if bounded is None:
+        raise UsageError(constraint_sentence(said, _fixed_at(source.module, inputs, axes)))
     try:
         program = _program(source.module, inputs, bounded)
     except Exception as error:
-        raise UsageError(constraint_sentence(str(error) or said)) from error
+        places = _fixed_at(source.module, inputs, bounded)
+        raise UsageError(constraint_sentence(str(error) or said, places)) from error
     free = {one.name: one for some in bounded.values() for one in some.values()}
     before = {one.name: one for some in axes.values() for one in some.values()}
     changed = [str(one) for name, one in free.items() if one != before[name]]
@@ -317,21 +322,72 @@ def _at(frames: Sequence[Frame]) -> str:
     return f", called at {own}" if own is not None else ""
 
 
-def _user_line(error: BaseException) -> str:
-    """The innermost line of the traceback that is no library's.
+def _fixed_at(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], axes: Axes
+) -> dict[str, str]:
+    """Where the module's code gives a free axis one extent, by the axis' name.
 
-    Lockstep's own are told by where they lie: a project's own folder may have such a name.
+    torch says the extent alone, so the module is traced once more, and asked for its stack as that happens.
     """
-    frames = []
+    found: dict[str, str] = {}
+    plain = ShapeEnv._set_replacement
+
+    def noted(env: ShapeEnv, symbol: Any, extent: Any, *more: Any) -> None:
+        if extent.is_Integer:
+            place = _user_place(_called_from(sys._getframe(1)), module)
+            for name in _named_by(env.var_to_sources.get(symbol, ()), axes):
+                found.setdefault(name, place)
+        plain(env, symbol, extent, *more)
+
+    ShapeEnv._set_replacement = noted  # type: ignore[assignment, method-assign]
+    try:
+        with contextlib.suppress(Exception):  # it ends as it did before
+            _program(module, inputs, axes)
+    finally:
+        ShapeEnv._set_replacement = plain  # type: ignore[method-assign]
+    return found
+
+
+def _named_by(sources: Sequence[Any], axes: Axes) -> Iterator[str]:
+    """The free axes that torch knows by such sources: an input's name, and the number of one of its axes."""
+    for one in sources:
+        at, base = getattr(one, "idx", None), str(getattr(getattr(one, "base", None), "name", ""))
+        for name, free in axes.items():
+            if at is not None and at in free and f"['{name}']" in base:
+                yield free[at].name
+
+
+_Line = tuple[FrameType, int]
+
+
+def _raised_in(error: BaseException) -> Iterator[_Line]:
+    """The frames of a traceback with their lines, the outermost first."""
     trace = error.__traceback__
     while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
-    own = [
-        one
-        for one in frames
-        if "site-packages" not in one[0]
-        and one[0][:1] != "<"
-        and not one[0].startswith(own_folders())
-    ]
-    return f" at {own[-1][0]}:{own[-1][1]}" if own else ""
+
+
+def _called_from(frame: FrameType | None) -> Iterator[_Line]:
+    """The frames of a running stack with their lines, the outermost first."""
+    frames = []
+    while frame is not None:
+        frames.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return reversed(frames)
+
+
+def _user_place(lines: Iterable[_Line], module: torch.nn.Module) -> str:
+    """The innermost module that was being called and the innermost line that is no library's, as a clause.
+
+    Lockstep's own lines are told by where they lie: a project's own folder may have such a name.
+    """
+    paths = {id(one): path for path, one in module.named_modules()}
+    own, path = "", ""
+    for frame, line in lines:
+        file = frame.f_code.co_filename
+        path = paths.get(id(frame.f_locals.get("self")), path)
+        is_library = "site-packages" in file or file[:1] == "<"
+        if not is_library and not file.startswith(own_folders()):
+            own = f"{file}:{line}"
+    return (f" in module {path}" if path else "") + (f" at {own}" if own else "")

@@ -188,12 +188,13 @@ def suggestions(said: str) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def constraint_sentence(said: str) -> str:
-    """Return the error in free axes as a sentence, with torch's own suggestion."""
+def constraint_sentence(said: str, places: Mapping[str, str] | None = None) -> str:
+    """Return the error in free axes as a sentence, with torch's own suggestion and the places of axes, as clauses."""
     fixed = [one for one in map(_FIXED.fullmatch, suggestions(said)) if one]
     if fixed:
-        names = " and ".join(f"{one[1]} is always {one[2]}" for one in fixed)
-        return f"--dynamic: {names} in the module's code, so it cannot be free; leave it out"
+        at = {one[1]: (places or {}).get(one[1], "") or " in the module's code" for one in fixed}
+        names = " and ".join(f"{one[1]} is always {one[2]}{at[one[1]]}" for one in fixed)
+        return f"--dynamic: {names}, so it cannot be free; leave it out"
     lines = suggestions(said) or [
         line.strip(" -") for line in said.splitlines()[1:] if line.strip()
     ]

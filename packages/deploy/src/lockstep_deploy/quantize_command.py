@@ -17,7 +17,7 @@ from lockstep.files import check_output_file
 from lockstep.terminal import counted, enveloped, json_text, listed
 from lockstep_deploy.large_models import whole
 from lockstep_deploy.model_file import ModelFile, open_model, write_model
-from lockstep_deploy.quantize.build import Plan, quantized_model
+from lockstep_deploy.quantize.build import Plan, bytes_in_8_bits, quantized_model
 from lockstep_deploy.quantize.calibration import Samples, drawn_samples, read_samples
 from lockstep_deploy.quantize.draws import seed_draws, unseed_draws
 from lockstep_deploy.quantize.dynamic import dynamic_errors, dynamic_model
@@ -158,6 +158,7 @@ def quantize(
         measured, measured_on = _measured(file, inputs, calibrate, None)
         quantised = dynamic_model(file.proto, per_channel=per_channel, reduce_range=reduce_range)
         errors, search = dynamic_errors(file.proto, quantised, measured), None
+        in_8_bits = None
         facts = {"activations": "dynamic", "per_channel": per_channel}
     else:
         layers = _layers_of(model, file, lookups=weight_only)
@@ -178,6 +179,7 @@ def quantize(
             plan = replace(plan, bits=search.chosen.bits)
         quantised = quantized_model(file.proto, layers, plan)
         errors = layer_errors(file.proto, quantised, layers, plan, measured)
+        in_8_bits = bytes_in_8_bits(file.proto, layers, plan)
         facts = _facts(plan, layers)
     result = outcome(given, quantised, measured)
     if not (inputs or calibrate):
@@ -185,7 +187,7 @@ def quantize(
     answer = Answer(
         errors, result, measured_on, budget, reduce_range, mixed, () if search is None else search.trials,
         left_in_float32(file.proto, quantised), Floor.of(budget, accept), per_channel,
-        draws, is_half,
+        draws, is_half, in_8_bits,
     )  # fmt: skip
     facts |= facts_of | _measured_facts(answer)
     unseed_draws(quantised, draws)
@@ -196,7 +198,7 @@ def quantize(
         click.echo(render(answer, limit=limit).plain)
     return code_of(
         differs=bool(answer.faults or answer.beyond or answer.misses or answer.is_below),
-        looked=True,
+        looked=bool(answer.layers),
     )
 
 

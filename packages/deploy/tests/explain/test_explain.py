@@ -25,6 +25,7 @@ explaining = pytest.importorskip("lockstep_deploy.explain.explain_page")
 Method, explained, apart = attributing.Method, attributing.explained, comparing.apart
 first_that_differs, OUTPUT = comparing.first_that_differs, comparing.OUTPUT
 explain_page = explaining.explain_page
+headline = pytest.importorskip("lockstep_deploy.explain.command").headline
 
 
 class Images(torch.nn.Module):
@@ -223,6 +224,12 @@ def test_the_first_layer_whose_output_differs_stands_in_front_of_larger_differen
     assert (parted[0].what, parted[0].how) == ("conv", OUTPUT)
     assert first_that_differs(parted) is parted[0]
     assert first_that_differs(alike) is None
+
+
+def test_equal_attributions_part_nowhere(images: LoadedModel) -> None:
+    first = explained(images)
+    told = [first, explained(LoadedModel("the same", images.module, images.inputs), first.classes)]
+    assert headline(told, apart(*told)[0]).endswith("; all attributions are equal")
 
 
 def test_two_maps_have_one_range_of_colours_and_a_gap(images: LoadedModel) -> None:

@@ -2,15 +2,17 @@
 
 A runner that is idle takes what waits at once. Nothing is ever held back for a batch to fill: where one runner is at
 work, what comes meanwhile is the next batch. A request of more instances than one run has is cut: after each of its
-runs those go first that have had fewer, so a neighbour waits for the run that is at work, and for no other.
+runs those go first that have had fewer, so a neighbour waits for the run that is at work, and for no other. How many
+instances one run has is found by measurement, so that this wait is short and a large request is cut into few.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +71,45 @@ class _Part:
     count: int
 
 
+LEAST_IN_A_RUN = 32
+"""How many instances one run has before its time is known, and if they take longer than it should."""
+
+RUN_S = 0.01
+"""The longest that one run should take: a tenth of the 100 ms in which health is to answer."""
+
+
+class RunSize:
+    """How many instances one run may have: doubled while that many take less than half of `RUN_S`.
+
+    Only powers of two times `LEAST_IN_A_RUN`, so that runs of a large request have few shapes. `fixed` of them where
+    somebody has said how many, `bound` at most.
+    """
+
+    def __init__(self, fixed: int | None, bound: int | None = None) -> None:
+        self._is_fixed = fixed is not None
+        self._bound = bound
+        self.most = self._bounded(LEAST_IN_A_RUN if fixed is None else fixed)
+
+    def ran(self, count: int, took_s: float) -> None:
+        """Learn from a run of so many instances."""
+        if self._is_fixed:
+            return
+        if took_s > RUN_S and count > LEAST_IN_A_RUN:
+            self.most = self._bounded(max(self.most // 2, LEAST_IN_A_RUN))
+        elif took_s < RUN_S / 2 and count >= self.most:
+            self.most = self._bounded(2 * self.most)
+
+    def failed(self, count: int) -> bool:
+        """Whether a run of so many instances is to be cut in two: it may have failed for its size, as for memory."""
+        if self._is_fixed or count <= LEAST_IN_A_RUN:
+            return False
+        self.most = self._bounded(LEAST_IN_A_RUN)
+        return True
+
+    def _bounded(self, most: int) -> int:
+        return most if self._bound is None else min(most, self._bound)
+
+
 class Batcher:
     """The queue of one version of a model.
 
@@ -79,13 +120,15 @@ class Batcher:
     signature
         Of the model; where it does not batch, each request is a run of its own.
     most
-        How many instances one run may have, where the model does not fix that.
+        How many instances one run may have, where the model does not fix that; None for as many as take `RUN_S`.
     waiting
         How many instances may wait.
     timeout_s
         How long a request may take, waiting included.
     name
         Of the model, as errors name it.
+    clock
+        Gives the time in seconds.
 
     Attributes
     ----------
@@ -96,14 +139,15 @@ class Batcher:
     """
 
     def __init__(
-        self, runners: Sequence[Runner], signature: Signature, *, most: int, waiting: int,
-        timeout_s: float = 60.0, name: str = "the model",
+        self, runners: Sequence[Runner], signature: Signature, *, most: int | None, waiting: int,
+        timeout_s: float = 60.0, name: str = "the model", clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._runners, self._idle = list(runners), list(runners)
         self._signature, self._name = signature, name
         self._names = {one.name for one in signature.batched_inputs}
         self._fixed = signature.fixed_batch
-        self._most = self._fixed or most
+        bound = None if self._fixed else signature.most
+        self._size, self._clock = RunSize(self._fixed or most, bound), clock
         self._limit, self._queued, self._timeout_s = waiting, 0, timeout_s
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -157,7 +201,7 @@ class Batcher:
     def _at_once(self, inputs: Arrays, count: int) -> Results | None:
         """What an idle runner makes in less than the time that a queue takes; None where there is no such."""
         made_in = getattr(self._idle[-1], "made_in", None)
-        if made_in is None or count > self._most or self._fixed not in (None, count):
+        if made_in is None or count > self._size.most or self._fixed not in (None, count):
             return None
         results: Results | None = made_in(INSTANT_S, inputs)
         if results is not None:
@@ -235,9 +279,10 @@ class Batcher:
             first,
             *(job for job in self._waiting if job.key == first.key and job is not first),
         ]
-        large = next((job for job in alike if job.left > self._most), None)
-        kept = -(-self._most // 2) if large is first else 0
-        room = self._most - kept
+        most = self._size.most
+        large = next((job for job in alike if job.left > most), None)
+        kept = -(-most // 2) if large is first else 0
+        room = most - kept
         parts = []
         for job in alike:
             if job is not large and job.left <= room:
@@ -276,8 +321,11 @@ class Batcher:
             whole = await self._together(runner, parts)
         except RequestError as error:
             if len(parts) == 1:
-                self._refuse(parts[0].job, error)
-                return
+                smaller = self._halves(parts[0])
+                if not smaller:
+                    self._refuse(parts[0].job, error)
+                    return
+                parts = smaller
             for part in parts:  # one of them is at fault, and the others are not to pay for it
                 if not part.job.done.done():
                     await self._answer(runner, [part])
@@ -290,6 +338,16 @@ class Batcher:
         for part in parts:
             _settle(part, whole if len(parts) == 1 else _rows(whole, start, part.count))
             start += part.count
+
+    def _halves(self, part: _Part) -> list[_Part]:
+        """A part in two, where its run may have failed for its size; else none."""
+        if not self._names or not self._size.failed(part.count):
+            return []
+        half = part.count // 2
+        return [
+            _Part(part.job, part.start, half),
+            _Part(part.job, part.start + half, part.count - half),
+        ]
 
     async def _together(self, runner: Runner, parts: list[_Part]) -> Results:
         """The results of one run, padded by its last instance to the extent that the model fixes."""
@@ -316,10 +374,12 @@ class Batcher:
     ) -> Results:
         self.runs += 1
         self.instances += count
+        began_s = self._clock()
         try:
             results = await runner.run(inputs, alone=alone)
         except RunnerDiedError:
             results = await runner.run(inputs)
+        self._size.ran(count, self._clock() - began_s)
         self._check_shapes(results, rows)
         return results
 

@@ -108,9 +108,7 @@ def _replicas(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option(
     "--most",
     type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Put at most this many instances into one run.",
+    help="Put at most this many instances into one run.  [default: as many as take 10 ms, and at least 32]",
 )
 @click.option(
     "--batch",
@@ -167,7 +165,7 @@ def serve(
     models: tuple[Path, ...], http_port: int | None, grpc_port: int | None, host: str,
     token_file: Path | None, device: str, runners: int, engine_name: str,
     address: str | None, replicas: tuple[int, int], threads: int,
-    most: int, batch: bool, shadow: tuple[Path, ...], share: Fraction, tolerance: str | None,
+    most: int | None, batch: bool, shadow: tuple[Path, ...], share: Fraction, tolerance: str | None,
     record: Path | None, waiting: int, timeout: float, most_bytes: int,
 ) -> int:  # fmt: skip
     """Serve MODELS by the Open Inference Protocol until Ctrl-C: clients of Triton and KServe work unchanged.

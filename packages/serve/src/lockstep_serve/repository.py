@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,13 +25,13 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How models are run: where (devices by commas), `most` instances a run, `waiting` in the queue, `timeout_s` for a
-    request with its wait and for a run, in how many `processes` each version (0: threads of this one), and by how many
-    `threads` a run (0: as many as its runtime takes). `batch` runs requests together also where a graph does not show
-    that these stay apart."""
+    """How models are run: where (devices by commas), `most` instances a run (None: as many as take a moment),
+    `waiting` in the queue, `timeout_s` for a request with its wait and for a run, in how many `processes` each version
+    (0: threads of this one), and by how many `threads` a run (0: as many as its runtime takes). `batch` runs requests
+    together also where a graph does not show that these stay apart."""
 
     device: str = "cpu"
-    most: int = 32
+    most: int | None = None
     waiting: int = 1024
     timeout_s: float = 60.0
     processes: int = 0
@@ -258,9 +257,8 @@ class Repository:
         source = Source(where, str(settings.get("device", self.limits.device)), settings)
         runners = await self.engine.open(name, number, source)
         first = runners[0]
-        most = min(settings.get("most", self.limits.most), first.signature.most or sys.maxsize)
         batcher = Batcher(
-            runners, first.signature, most=most,
+            runners, first.signature, most=settings.get("most", self.limits.most),
             waiting=self.limits.waiting, timeout_s=self.limits.timeout_s, name=name,
         )  # fmt: skip
         return Version(name, number, first.platform, first.signature, batcher, where)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep_serve.batcher import Batcher
+from lockstep_serve.batcher import LEAST_IN_A_RUN, RUN_S, Batcher, RunSize
 from lockstep_serve.failures import ModelFailedError
 from lockstep_serve.servable import Signature, TensorSpec
 
@@ -149,3 +149,72 @@ def test_requests_of_any_sizes_have_their_own_rows_in_runs_of_bounded_size(
         await queue.close()
 
     asyncio.run(go())
+
+
+class Timed(Doubling):
+    """Takes so many seconds an instance by its own clock, and fails for more instances than it has room for."""
+
+    def __init__(self, instance_s: float, room: int = 1 << 30) -> None:
+        super().__init__()
+        self.now_s, self._instance_s, self._room = 0.0, instance_s, room
+
+    async def run(self, inputs: Any, *, alone: bool = False) -> Any:
+        count = len(inputs["x"])
+        if count > self._room:
+            raise ModelFailedError("out of memory")
+        self.now_s += count * self._instance_s
+        return await super().run(inputs, alone=alone)
+
+
+@pytest.mark.parametrize(
+    ("instance_s", "room", "runs"),
+    [
+        (1e-7, 1 << 30, range(8, 16)),  # quick: 32, 64, 128 ... instances
+        (RUN_S / 1000, 1 << 30, range(15, 40)),  # some 500 instances take half of what a run should
+        (1.0, 1 << 30, range(313, 314)),  # slow: 32 instances each
+        (1e-7, 100, range(100, 314)),  # runs of more than 100 instances fail
+        (1e-7, 31, range(0)),  # no run of 32 works, as it would be without a measurement
+    ],
+    ids=["quick", "less quick", "slow", "no room", "never"],
+)
+def test_a_large_request_is_cut_by_the_time_that_runs_take(
+    instance_s: float, room: int, runs: range
+) -> None:
+    async def go() -> None:
+        runner = Timed(instance_s, room)
+        signature = Signature(
+            (TensorSpec("x", FLOAT, (-1, 1)),), (TensorSpec("y", FLOAT, (-1, 1)),), batches=True
+        )
+        queue = Batcher(
+            [runner], signature, most=None, waiting=10, name="net", clock=lambda: runner.now_s
+        )
+        x = np.arange(10_000, dtype=FLOAT)[:, None]
+        if not runs:
+            with pytest.raises(ModelFailedError, match="out of memory"):
+                await queue.infer({"x": x})
+            return
+        # When ten thousand instances are asked for, then each has its own row, from as many runs as they need
+        found = await queue.infer({"x": x})
+        assert found["y"].tolist() == (2 * x).tolist()
+        assert len(runner.runs) in runs
+        # and a slow run is never larger than without a measurement
+        assert instance_s * max(map(len, runner.runs)) <= RUN_S or max(map(len, runner.runs)) == 32
+
+    asyncio.run(go())
+
+
+def test_the_size_of_a_run_follows_its_time_and_keeps_its_bounds() -> None:
+    size, asked, bounded = RunSize(None), RunSize(5), RunSize(None, 48)
+    for one in (size, asked, bounded):
+        one.ran(one.most, RUN_S / 3)
+    # quick runs double it, where nobody has said a number, up to what the model takes
+    assert (size.most, asked.most, bounded.most) == (2 * LEAST_IN_A_RUN, 5, 48)
+    # small runs say nothing of larger ones
+    size.ran(1, 0.0)
+    assert size.most == 2 * LEAST_IN_A_RUN
+    # slow ones halve it, down to where it began
+    for _ in range(3):
+        size.ran(size.most, 2 * RUN_S)
+    assert size.most == LEAST_IN_A_RUN
+    assert not size.failed(LEAST_IN_A_RUN)
+    assert not asked.failed(5)

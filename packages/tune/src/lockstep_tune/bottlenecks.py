@@ -222,20 +222,27 @@ def _syncs(profile: Profile) -> Iterator[Found]:
 
 
 def _tiny(profile: Profile) -> Iterator[Found]:
-    """Many small calls at one line, of which each costs what a call costs."""
-    call_us = _call_us(profile)
-    rows = [one for one in profile.operators if _is_called(one) and one.phase is Phase.FORWARD]
+    """Calls that one line makes many times, with what they call and their backward: each costs what a call costs."""
+    call_us, inner_us = _call_us(profile), _inner_call_us(profile)
     groups: dict[tuple[str, str], list[Operator]] = defaultdict(list)
-    for one in rows:
-        groups[one.source, one.module].append(one)
+    for one in profile.operators:
+        if one.phase in (Phase.FORWARD, Phase.BACKWARD):
+            groups[one.source, one.module].append(one)
     for (place, module), found in groups.items():
-        calls = sum(one.calls for one in found)
-        spared = calls - len({one.name for one in found})
-        cost_us = min(spared * call_us, sum(one.host_us + one.python_us for one in found))
+        called = [one for one in found if _is_called(one) and one.phase is Phase.FORWARD]
+        calls = sum(one.calls for one in called)
+        if not calls:
+            continue
+        repeated = 1 - len({one.name for one in called}) / calls
+        inner = sum(one.calls for one in found) - calls
+        took_us = sum(one.host_us + one.python_us for one in found if one.outermost)
+        cost_us = min(repeated * (calls * call_us + inner * inner_us), took_us)
         within = f" in {module}" if module else ""
+        more = f", and {inner:.0f} within them and in their backward, cost {time_text(cost_us)}"
+        each = f", of which each costs {call_us:.1f} us"
         yield Found(
             "many small calls", place or module, cost_us,
-            f"{calls:.0f} calls{within} at this line in each step, of which each costs {call_us:.1f} us at least",
+            f"{calls:.0f} calls{within} at this line in each step{more if inner else each} at least",
             "do it for the whole tensor in one call (no loop over samples, time steps or parameters),"
             " or compile the function: torch.compile",
         )  # fmt: skip
@@ -252,7 +259,7 @@ def _optimizer(profile: Profile) -> Iterator[Found]:
         return
     call_us = _call_us(profile)
     own_us = sum(one.self_host_us for one in steps)
-    cost_us = own_us + calls * call_us
+    cost_us = min(own_us + calls * call_us, sum(one.host_us for one in steps))
     name = steps[0].name.partition("#")[2].removesuffix(".step")
     yield Found(
         f"{name} updates one parameter after the other", steps[0].source or "the optimizer", cost_us,
@@ -474,6 +481,15 @@ def _call_us(profile: Profile) -> float:
         ((one.host_us + one.python_us) / one.calls, one.calls)
         for one in profile.operators
         if _is_called(one)
+    )
+
+
+def _inner_call_us(profile: Profile) -> float:
+    """The same of what Python does not call itself: what operators call, and the nodes of backward."""
+    return _quantile(
+        (one.self_host_us / one.calls, one.calls)
+        for one in profile.operators
+        if one.phase is Phase.BACKWARD or (one.phase is Phase.FORWARD and not one.outermost)
     )
 
 

@@ -77,9 +77,7 @@ def profile_page(profile: Profile) -> Page:
         Selected("Selected operator"),
     )
     advice = [block for number, one in enumerate(found, 1) for block in _advice(number, one)]
-    nothing = Sentences(
-        (), empty="Nothing that Lockstep looks for costs more than a few percent of a step."
-    )
+    nothing = Sentences((), empty=f"{headline(profile, found)}.")
     return Page(
         title=f"{headline(profile, found)} · Lockstep",
         areas=(
@@ -102,8 +100,9 @@ def _verdict(profile: Profile, found: Sequence[Bottleneck]) -> Verdict:
     if starved_words(profile):
         facts.append(("Machine", starved_words(profile)))
     facts += [("Not known", sentence) for sentence in profile.missing]
+    none = ("unjudged", "unjudged") if starved_words(profile) else ("agree", "better")
     return Verdict(
-        "setup" if found else "agree", "origin" if found else "better", "Profile",
+        *(("setup", "origin") if found else none), "Profile",
         f"{len(profile.operators)} operators", found_words(profile, found),
         found[0].evidence if found else "", facts,
         excerpts=[one for one in (_excerpt(found[0].place),) if one] if found else (),

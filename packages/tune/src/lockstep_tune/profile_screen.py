@@ -27,14 +27,19 @@ _STARVED = 0.1
 
 def headline(profile: Profile, found: Sequence[Bottleneck]) -> str:
     """The answer in one sentence."""
-    word = found[0].kind.value.upper() if found else "NOTHING TO GAIN"
-    return f"{word}: {found_words(profile, found)}"
+    none = "NOT TOLD" if starved_words(profile) else "NOTHING TO GAIN"
+    return f"{found[0].kind.value.upper() if found else none}: {found_words(profile, found)}"
 
 
 def found_words(profile: Profile, found: Sequence[Bottleneck]) -> str:
     """The answer without its first word."""
     if not found:
         per_step = f"a step takes {time_text(profile.step_us)}"
+        if starved_words(profile):
+            return (
+                f"the machine was too busy: for {profile.waiting:.0%} of the time a thread had no core; nothing stands"
+                f" out in the rest of a step, which takes {time_text(profile.step_us)}"
+            )
         return f"{per_step}, and nothing that Lockstep looks for costs {LEAST_SHARE:.0%} of it"
     first = found[0]
     return f"{first.what} at {short_place(first.place)}: up to {first.share:.0%} of a step"

@@ -14,13 +14,13 @@ from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.rows.rows import Rows
 from lockstep.capture.tensors.contents import Contents
 from lockstep.capture.tensors.derivations import Derivations
+from lockstep.capture.tensors.memory import memory_of
 from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.capture.updates.update_samples import Sample, UpdateSample, sample_of
 from lockstep.core.formulas import Formula
 from lockstep.core.records import BEGAN_ANEW, GIVEN
 from lockstep.core.selection import SiteFilter
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.devices.methods import untyped_storage
 
 
 class UpdateRows:
@@ -96,12 +96,12 @@ class UpdateRows:
     def _began_anew(self, parameter: torch.Tensor) -> bool:
         """Whether a gradient that is there lies in other memory than the one that it would have been added to."""
         assert parameter.grad is not None
-        storage = untyped_storage(
+        memory = memory_of(
             parameter.grad
-        )._cdata  # pinned by its content, so given to no other in this step
-        before = self._summed_in.get(id(parameter), storage)
-        self._summed_in[id(parameter)] = storage
-        return bool(before != storage)
+        )  # pinned by its content, so given to no other in this step
+        before = self._summed_in.get(id(parameter), memory)
+        self._summed_in[id(parameter)] = memory
+        return before != memory
 
     def before_update(
         self,

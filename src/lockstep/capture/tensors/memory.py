@@ -58,6 +58,17 @@ class Pins(dict[int, int]):
     __del__ = clear
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return a number for the memory in which a tensor's elements lie: its storage's, or its own if it has none.
+
+    Sparse tensors, and those inside of a `torch.func` transform, have no storage.
+    """
+    try:
+        return int(untyped_storage(tensor)._cdata)
+    except (NotImplementedError, RuntimeError):
+        return int(tensor._cdata)
+
+
 class WeakStorages:
     """Storages of tensors, as long as anybody else has them.
 

@@ -85,13 +85,13 @@ def explain(
     measured, left = apart(*found) if against is not None else ([], [])
     said = list(dict.fromkeys(sentence for one in loaded for sentence in one.said))
     told = [*said, *left, *_readings(found[0], samples, SHOWN)]
-    headline = _headline(found, measured)
-    write_page(explain_page(found, measured, told, loaded[0].class_names, headline), output)
+    answer = headline(found, measured)
+    write_page(explain_page(found, measured, told, loaded[0].class_names, answer), output)
     if as_json:
-        click.echo(json_text(_values(found, measured, told, headline)))
+        click.echo(json_text(_values(found, measured, told, answer)))
     else:
         table = _table(found[0], measured, limit)
-        click.echo("\n".join([headline, *said, *left, *(["", table] if table else [])]))
+        click.echo("\n".join([answer, *said, *left, *(["", table] if table else [])]))
         click.echo(f"\nwrote {output}")
     return ExitCode.AGREES
 
@@ -117,7 +117,8 @@ def _with_inputs_of(first: LoadedModel, second: LoadedModel) -> LoadedModel:
     return LoadedModel(second.name, second.module, given, second.class_names, second.said)
 
 
-def _headline(found: Sequence[Explained], measured: Sequence[Apart]) -> str:
+def headline(found: Sequence[Explained], measured: Sequence[Apart]) -> str:
+    """Return the answer in one sentence."""
     if not measured:
         return f"{found[0].name}: {len(found[0].classes)} answers explained"
     differ = sum(
@@ -135,6 +136,8 @@ def _headline(found: Sequence[Explained], measured: Sequence[Apart]) -> str:
     known = [one for one in measured if one.cosine == one.cosine and one.how != OUTPUT]
     if not known:
         return f"{answers}; all attributions of one model are zero"
+    if not any(one.rel_l2 > 0 for one in known):
+        return f"{answers}; all attributions are equal"
     least = min(known, key=lambda one: one.cosine)
     return f"{answers}; the attributions part most at {least.what} ({least.how}): cosine {least.cosine:.4g}"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.errors import UsageError
@@ -107,6 +108,28 @@ def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
     found = _without_unread(found)
     _add_domain(found)
     return found
+
+
+_MOST_NODES_BYTES = 4096
+"""More than the operators of a packed weight take in a file (2 kB, 2026-11-30): larger weights are never larger so."""
+
+
+def bytes_in_8_bits(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> int | None:
+    """Return the size of the model with 8 bits for each layer that has fewer, where that may be the smaller file.
+
+    None where activations are quantised too, no layer is packed, or the weights are so large that it cannot be.
+    """
+    packed = [
+        one
+        for one in layers
+        if plan.bits[one.name] < 8
+        and engine_of(one, plan.bits[one.name], static=plan.calibration is not None) == "packed"
+    ]
+    spared = sum(math.prod(one.shape) * (8 - plan.bits[one.name]) // 8 for one in packed)
+    if plan.calibration is not None or not packed or spared > _MOST_NODES_BYTES * len(packed):
+        return None
+    bits = {name: max(width, 8) for name, width in plan.bits.items()}
+    return int(quantized_model(proto, layers, replace(plan, bits=bits)).ByteSize())
 
 
 def engine_of(layer: Layer, bits: int, *, static: bool) -> str:

@@ -92,6 +92,8 @@ class Answer:
         Values that the model draws at random; the same numbers were drawn before and after.
     is_half
         Whether the model was of float16.
+    in_8_bits
+        The size of the file with 8 bits for each layer that has fewer; None where that is surely larger.
     """
 
     layers: Sequence[LayerError]
@@ -106,6 +108,7 @@ class Answer:
     per_channel: bool = True
     draws: Sequence[str] = ()
     is_half: bool = False
+    in_8_bits: int | None = None
 
     @property
     def beyond(self) -> list[LayerError]:
@@ -156,6 +159,8 @@ def _no_gain(answer: Answer) -> str:
     out, said = answer.outcome, []
     if out.size_bytes >= out.size_before_bytes > 0:
         said.append(f"NOT SMALLER ({out.size_before_bytes:,} -> {out.size_bytes:,} bytes)")
+    elif answer.in_8_bits is not None and out.size_bytes >= answer.in_8_bits:
+        said.append(f"NOT SMALLER than with --bits 8, which takes {answer.in_8_bits:,} bytes")
     if out.time_s > _SLOWER * out.time_before_s > 0:
         said.append(
             f"SLOWER here (a batch takes {out.time_s / out.time_before_s:.1f} times as long)"
@@ -189,6 +194,8 @@ def _answered(answer: Answer) -> str:
         )
     if answer.is_below:
         return _below(answer)
+    if answer.trials and not answer.layers:
+        return f"NOTHING QUANTISED: of the plans that were tried, float32 alone reaches {answer.target_db:g} dB"
     judged = [one for one in answer.layers if one.standing is not Standing.MEASURED]
     odd = [one for one in judged if one.standing is not Standing.NOISE]
     if odd:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.text import printable
+from lockstep.reading.first_difference import FirstDifference
 from lockstep.report.comparison.verdict_words import headline as comparison_headline
 from lockstep.report.paragraphs import Page, add_paragraph, counted
 from lockstep.wings.check.data_files import rows_of
@@ -42,11 +43,19 @@ def render(found: Repeats) -> Page:
     add_paragraph(text, headline(found), indent="  ", first="")
     if found.first is None:
         return text
-    row = cures()[found.first.kind]
+    row = _cure(found, found.first)
     for label in ("cause", "cure", "source"):
         add_paragraph(text, f"{label}: {row[label]}", indent="    ", first="  ")
     add_paragraph(text, f"tried: {_tried(found)}", indent="    ", first="  ")
     return text
+
+
+def _cure(found: Repeats, first: FirstDifference) -> Mapping[str, str]:
+    """The cause and the cure; another one where seeds were tried, and the runs differ at the same place."""
+    after = None if found.seeded is None else found.seeded.first
+    same = after is not None and (after.kind, after.site) == (first.kind, first.site)
+    rows = cures()
+    return rows.get(f"{first.kind}, seeded too" if same else first.kind, rows[first.kind])
 
 
 def _tried(found: Repeats) -> str:
@@ -81,7 +90,7 @@ def as_values(found: Repeats) -> dict[str, Any]:
             "site": first.site,
             "tensor": first.tensor,
             "source": first.source,
-            **{label: cures()[first.kind][label] for label in ("cause", "cure")},
+            **{label: _cure(found, first)[label] for label in ("cause", "cure")},
         },
         "seeded": None if found.seeded is None else as_values(found.seeded),
     }
