@@ -279,7 +279,11 @@ class DoubleRun:
             return execution.executed()
 
     def updates_of(
-        self, base: Run, given: Given, gradients: Mapping[str, torch.Tensor], rounding: Rounding
+        self,
+        base: Run,
+        given: Given,
+        gradients: Mapping[str, torch.Tensor],
+        rounding: Rounding | None = None,
     ) -> dict[Node, torch.Tensor]:
         """What the calls behind the last backward pass give where updates take these gradients.
 

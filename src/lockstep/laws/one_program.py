@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -278,6 +278,7 @@ def update_differences(of: TwoRuns) -> list[Difference]:
     reference, candidate = of.reference, of.candidate
     ours = {candidate.renamed(one.name): one for one in candidate.program.updates}
     theirs = {one.name: one for one in reference.program.updates}
+    right = _on_gradients_of_reference(of, theirs, ours)
     found = []
     for name in sorted(theirs.keys() ^ ours.keys()):
         other = candidate if name in theirs else reference
@@ -289,7 +290,7 @@ def update_differences(of: TwoRuns) -> list[Difference]:
         if not of.numbers.is_one(name, one.parameter.record, two.parameter.record):
             continue
         try:
-            apart = _update_apart(of, one, two)
+            apart = _update_apart(of, right, one, two)
         except CannotReplay as error:
             of.not_judged.append(f"the update of {name}: {error}")
             continue
@@ -415,9 +416,30 @@ def _move(
     return made.after["param"] - made.before
 
 
-def _update_apart(of: TwoRuns, one: Update, two: Update) -> float:
-    """How far apart two updates are on the same numbers, relative to how far they move the parameter."""
-    left, right = of.left, of.right
+def _on_gradients_of_reference(
+    of: TwoRuns, theirs: Mapping[str, Update], ours: Mapping[str, Update]
+) -> Run:
+    """The candidate's run, where its program has the calls of updates: with these on the reference's gradients.
+
+    Gradients are compared by themselves, and one that is zero but for rounding may turn its sign.
+    """
+    if not of.candidate.has_written_updates:
+        return of.right
+    gradients = {
+        ours[name].name: gradient
+        for name, gradient in of.left.entering.items()
+        if name in ours and of.numbers.is_one(name, theirs[name].parameter.record, gradient)
+    }
+    made = of.candidate.double.updates_of(of.right, of.numbers.given, gradients)
+    return replace(of.right, values={**of.right.values, **made})
+
+
+def _update_apart(of: TwoRuns, right: Run, one: Update, two: Update) -> float:
+    """How far apart two updates are on the same numbers, relative to how far they move the parameter.
+
+    `right` is the candidate's run on the gradients of the reference.
+    """
+    left = of.left
     gradient = left.entering.get(one.name)
     if states_of(one).keys() != states_of(two).keys():
         raise CannotReplay("the two optimizers keep other states")
