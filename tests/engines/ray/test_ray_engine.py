@@ -14,7 +14,7 @@ from ray_nodes import Nodes
 from lockstep.cli.compare import compare
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
-from lockstep.core.known_results import Values
+from lockstep.core.known_results import Values, Work
 from lockstep.engines import ray_tasks
 from lockstep.engines.chosen import at_work
 from lockstep.engines.engine_pieces import Job, Piece, StateError, state_of
@@ -83,7 +83,15 @@ class _Then:
     def __init__(self, engine: RayTasks, then: Callable[[], None]) -> None:
         self._engine, self._then = engine, then
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    @property
+    def workers(self) -> int:
+        return self._engine.workers
+
+    @property
+    def on_one_machine(self) -> int:
+        return self._engine.on_one_machine
+
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         result = self._engine.submit(job, piece)
         self._then()
         return result
