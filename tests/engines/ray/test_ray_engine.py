@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -41,7 +42,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of twelve ranks: a reference, one that rounds otherwise with a fault on rank 7, and an equal one."""
+    """Recordings of twelve ranks: a reference, one that rounds otherwise with a fault on rank 7, and an equal one.
+
+    A thirteenth rank trained and was not recorded, so that no whole step can be run again and all is cut into pieces.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     alterations: list[dict[str, Alteration]] = [{"relu": rounded} for _ in range(12)]
     alterations[7] = {"relu": off}
@@ -51,9 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     ranks = [training(seed) for seed in range(12)]
     noisy = [training(seed, **alter) for seed, alter in enumerate(alterations)]
-    write_recording(folder / "reference", *ranks)
-    write_recording(folder / "fault", *noisy)
-    write_recording(folder / "equal", *ranks)
+    for name, each in (("reference", ranks), ("fault", noisy), ("equal", ranks)):
+        recording = write_recording(folder / name, *each, training(12))
+        shutil.rmtree(recording / "rank12")
     return folder
 
 
