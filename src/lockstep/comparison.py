@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lockstep.align.names import SUM
+from lockstep.align.ranks import pair_ranks
 from lockstep.align.step import AlignedStep
 from lockstep.commands.what_next import Manner, what_next
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
@@ -117,7 +118,8 @@ def compare_recordings(
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
     wait
-        Called with each step and rank before it is compared: other processes compute it ahead (`lockstep.engines`).
+        Called with each step and rank of which something differs, before it is compared: other processes compute it
+        ahead (`lockstep.engines`).
 
     Raises
     ------
@@ -324,13 +326,12 @@ class _Laws:
         names = {name: pairing.names[name] for name in both}
         if any(SUM in one for each in names.values() for one in each.tensors.values()):
             why_not = "parameters of one run are sums of the other's"
-        sizes = {rank.manifest.world_size for one in runs for rank in one.ranks.values()}
         answers = RerunsApart(memory_bytes)
-        if sizes == {len(both)} and 1 < len(both) <= MOST_RANKS:
+        if (can_run := _all_ranks_recorded(runs, len(both))) and len(both) > 1:
             manifests = [[each[n].manifest for each in both.values()] for n in (0, 1)]
             self.together = RanksApplied(names, (manifests[0], manifests[1]), answers, why_not)
             return
-        if len(both) > 1 or sizes - {0, 1}:
+        if not can_run:
             why_not = (
                 f"several ranks train, of which not all were recorded, or more than {MOST_RANKS}"
             )
@@ -361,6 +362,20 @@ class _Laws:
                     left, right = (one.calls(number) for one in self._as_recorded[name])
                     both = left, right
                 self.ranks[name].add(number, *both)
+
+
+def _all_ranks_recorded(runs: Sequence[Recording], count: int) -> bool:
+    """Whether `count` ranks are all that trained, and few enough to be run again together."""
+    sizes = {rank.manifest.world_size for one in runs for rank in one.ranks.values()}
+    return sizes == {count} if 1 < count <= MOST_RANKS else count < 2 and not sizes - {0, 1}
+
+
+def runs_whole_steps(reference: Recording, candidate: Recording) -> bool:
+    """Return whether the laws can be applied to whole steps of two recordings, as far as their ranks tell."""
+    runs = [_as_recorded(one) for one in (reference, candidate)]
+    count = len(pair_ranks(reference, candidate).both)
+    own = not any(one.is_of_another_tool for one in runs)
+    return own and _have_programs(*runs) and _all_ranks_recorded(runs, count)
 
 
 def _as_recorded(recording: Recording) -> Recording:
@@ -483,8 +498,8 @@ def _compare_steps(
         aligned = pairing.step(number, ranks)
         gathered.steps.add(number)
         try:
-            _compare_step(gathered, number, aligned, counted, wait)
             laws.add(number, aligned)
+            _compare_step(gathered, number, aligned, counted, wait)
         finally:
             for ledger in gathered.ledgers.values():
                 ledger.end()
@@ -509,7 +524,7 @@ def _compare_step(
     sees_every_call = not gathered.pairing.is_of_another_tool
     known = {name: len(gathered.origins[name].found) for name in aligned}
     for name, step in aligned.items():
-        if wait is not None:
+        if wait is not None and step.differs:
             wait(number, name)
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
         gathered.count(name, step)
@@ -568,4 +583,11 @@ def _last_gradients(step: AlignedStep, ledger: Ledger) -> dict[str, State]:
     return last
 
 
-__all__ = ["GrowingComparison", "Rule", "SteppedTo", "compare_recordings", "read_indices"]
+__all__ = [
+    "GrowingComparison",
+    "Rule",
+    "SteppedTo",
+    "compare_recordings",
+    "read_indices",
+    "runs_whole_steps",
+]

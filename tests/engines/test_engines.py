@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from torch import Tensor, nn
 
+import lockstep
 from lockstep.cli import comparing
 from lockstep.cli.compare import compare
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import CorruptError, UsageError
-from lockstep.core.known_results import Kind, Values
-from lockstep.engines import ray_tasks
+from lockstep.core.known_results import Kind, Values, Work
+from lockstep.engines import computed_ahead, ray_tasks
 from lockstep.engines.chosen import at_work, engine_named
 from lockstep.engines.engine_pieces import Job, Piece, StateError, computed, state_of
 from lockstep.engines.journal import Journal
 from lockstep.engines.local_pool import LocalPool
-from lockstep.store.reader import open_recording
-from lockstep.testing.fixtures import FaultyPair
+from lockstep.store.reader import Recording, open_recording
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, Array, MadeTraining
 
@@ -33,11 +36,13 @@ OPTIONS = {"rule": "error-model", "rerun": True}
 class Here:
     """Computes pieces in this process, at once; an `Engine`."""
 
+    workers = on_one_machine = 1
+
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[Piece | Work] = []
         self.values: list[Values] = []
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         """The results, already there."""
         self.pieces.append(piece)
         result: Future[Values] = Future()
@@ -60,7 +65,7 @@ class Replays(Here):
         super().__init__()
         self._values = iter(earlier.values)
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         """What the earlier one computed."""
         result: Future[Values] = Future()
         result.set_result(next(self._values))
@@ -70,7 +75,7 @@ class Replays(Here):
 class Ends(Here):
     """Loses the worker of each piece; an `Engine`."""
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         """An error."""
         result: Future[Values] = Future()
         result.set_exception(RuntimeError("the machine is gone"))
@@ -93,7 +98,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of six ranks: a reference, one that rounds otherwise with a fault on rank 3, and an equal one."""
+    """Recordings of six ranks: a reference, one that rounds otherwise with a fault on rank 3, and an equal one.
+
+    A seventh rank trained and was not recorded, so that no whole step can be run again.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     alterations: list[dict[str, Alteration]] = [{"relu": rounded} for _ in range(RANKS)]
     alterations[3] = {"relu": off}
@@ -103,10 +111,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     ranks = [training(seed) for seed in range(RANKS)]
     noisy = [training(seed, **alter) for seed, alter in enumerate(alterations)]
-    write_recording(folder / "reference", *ranks)
-    write_recording(folder / "fault", *noisy)
-    write_recording(folder / "equal", *ranks)
+    for name, each in (("reference", ranks), ("fault", noisy), ("equal", ranks)):
+        recording = write_recording(folder / name, *each, training(RANKS))
+        shutil.rmtree(recording / f"rank{RANKS}")
     return folder
+
+
+class Net(nn.Module):
+    """Two products, of which the second may be off by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.enter, self.leave, self.factor = nn.Linear(6, 12), nn.Linear(12, 4), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.leave(torch.relu(self.enter(x)) * self.factor)
+        return out
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Recordings of two trainings on one rank, of which the second multiplies by 1.01 what the first leaves."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name, factor in (("reference", 1.0), ("candidate", 1.01)):
+        torch.manual_seed(0)
+        net, batches = Net(factor), torch.Generator().manual_seed(1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with lockstep.record(folder / name, model=net, save="tensors", steps="0:4"):
+            for _ in range(4):
+                optimizer.zero_grad()
+                net(torch.randn(4, 6, generator=batches)).square().mean().backward()
+                optimizer.step()
+    return folder / "reference", folder / "candidate"
+
+
+def compared_until_it_waits(
+    engine: Here, sides: tuple[Recording, Recording], paths: tuple[Path, Path]
+) -> None:
+    """Begin a comparison whose process ends when it waits for the first piece."""
+    with at_work(lambda: engine, sides, paths, (), OPTIONS, told=pytest.fail) as wait:
+        assert wait is not None
+        wait(0, "rank0")
+        raise KeyboardInterrupt
+
+
+def journals(cache: Path) -> list[Path]:
+    """What a comparison leaves of pieces."""
+    return list((cache / "lockstep" / "pieces").glob("*"))
 
 
 def text_of(*arguments: object) -> tuple[int, str]:
@@ -134,30 +185,79 @@ def test_a_pool_gives_the_answer_letter_for_letter(
     assert alone[0] == (1 if candidate == "fault" else 0)
     # when two processes compute ahead, then the same is said, and no journal is left
     assert text_of(*both, *form, "--engine", "local", "--workers", 2) == alone
-    assert list((cache / "lockstep" / "pieces").iterdir()) == []
+    assert journals(cache) == []
 
 
-def test_one_rank_is_cut_by_steps(lockstep_faulty_pair: FaultyPair) -> None:
-    pair, engine = lockstep_faulty_pair, Here()
-    # given one rank of each
-    alone = compare_recordings(pair.reference, pair.candidate)
-    # when it is computed ahead
-    found = compared_by(engine, pair.reference, pair.candidate, [])
-    # then each step is a piece, and the answer is the same
-    steps = open_recording(pair.reference).ranks["rank0"].steps
-    assert [piece.steps for piece in engine.pieces] == [(step,) for step in steps]
+def test_questions_of_the_laws_are_spread_where_whole_steps_can_be_run_again(
+    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, none = Here(), Here()
+    # given steps that take less time than starting a worker
+    alone = compare_recordings(*trained)
+    assert alone.laws is not None
+    assert alone.laws.breaches
+    assert repr(compared_by(none, *trained, [])) == repr(alone)
+    assert none.pieces == []
+    # when workers are worth it
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
+    found = compared_by(engine, *trained, [])
+    # then each has a whole question, of all steps but the first, and the answer is the same
+    assert not any(isinstance(one, Piece) for one in engine.pieces)
+    assert [len(one[Kind.RERUN.value]) for one in engine.values] == [1, 1]
     assert repr(found) == repr(alone)
 
 
+def test_questions_of_lost_workers_are_answered_here(
+    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
+    # given an engine that loses all its workers
+    found = compared_by(Ends(), *trained, told)
+    # then the answer is there, and the loss is told once
+    assert repr(found) == repr(compare_recordings(*trained))
+    assert told == ["workers were lost (the machine is gone); the rest is compared here"]
+
+
+def test_questions_that_together_take_more_memory_than_they_may_stay_here(
+    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Here()
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
+    # given a machine on which so many workers share the memory that one comparison may take
+    monkeypatch.setattr(Here, "on_one_machine", 10**6)
+    # then they are asked nothing
+    compared_by(engine, *trained, [])
+    assert engine.pieces == []
+
+
+def test_few_ranks_are_cut_by_steps(tmp_path: Path) -> None:
+    # given one rank whose tensors were not saved whole
+    alterations: list[dict[str, Alteration]] = [{}, {"relu": rounded}]
+    both = [
+        write_recording(tmp_path / name, MadeTraining(steps=2, alter=alter))
+        for name, alter in zip(("reference", "candidate"), alterations, strict=True)
+    ]
+    engine = Here()
+    # when it is compared, then each step is a piece, and the answer is the same
+    assert repr(compared_by(engine, *both, [])) == repr(compare_recordings(*both))
+    assert [one.steps for one in engine.pieces if isinstance(one, Piece)] == [(0,), (1,)]
+
+
+def test_nothing_is_sent_to_workers_where_nothing_differs(folder: Path) -> None:
+    engine = Here()
+    # given equal recordings, then the comparison ends as it does without an engine
+    compared_by(engine, folder / "reference", folder / "equal", [])
+    assert engine.pieces == []
+
+
 def test_workers_send_distances_and_answers_of_reruns(folder: Path) -> None:
-    # given ranks that differ everywhere, and ranks that are equal
-    differ, equal = Here(), Here()
+    # given ranks that differ everywhere
+    differ = Here()
     compared_by(differ, folder / "reference", folder / "fault", [])
-    compared_by(equal, folder / "reference", folder / "equal", [])
-    # then numbers of the former are sent, and of the latter none: equal digests end in the worker
+    # then distances and answers are sent
     assert all(one[Kind.DISTANCE.value] for one in differ.values)
     assert any(one[Kind.RERUN.value] for one in differ.values)
-    assert not any(one[Kind.DISTANCE.value] or one[Kind.RERUN.value] for one in equal.values)
 
 
 def test_a_piece_whose_worker_ends_is_computed_again(folder: Path) -> None:
@@ -186,17 +286,14 @@ def test_a_comparison_goes_on_alone_where_workers_are_lost_for_good(folder: Path
     assert told == ["workers were lost (the machine is gone); the rest is compared here"]
 
 
-def test_a_comparison_that_was_killed_goes_on(folder: Path) -> None:
+def test_a_comparison_that_was_killed_goes_on(folder: Path, cache: Path) -> None:
     both = folder / "reference", folder / "fault"
     # given a comparison that ended while it waited, after all pieces but one had come
     first, second = Here(), Here()
     sides = open_recording(both[0]), open_recording(both[1])
-    with (
-        pytest.raises(KeyboardInterrupt),
-        at_work(lambda: first, sides, both, (), OPTIONS, told=pytest.fail),
-    ):
-        raise KeyboardInterrupt
-    journal = next(Path(Journal(job_of(folder)).path.parent).iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        compared_until_it_waits(first, sides, both)
+    journal = journals(cache)[0]
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) == len(first.pieces) == 2
     journal.write_bytes(lines[0] + lines[1][:-10])
@@ -225,7 +322,8 @@ def test_a_tensor_that_changes_after_a_worker_has_read_it_is_an_error(
         MadeTraining(steps=2, seed=seed, whole=True, alter={"relu": rounded})
         for seed in range(RANKS)
     ]
-    candidate = write_recording(tmp_path / "candidate", *ranks)
+    candidate = write_recording(tmp_path / "candidate", *ranks, MadeTraining(steps=2, whole=True))
+    shutil.rmtree(candidate / f"rank{RANKS}")
     engine = Here()
     # given pieces that are computed
     compared_by(engine, reference, candidate, [])

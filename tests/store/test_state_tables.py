@@ -53,6 +53,16 @@ def read(path: Path, *rows: dict[str, Any]) -> list[StateRecord]:
     return list(states_in(file, read_table(file, schema.STATES), with_sketches=True))
 
 
+def test_states_with_equal_sketches_hold_one(tmp_path: Path) -> None:
+    # given two states with equal sketches, and one whose sketch differs
+    other = np.arange(1, SKETCH_SIZE + 1, dtype="<f8").tobytes()
+    rows = [SOUND, SOUND | {"name": "b"}, SOUND | {"name": "c", "digest": "cd", "sketch": other}]
+    first, second, third = (one.content for one in read(tmp_path, *rows))
+    # then the two share it, and each state gives its own
+    assert first.sketch_loader is second.sketch_loader is not third.sketch_loader
+    assert [one.sketch.tobytes() for one in (first, second, third)] == [SKETCH, SKETCH, other]
+
+
 def test_a_state_comes_back_as_it_was_written(tmp_path: Path) -> None:
     again = SOUND | {"name": "fc.copy", "sketch": None}
     first, second = read(tmp_path, SOUND, again)

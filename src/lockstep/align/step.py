@@ -131,6 +131,18 @@ class AlignedStep:
         """Aligned calls of these kinds in order of time."""
         return (item for item in self.aligned if item.reference.kind in kinds)
 
+    @property
+    def differs(self) -> bool:
+        """Whether anything is not known to be equal bit by bit in both runs."""
+        return bool(self.lone) or any(
+            one.reference is None
+            or one.candidate is None
+            or one.reference.digest is None
+            or one.reference.digest != one.candidate.digest
+            for item in self.aligned
+            for one in item.pairs
+        )
+
     def is_container(self, item: Aligned) -> bool:
         """Whether calls were recorded inside of this one on either side."""
         return (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 class Kind(Enum):
@@ -30,6 +30,29 @@ Values = dict[str, dict[str, Any]]
 """Results as JSON values: by kind, then by key."""
 
 
+class Work(Protocol):
+    """What computes one result, and can be sent to a different process."""
+
+    @property
+    def key(self) -> str:
+        """The key of the result."""
+        ...
+
+    @property
+    def holds_bytes(self) -> int:
+        """Most memory that it takes, in bytes."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that all that is computed at once may take, in bytes."""
+        ...
+
+    def results(self) -> Values:
+        """Compute it; empty if there is no result that would be the same in this process and in another."""
+        ...
+
+
 class KnownResults:
     """Results by kind and key."""
 
@@ -41,6 +64,13 @@ class KnownResults:
         for kind, found in values.items():
             if kind in self.values:
                 self.values[kind].update(found)
+
+    def find(self, kind: Kind, key: str) -> Any:
+        """Return a result; None where it is not known."""
+        return self.values[kind.value].get(key)
+
+    def ahead(self, work: Work) -> None:
+        """Be told what will be looked up later; nothing is done about it here."""
 
 
 _known: KnownResults | None = None
@@ -59,7 +89,13 @@ def using(results: KnownResults) -> Iterator[None]:
 
 def find(kind: Kind, key: str | None) -> Any:
     """Return the result under a key as JSON values; None where it is not known."""
-    return None if _known is None or key is None else _known.values[kind.value].get(key)
+    return None if _known is None or key is None else _known.find(kind, key)
+
+
+def ahead(work: Work) -> None:
+    """Say what will be looked up later, so that a different process may compute it by then."""
+    if _known is not None:
+        _known.ahead(work)
 
 
 def keep(kind: Kind, key: str | None, value: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.align.ranks import pair_ranks
-from lockstep.comparison import Wait
+from lockstep.comparison import Wait, runs_whole_steps
 from lockstep.core.errors import UsageError
 from lockstep.engines.computed_ahead import computed_ahead
 from lockstep.engines.engine_pieces import Engine, Job, pieces_of, state_of
@@ -51,7 +51,11 @@ def at_work(
     told: Callable[[str], None],
     steps: Collection[int] | None = None,
 ) -> AbstractContextManager[Wait | None]:
-    """Have an engine compute all pieces of a comparison for as long as the block lasts.
+    """Have an engine compute parts of a comparison for as long as the block lasts.
+
+    Where the laws can be applied to whole steps, these are the questions that they ask, a step each: they take most of
+    the time, and judge what else would be run again call by call. Else the comparison is cut into pieces. Ranks that
+    are put together to one are not cut: the comparison computes all.
 
     Parameters
     ----------
@@ -65,8 +69,13 @@ def at_work(
         Called with a sentence if workers are lost.
     """
     ranks = pair_ranks(*recordings)
-    pieces = pieces_of(recordings, ranks, steps)
-    if not pieces:
+    if any(one.put_together_of is not None for one in recordings):
+        return nullcontext()
+    by_laws = (
+        options["rerun"] and options["rule"] == "error-model" and runs_whole_steps(*recordings)
+    )
+    pieces = () if by_laws else pieces_of(ranks, steps)
+    if not (pieces or by_laws):
         return nullcontext()
     states = {
         f"{path}/{both[side].path.name}": state_of(both[side])

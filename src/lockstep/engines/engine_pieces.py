@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from lockstep.align.comparability import shared_steps
 from lockstep.align.ranks import RankPairs
 from lockstep.comparison import Rule, compare_recordings
 from lockstep.core.errors import LockstepError, UsageError
-from lockstep.core.known_results import KnownResults, Values, using
+from lockstep.core.known_results import KnownResults, Values, Work, using
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import load_without_blas
 from lockstep.store.reader import RankRecording, Recording, open_recording
@@ -84,8 +84,21 @@ class Piece:
 class Engine(Protocol):
     """Has pieces computed, in the order in which they are submitted."""
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
-        """Return what will hold the results of a piece; a piece whose worker ends is computed again."""
+    @property
+    def workers(self) -> int:
+        """How many pieces are computed at once."""
+        ...
+
+    @property
+    def on_one_machine(self) -> int:
+        """How many of these on one machine, which share its memory."""
+        ...
+
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
+        """Return what will hold the results of a piece, or of a single question.
+
+        One whose worker ends is computed again.
+        """
         ...
 
     def close(self) -> None:
@@ -97,8 +110,8 @@ class StateError(UsageError):
     """A worker cannot take part: another version of Lockstep, or a different recording."""
 
 
-def computed(job: Job, piece: Piece) -> Values:
-    """Compute a piece, in a worker, and return all results that a comparison may look up.
+def computed(job: Job, piece: Piece | Work) -> Values:
+    """Compute a piece or a question, in a worker, and return all results that a comparison may look up.
 
     What is wrong with a recording is not said here: the comparison comes to it by itself.
 
@@ -118,9 +131,15 @@ def computed(job: Job, piece: Piece) -> Values:
         raise StateError(
             f"{here}: has no folder {job.folder} ({error.strerror}); mount it there under the same path"
         ) from error
+    if not isinstance(piece, Piece):
+        _opened(job, [list(job.states)] * 2, here)
+        return piece.results()
     results = KnownResults()
     with using(results):
-        sides = _opened(job, piece, here)
+        names = [
+            [f"{path}/{both[n]}" for both in piece.ranks] for n, path in enumerate(job.recordings)
+        ]
+        sides = _opened(job, names, here)
         load_without_blas()
         options = dict(job.options)
         options["rule"] = Rule(options["rule"])
@@ -131,11 +150,11 @@ def computed(job: Job, piece: Piece) -> Values:
     return results.values
 
 
-def _opened(job: Job, piece: Piece, here: str) -> tuple[Recording, Recording]:
-    """Both recordings with the ranks of a piece alone."""
+def _opened(job: Job, ranks: Sequence[Sequence[str]], here: str) -> tuple[Recording, Recording]:
+    """Both recordings with some ranks alone, by their paths; those of another recording are left out."""
     opened = []
-    for side, (path, form) in enumerate(zip(job.recordings, job.forms, strict=True)):
-        names = [both[side] for both in piece.ranks]
+    for path, form, paths in zip(job.recordings, job.forms, ranks, strict=True):
+        names = [one.rpartition("/")[2] for one in paths if one.rpartition("/")[0] == path]
         try:
             recording = open_recording(path, form=form, ranks=names)
         except LockstepError as error:
@@ -161,15 +180,8 @@ def state_of(rank: RankRecording) -> str:
     return digest.hexdigest()
 
 
-def pieces_of(
-    recordings: tuple[Recording, Recording], ranks: RankPairs, steps: Collection[int] | None
-) -> list[Piece]:
-    """Cut a comparison: a few ranks each; of few ranks, each step by itself.
-
-    Ranks that are put together to one are not cut: there is no piece then, and the comparison computes all.
-    """
-    if any(one.put_together_of is not None for one in recordings):
-        return []
+def pieces_of(ranks: RankPairs, steps: Collection[int] | None) -> list[Piece]:
+    """Cut a comparison: a few ranks each; of few ranks, each step by itself."""
     names = [(name, both[1].path.name) for name, both in ranks.both.items()]
     if len(names) > _MOST_RANKS:
         chosen = None if steps is None else tuple(sorted(steps))

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from threading import Lock
 
-from lockstep.core.known_results import Values
+from lockstep.core.known_results import Values, Work
 from lockstep.engines.engine_pieces import Job, Piece, computed
 
 _MOST_LOST = 4
@@ -24,13 +24,18 @@ class LocalPool:
     """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         self._lock = Lock()
         self._lost = 0
         self._is_closed = False
         self._pool = self._new()
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    @property
+    def on_one_machine(self) -> int:
+        """How many pieces are computed at once."""
+        return self.workers
+
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         """Return what will hold the results of a piece; one whose worker ends is computed again."""
         told: Future[Values] = Future()
         self._start(job, piece, told)
@@ -48,9 +53,9 @@ class LocalPool:
             process.join()
 
     def _new(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"))
+        return ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"))
 
-    def _start(self, job: Job, piece: Piece, told: Future[Values]) -> None:
+    def _start(self, job: Job, piece: Piece | Work, told: Future[Values]) -> None:
         with self._lock:
             pool = self._pool
         try:
@@ -74,7 +79,7 @@ class LocalPool:
         pool: ProcessPoolExecutor,
         error: BaseException,
         job: Job,
-        piece: Piece,
+        piece: Piece | Work,
         told: Future[Values],
     ) -> None:
         """Compute a piece again if its worker ended, else hand on the error."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from lockstep.core.errors import UsageError
-from lockstep.core.known_results import Values
+from lockstep.core.known_results import Values, Work
 from lockstep.core.text import message
 from lockstep.engines.engine_pieces import Job, Piece, StateError, computed
 
@@ -58,7 +58,21 @@ class RayTasks:
         self._check_processors(address)
         self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(computed)
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    @property
+    def workers(self) -> int:
+        """How many pieces the cluster computes at once."""
+        return max(1, int(sum(self._processors())))
+
+    @property
+    def on_one_machine(self) -> int:
+        """How many of these the node with the most processors computes."""
+        return max(1, int(max(self._processors(), default=1)))
+
+    def _processors(self) -> list[float]:
+        """Processors of each node."""
+        return [one["Resources"].get("CPU", 0) for one in self._ray.nodes() if one["Alive"]]
+
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         """Return what will hold the results of a piece; Ray computes one again whose worker is lost."""
         told: Future[Values] = Future()
 

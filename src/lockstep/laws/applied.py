@@ -22,7 +22,7 @@ from lockstep.laws.joint_program import program_of
 from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
 from lockstep.laws.step_events import Enters, NotApplicable, StepProgram
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import Answers
+from lockstep.replay.process.questions import AnswersAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class LawsApplied:
     rank: str
     names: Names
     manifests: tuple[Sequence[RankManifest], Sequence[RankManifest]]
-    answers: Answers
+    answers: AnswersAhead
     why_not: str = ""
     joined: bool = False
     steps: list[JudgedStep] = field(default_factory=list)
@@ -103,6 +103,9 @@ class LawsApplied:
         default_factory=lambda: (Continuity(), Continuity())
     )
     _waiting: list[tuple[JudgedStep, _Asked]] = field(default_factory=list)
+    _questions: list[tuple[list[JudgedStep], OfSteps | tuple[StepAnswer, ...]]] = field(
+        default_factory=list
+    )
     _starts: tuple[dict[str, TensorRecord], dict[str, TensorRecord]] = field(
         default_factory=lambda: ({}, {})
     )
@@ -120,8 +123,8 @@ class LawsApplied:
             asked.programs if isinstance(asked, _Asked) else None, shown,
         )  # fmt: skip
         if isinstance(asked, str):
-            self._ask()
-            self._add(seen, StepAnswer(not_judged=(asked,)))
+            self._close()
+            self._questions.append(([seen], (StepAnswer(not_judged=(asked,)),)))
             return
         self._waiting.append((seen, asked))
 
@@ -150,8 +153,13 @@ class LawsApplied:
         return self.names.tensor(name) if of_candidate else name
 
     def judged(self) -> list[JudgedStep]:
-        """All steps, judged."""
-        self._ask()
+        """All steps, judged: the questions are asked now, so that others may answer them until then."""
+        self._close()
+        for seen, question in self._questions:
+            answers = self._answered(question) if isinstance(question, OfSteps) else question
+            for one, answer in zip(seen, answers, strict=True):
+                self._add(one, answer)
+        self._questions.clear()
         return self.steps
 
     def _add(self, seen: JudgedStep, answer: StepAnswer) -> None:
@@ -162,19 +170,25 @@ class LawsApplied:
         )
         self.steps.append(replace(seen, answer=whole))
 
-    def _ask(self) -> None:
-        """Have the steps that wait judged."""
+    def _close(self) -> None:
+        """Make one question of the steps that wait."""
         waiting, self._waiting = self._waiting, []
-        answers: tuple[StepAnswer, ...]
+        if not waiting:
+            return
+        seen = [one for one, _ in waiting]
+        if all(asked.same for _, asked in waiting):  # no law can tell the two apart
+            self._questions.append((seen, (StepAnswer(),) * len(waiting)))
+            return
+        question = OfSteps(tuple(asked.step for _, asked in waiting))
+        self.answers.ahead(question, question.holds_bytes)
+        self._questions.append((seen, question))
+
+    def _answered(self, question: OfSteps) -> tuple[StepAnswer, ...]:
+        """What the laws say of some steps."""
         try:
-            if all(asked.same for _, asked in waiting):
-                answers = (StepAnswer(),) * len(waiting)  # no law can tell the two apart
-            else:
-                answers = self.answers.ask(OfSteps(tuple(asked.step for _, asked in waiting)))
+            return self.answers.ask(question)
         except (NotApplicable, CannotReplay) as error:
-            answers = (StepAnswer(not_judged=(str(error),)),) * len(waiting)
-        for (seen, _), answer in zip(waiting, answers, strict=True):
-            self._add(seen, answer)
+            return (StepAnswer(not_judged=(str(error),)),) * len(question.steps)
 
     def _asked(self, step: int, reference: list[Call], candidate: list[Call]) -> _Asked | str:
         """The question about a step; in words why there is none."""
@@ -197,7 +211,7 @@ class LawsApplied:
         left = before[1].left if before is not None and follows else (frozenset(), frozenset())
         missing = [_not_whole(one) for one in programs]
         if not (follows and any(missing)):
-            self._ask()
+            self._close()
             left = frozenset[int](), frozenset[int]()
         for own, known, manifests in zip(missing, left, self.manifests, strict=True):
             lost = next((one for number, one in own.items() if number not in known), None)

@@ -69,6 +69,12 @@ def room_for_programs(steps: Iterable[Sequence[Call]], memory_bytes: int) -> flo
     return (memory_bytes - BASE_BYTES) / max(1, run)
 
 
+def most_bytes(steps: Iterable[Sequence[Call]]) -> int:
+    """The most memory that running the larger program of a step again takes, in bytes."""
+    run = _DOUBLE_BYTES * max(map(_elements, steps), default=0)
+    return int(BASE_BYTES + WITH_GRADIENTS * run)
+
+
 def _elements(calls: Sequence[Call]) -> int:
     distinct = {
         record.content.id: record.content.numel

@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.core.laws import StepAnswer, step_answer_of
 from lockstep.core.records import Call, Sketch, TensorRecord
 from lockstep.core.site import Role
+from lockstep.laws.program_memory import most_bytes
 from lockstep.replay.process.questions import Question
 
 
@@ -66,6 +67,12 @@ class OfSteps(Question[tuple[StepAnswer, ...]]):
     def runs(self) -> int:
         """Each program some ten times."""
         return 10
+
+    @property
+    def holds_bytes(self) -> int:
+        """Most memory that the answer takes, in bytes."""
+        sides = (side for one in self.steps for side in (one.reference, one.candidate))
+        return most_bytes(side.calls for side in sides)
 
     @staticmethod
     def read(said: Any) -> tuple[StepAnswer, ...]:

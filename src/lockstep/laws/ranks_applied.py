@@ -19,7 +19,7 @@ from lockstep.laws.rank_prefixes import (
     with_rank,
 )
 from lockstep.laws.step_events import NotApplicable, StepProgram
-from lockstep.replay.process.questions import Answers
+from lockstep.replay.process.questions import AnswersAhead
 
 MOST_RANKS = 16
 """Ranks that are run again together: each takes the memory and the time of a run of one."""
@@ -58,7 +58,7 @@ class RanksApplied:
 
     names: Mapping[str, NameMap]
     manifests: tuple[Sequence[RankManifest], Sequence[RankManifest]]
-    answers: Answers
+    answers: AnswersAhead
     why_not: str = ""
     joined: bool = False
     _steps: dict[int, tuple[Calls, Calls]] = field(default_factory=dict)

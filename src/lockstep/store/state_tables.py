@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import polars as pl
+import xxhash
 
 from lockstep.core.errors import CorruptError
 from lockstep.core.records import Content, Sketch
@@ -73,13 +74,35 @@ def _content(path: Path, number: int, row: dict[str, Any], sketch: bytes | None)
         sys.intern(row["device"]),
         row["digest"],
         statistics_named(row),
-        None if sketch is None else partial(_sketch, sketch),
+        None if sketch is None else _kept(sketch),
         row["note"] or "",
     )
 
 
-def _sketch(data: bytes) -> Sketch:
-    return np.frombuffer(data, dtype="<f8")
+class _Sketch:
+    """A sketch as it was read."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __call__(self) -> Sketch:
+        """The sketch, float64 of shape (SKETCH_SIZE,)."""
+        return np.frombuffer(self.data, dtype="<f8")
+
+
+_sketches: WeakValueDictionary[bytes, _Sketch] = WeakValueDictionary()
+"""Sketches that somebody holds, by their digest: ranks that hold the same parameters share them."""
+
+
+def _kept(data: bytes) -> _Sketch:
+    """A sketch, once for all states that have it."""
+    key = xxhash.xxh3_128_digest(data)
+    known = _sketches.get(key)
+    if known is None or known.data != data:
+        known = _sketches[key] = _Sketch(data)
+    return known
 
 
 def held_settings_in(path: Path, table: pl.DataFrame) -> Iterator[HeldSetting]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 import polars as pl
@@ -22,7 +25,36 @@ from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensor_files import TensorFiles
 
 _MOST_ROWS = 1 << 16
-"""Contents that stay in memory at most, of 2 kB where they have a sketch."""
+"""Contents of a rank that stay in memory at most, of 2 kB where they have a sketch."""
+
+_MOST_CHUNKS = 256
+"""Chunks of which the sketches stay in memory, over all ranks: those of 128 ranks of two recordings."""
+
+
+class _ChunkSketches:
+    """The sketches of one chunk by row; those of the chunks that were read longest ago are let go of."""
+
+    __slots__ = ("__weakref__", "data", "present")
+
+    def __init__(self, data: list[bytes | None]) -> None:
+        self.present = bytes(one is not None for one in data)
+        self.keep(data)
+
+    def keep(self, data: list[bytes | None]) -> None:
+        """Have sketches that were read, again."""
+        self.data: list[bytes | None] | None = data
+        key = ref(self)
+        with _lock:
+            _latest[key] = None
+            _latest.move_to_end(key)
+            over = [_latest.popitem(last=False)[0]() for _ in range(len(_latest) - _MOST_CHUNKS)]
+        for one in over:
+            if one is not None:
+                one.data = None
+
+
+_latest: OrderedDict[ReferenceType[_ChunkSketches], None] = OrderedDict()
+_lock = Lock()
 
 
 class StoredContents:
@@ -40,7 +72,7 @@ class StoredContents:
     """
 
     def __init__(self, chunks: Chunks, *, with_sketches: bool) -> None:
-        self._directory = chunks.directory
+        self._chunks, self._directory = chunks, chunks.directory
         self._with_sketches = with_sketches
         self._rows = LatestChunks(chunks, "contents", schema.CONTENTS, self._split, _MOST_ROWS)
         self._tensors = TensorFiles(chunks.directory, chunks.files)
@@ -76,11 +108,11 @@ class StoredContents:
         return found
 
     def _made(
-        self, chunk: int, rows: list[int], frame: pl.DataFrame, sketches: list[bytes | None]
+        self, chunk: int, rows: list[int], frame: pl.DataFrame, sketches: _ChunkSketches
     ) -> dict[int, Content]:
         made = {}
         for row, values in zip(rows, frame[rows].iter_rows(), strict=True):
-            sketch = StoredSketch(self, chunk, row) if sketches[row] is not None else None
+            sketch = StoredSketch(self, chunk, row) if sketches.present[row] else None
             made[values[0]] = self._content(sketch, *values)
         return made
 
@@ -124,12 +156,12 @@ class StoredContents:
             self._shapes[known] = known
         return known
 
-    def _split(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[bytes | None]]:
+    def _split(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, _ChunkSketches]:
         """One chunk: everything but the sketches, and the sketches by row."""
         frame = pl.DataFrame(frame.get_columns())  # of its own, so that the one read stays as it is
         column = frame.drop_in_place("sketch")
         if not self._with_sketches:
-            return frame, [None] * frame.height
+            return frame, _ChunkSketches([None] * frame.height)
         sketches = column.to_list()
         for row, sketch in enumerate(sketches):
             if sketch is not None and len(sketch) != _SKETCH_BYTES:
@@ -137,11 +169,18 @@ class StoredContents:
                     self._directory,
                     f"the sketch of tensor {frame['content'][row]} has a wrong length",
                 )
-        return frame, sketches
+        return frame, _ChunkSketches(sketches)
 
     def sketch(self, chunk: int, row: int) -> Sketch:
         """One sketch, float64 of shape (SKETCH_SIZE,); its chunk is read again where it was let go."""
-        data = self._rows.one(chunk)[1][row]
+        kept = self._rows.one(chunk)[1]
+        sketches = kept.data
+        if sketches is None:
+            (frame,) = self._chunks.many("contents", [chunk], schema.CONTENTS)
+            sketches = self._split(frame)[1].data
+            assert sketches is not None
+            kept.keep(sketches)
+        data = sketches[row]
         assert data is not None
         return np.frombuffer(data, dtype="<f8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,7 +15,7 @@ from ray_nodes import Nodes
 from lockstep.cli.compare import compare
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
-from lockstep.core.known_results import Values
+from lockstep.core.known_results import Values, Work
 from lockstep.engines import ray_tasks
 from lockstep.engines.chosen import at_work
 from lockstep.engines.engine_pieces import Job, Piece, StateError, state_of
@@ -41,7 +42,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of twelve ranks: a reference, one that rounds otherwise with a fault on rank 7, and an equal one."""
+    """Recordings of twelve ranks: a reference, one that rounds otherwise with a fault on rank 7, and an equal one.
+
+    A thirteenth rank trained and was not recorded, so that no whole step can be run again and all is cut into pieces.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     alterations: list[dict[str, Alteration]] = [{"relu": rounded} for _ in range(12)]
     alterations[7] = {"relu": off}
@@ -51,9 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     ranks = [training(seed) for seed in range(12)]
     noisy = [training(seed, **alter) for seed, alter in enumerate(alterations)]
-    write_recording(folder / "reference", *ranks)
-    write_recording(folder / "fault", *noisy)
-    write_recording(folder / "equal", *ranks)
+    for name, each in (("reference", ranks), ("fault", noisy), ("equal", ranks)):
+        recording = write_recording(folder / name, *each, training(12))
+        shutil.rmtree(recording / "rank12")
     return folder
 
 
@@ -83,7 +87,15 @@ class _Then:
     def __init__(self, engine: RayTasks, then: Callable[[], None]) -> None:
         self._engine, self._then = engine, then
 
-    def submit(self, job: Job, piece: Piece) -> Future[Values]:
+    @property
+    def workers(self) -> int:
+        return self._engine.workers
+
+    @property
+    def on_one_machine(self) -> int:
+        return self._engine.on_one_machine
+
+    def submit(self, job: Job, piece: Piece | Work) -> Future[Values]:
         result = self._engine.submit(job, piece)
         self._then()
         return result

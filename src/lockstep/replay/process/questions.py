@@ -84,6 +84,17 @@ class Answers(Protocol):
         ...
 
 
+class AnswersAhead(Answers, Protocol):
+    """Who may be told of a question before it is asked."""
+
+    def ahead(self, question: Question[Any], holds_bytes: int) -> None:
+        """Have a question answered elsewhere until it is asked, where there are processes for that.
+
+        `holds_bytes` is the most memory that the answer takes.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Verdict(Question[Judgement]):
     """What one result of two runs is."""

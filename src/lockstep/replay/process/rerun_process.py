@@ -10,21 +10,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
-from lockstep.core.known_results import Kind, find, is_collecting, keep
+from lockstep.core.known_results import Kind, Values, ahead, find, is_collecting, keep
 from lockstep.core.text import message
 from lockstep.replay.calls.imported import Import
 from lockstep.replay.calls.refusals import Crashed
 from lockstep.replay.process.messages import Begin, Known, answer_in, is_lasting, packed, send
 from lockstep.replay.process.questions import Answer, Imports, Question
 from lockstep.replay.process.worker import ONE_THREAD, READY
-from lockstep.store.tensor_files import TensorFiles
 
 _MOST_CRASHES = 8
 """Processes that one comparison loses before it asks for no more."""
@@ -61,6 +61,7 @@ class RerunsApart:
         self._imports = tuple(imports)
         self._memory_bytes = memory_bytes
         self._crashes = 0
+        self._asked_ahead: list[tuple[Question[Any], str]] = []
 
     def prepare(self) -> None:
         """Start the process, which takes some seconds, before there is a question.
@@ -106,6 +107,10 @@ class RerunsApart:
         """
         if self._crashes >= _MOST_CRASHES:
             raise Crashed(f"{_MOST_CRASHES} re-runs ended their process, so no more are made")
+        key = next((key for one, key in self._asked_ahead if one is question), None)
+        known = find(Kind.RERUN, key)
+        if known is not None:
+            return answer_in(str(known).encode(), question.read)
         data, files = packed(question)
         key = self._key_of(data)
         known = find(Kind.RERUN, key)
@@ -121,11 +126,72 @@ class RerunsApart:
             keep(Kind.RERUN, key, line.decode())
         return answer_in(line, question.read)
 
+    def ahead(self, question: Question[Any], holds_bytes: int) -> None:
+        """Have a question answered by a different process until it is asked, if there is one (`lockstep.engines`)."""
+        if self._imports or not is_collecting():
+            return
+        data, files = packed(question)
+        key = self._key_of(data)
+        if key is None or find(Kind.RERUN, key) is not None:
+            return
+        marks = {path: _Marks(one.unchecked) for path, one in files.items()}
+        self._asked_ahead.append((question, key))
+        ahead(AskedAhead(key, data, marks, holds_bytes, self._memory_bytes, _patience_s(question)))
+
     def _key_of(self, question: bytes) -> str | None:
         """The key of a question among the results of other processes; None if a user's code helps to answer it."""
         if self._imports or not is_collecting():
             return None
         return f"{self._memory_bytes} {xxhash.xxh3_128_hexdigest(question)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The digests of one rank's files that were not read yet."""
+
+    unchecked: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAhead:
+    """A question as it is sent to a different process, which has it answered; a `lockstep.core.known_results.Work`.
+
+    Parameters
+    ----------
+    key
+        Of the answer among all results.
+    data, files
+        The packed question, and the digests of the files that it names.
+    holds_bytes
+        Most memory that the answer takes.
+    memory_bytes, patience_s
+        What the comparison may take, and how long this answer.
+    """
+
+    key: str
+    data: bytes
+    files: Mapping[Path, _Marks]
+    holds_bytes: int
+    memory_bytes: int
+    patience_s: float
+
+    def results(self) -> Values:
+        """The answer; none where this machine gave none that lasts."""
+        with _lock:
+            try:
+                process = RerunsApart(self.memory_bytes)._begun()
+                line = process.answer(self.data, self.files, self.patience_s)
+            except Crashed:  # the comparison asks again, and says why
+                return {}
+        return {Kind.RERUN.value: {self.key: line.decode()}} if is_lasting(line) else {}
+
+
+class _HasMarks(Protocol):
+    """Files of which some were not read yet."""
+
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """Their digests."""
 
 
 class _Process:
@@ -144,6 +210,9 @@ class _Process:
         # Read by torch as it is loaded: large tensors in large pages. A re-run makes and drops many of them, and
         # most of its time went into getting their memory, 4 KiB at a time.
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+        # Threads that wait for each other spin otherwise, and take the processors that others compute on: beside five
+        # busy processes on two processors, a comparison took 24 s of them instead of 5.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             self._popen = subprocess.Popen(
                 [sys.executable or "python3", "-c", _CODE.format(path=sys.path)],
@@ -177,7 +246,7 @@ class _Process:
         self._send(packed(Begin(memory_bytes))[0])
         return True
 
-    def answer(self, question: bytes, files: dict[Path, TensorFiles], patience_s: float) -> bytes:
+    def answer(self, question: bytes, files: Mapping[Path, _HasMarks], patience_s: float) -> bytes:
         """Ask, and wait for the answer.
 
         Raises
