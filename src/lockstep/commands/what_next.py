@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
-from lockstep.core.errors import RecordingError
+from lockstep.commands.makers import made_at
+from lockstep.commands.record_again import (
+    RecordAgain,
+    command_line,
+    new_place,
+    pattern_for,
+    record_again,
+)
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.manifest import DEFAULT_RNG
 from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.remarks import beyond_noise
 from lockstep.core.step_rows import Growth
 from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
-from lockstep.locate.causes.explained_origins import made_by
-from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
 
 
@@ -64,6 +67,8 @@ def what_next(
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
+    if any(one.differed or one.left for one in comparison.windows):  # no later step tells more
+        return asked.what_they_hold()
     return asked.after_agreement(comparison)
 
 
@@ -98,63 +103,10 @@ def _where(run: Recording, record: TensorRecord | Call) -> list[object]:
     ]
 
 
-def made_at(
-    origin: Origin, reference: Recording, candidate: Recording
-) -> tuple[Call | None, Call | None]:
-    """Return the operator or update of each run that made an origin's tensor; None if there is none."""
-    pair = origin.finding.pair
-    return (
-        _made(origin, reference, pair.reference),
-        _made(origin, candidate, pair.candidate),
-    )
-
-
-def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call | None:
-    if record is None or origin.phase in (Phase.INIT, Phase.DATA):
-        return None
-    try:
-        if record.role in _MADE:
-            call = made_by(run, record, origin.op)[1]
-            return call if call is None or _gives(call, record) else None
-        return _update_of(run, record) or _maker_of(run, record)
-    except RecordingError:  # damaged there: the verdict stands without
-        return None
-
-
-def _gives(call: Call, record: TensorRecord) -> bool:
-    """Whether a tensor is a result of a call: a gradient that enters an update is none of it."""
-    return call.kind is not CallKind.OPTIMIZER or record.role in UPDATED
-
-
-def _update_of(run: Recording, record: TensorRecord) -> Call | None:
-    """The update that a tensor enters, where one is named for its settings."""
-    for call in run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ():
-        if call.kind is CallKind.OPTIMIZER and any(
-            own is record or own == record for own in call.records
-        ):
-            return call
-    return None
-
-
-def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
-    """The last operator before a tensor is used that gave it; None for what no recorded call gave as it is."""
-    roles = {Role.INPUT: FORWARD, Role.GRAD_OUTPUT: BACKWARD}.get(record.role, ())
-    makers = [
-        (own.sequence, call)
-        for call in (run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ())
-        if call.kind is CallKind.OPERATOR
-        for own in call.with_role(*roles)
-        if own.content.id == record.content.id and own.sequence < record.sequence
-    ]
-    return max(makers, key=itemgetter(0))[1] if makers else None
-
-
 _HIDDEN = frozenset({WhyNot.COMPILED_UNBOUNDED, WhyNot.UNSEEN_INSIDE})
 """Why compiled code was not judged."""
 
 _LOOK = "show what was recorded there"
-
-_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +147,7 @@ class _Asked:
         if origin.kind is Kind.RECOMPUTED:  # both times of it stand there
             return self._at_site(records)
         if not origin.op:  # of no call: what the process holds
-            return self._what_they_hold()
+            return self.what_they_hold()
         if len(records) == 1:  # what one of them never did cannot be run again
             return self._at_lone_site(*records[0])
         if origin.reason.of(About.COMPILED) and any(map(self._can_show_inside, self.both)):
@@ -260,7 +212,7 @@ class _Asked:
         if whole and not any(run.other_framework for run in self.both):
             return WhatNext("run one of them again, alone", command_line("replay", *self._paths))
         if self._is_foreign:
-            return self._what_they_hold()
+            return self.what_they_hold()
         member = comparison.uniform[0].members[0]
         only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
         recorded = self._again(self.both, only=only, steps=step)
@@ -273,7 +225,7 @@ class _Asked:
         """
         first, behind = ends.steps_to_record or (0, 0)
         if self.manner.is_golden or set(range(first, behind)) <= set(compared):
-            return self._what_they_hold()
+            return self.what_they_hold()
         recorded = [
             record_again(
                 run,
@@ -289,19 +241,11 @@ class _Asked:
     def after_step_log(self, step: int) -> WhatNext:
         """Return the command that records the step before, this one and the next, from one state in both runs."""
         if self._is_foreign:
-            return self._what_they_hold()
+            return self.what_they_hold()
         first = max(step - 1, 0)
-        recorded = partial(
-            record_again,
-            steps="",
-            save="program",
-            word=f"step-{step}",
-            windows=f"{first}:{step + 2}",
-        )
-        reference = recorded(self.reference)
-        candidate = recorded(self.candidate, start_from=reference.path)
+        recorded = self._in_windows(f"{first}:{step + 2}", f"step-{step}", "program")
         words = f"record the steps around step {step} from one state, and compare them"
-        return self._recorded(words, [reference, candidate], verb="compare")
+        return self._recorded(words, recorded, verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Return the command that shows what each recording holds, if nothing was compared, else every pair.
@@ -319,14 +263,18 @@ class _Asked:
         if comparison.compared:
             line = command_line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)
-        return self._what_they_hold()
+        return self.what_they_hold()
 
-    def _what_they_hold(self) -> WhatNext:
+    def what_they_hold(self) -> WhatNext:
+        """Return the command that shows the contents of each recording."""
         lines = [command_line("show", path) for path in dict.fromkeys(self._paths)]
         return WhatNext("see what each recording holds", " && ".join(lines))
 
     def after_agreement(self, comparison: Comparison) -> WhatNext:
-        """Return the command that records later steps, or shows what a recording could not see."""
+        """Return the command that looks at later steps, or shows what a recording could not see.
+
+        Once two trainings differ by rounding, a late step tells a fault only if both begin it with one state.
+        """
         trained = min((count for count in comparison.trained if count is not None), default=0)
         later = sorted({trained // 2, trained - 1} - set(comparison.steps))
         optimizers = all(  # updates by hand are seen from the first step on alone
@@ -334,11 +282,41 @@ class _Asked:
         )
         seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
         leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
-        if trained > len(comparison.steps) and leads_on:
-            steps = ",".join(map(str, later))
-            recorded = self._again(self.both, steps=steps, save="", word="later")
-            return self._recorded("compare later steps", recorded, verb="compare")
-        return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
+        if not (trained > len(comparison.steps) and leads_on):
+            return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
+        if self._differs_by_rounding(comparison):
+            return self._later_windows(trained, comparison.ends)
+        steps = ",".join(map(str, later))
+        recorded = self._again(self.both, steps=steps, save="", word="later")
+        return self._recorded("compare later steps", recorded, verb="compare")
+
+    def _differs_by_rounding(self, comparison: Comparison) -> bool:
+        """Whether each training went its own course, not bit by bit, and a state of one can be set in the other."""
+        logs = comparison.step_logs
+        own = not comparison.windows and logs is not None and logs.equal_losses < logs.steps
+        return (
+            own and not self._is_foreign and all(run.put_together_of is None for run in self.both)
+        )
+
+    def _later_windows(self, trained: int, ends: Ends | None) -> WhatNext:
+        """The command that compares later steps; where the ends say that one is bad, the one that finds it."""
+        starts = sorted({trained // 2, max(trained - 2, 0)})
+        windows = ",".join(f"{step}:{min(step + 2, trained)}" for step in starts)
+        recorded = self._in_windows(windows, "later", self.reference.manifest.options.save)
+        is_bad = ends is not None and beyond_noise(ends.notes) is not None
+        if is_bad and all(one.is_whole for one in recorded):
+            place = new_place(Path("zoom"))
+            output = ["-o", place] if place != Path("zoom") else []
+            line = command_line("zoom", *self._paths, *output)
+            return WhatNext("find the first step at which that differs, from equal states", line)
+        words = "compare later steps, which both runs begin with one state"
+        return self._recorded(words, recorded, verb="compare")
+
+    def _in_windows(self, windows: str, word: str, save: str) -> list[RecordAgain]:
+        """The commands that record windows of the reference, and of the candidate from the reference's states."""
+        recorded = partial(record_again, steps="", save=save, word=word, windows=windows)
+        reference = recorded(self.reference)
+        return [reference, recorded(self.candidate, start_from=reference.path)]
 
     def can_show_inside(self, comparison: Comparison) -> bool:
         """Return whether compiled code was not judged, and a run can be recorded again with the inside of it."""
@@ -378,7 +356,7 @@ class _Asked:
 
     def _with_own_seed(self) -> WhatNext:
         """What can be typed where generators that the script made itself have no seed: no option reaches them."""
-        shown = self._what_they_hold()
+        shown = self.what_they_hold()
         words = f"give each {DEFAULT_RNG}() a seed in the script, as --seed does not reach it, and record both again"
         return WhatNext(f"{words}; until then, {shown.words}", shown.command)
 
@@ -431,7 +409,7 @@ class _Asked:
     def _by_hand(self, words: str, recorded: Sequence[RecordAgain], last: str) -> WhatNext:
         """What can be typed where a training's own command is not known, and in words how it is recorded."""
         how = " and ".join(one.line for one in recorded)
-        shown = self._what_they_hold()
+        shown = self.what_they_hold()
         return WhatNext(
             f"{shown.words}; to {words}, start the training yourself, as its own command is not known here: {how};"
             f" then {last}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from lockstep.core.text import listed
@@ -223,3 +223,8 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     On.VARIABLES_UNSEEN: lambda one: f"not looked at: {one.reason} in the {one.side}",
 }
 register(_WORDS)
+
+
+def beyond_noise(notes: Iterable[Told]) -> Told | None:
+    """Return the note on what is further apart at the end than noise explains, None without one."""
+    return next((one for one in notes if one.facts.why is On.BEYOND_NOISE), None)
