@@ -67,7 +67,9 @@ def what_next(
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
-    if any(one.differed or one.left for one in comparison.windows):  # no later step tells more
+    if any(
+        one.differed or one.left or one.precision for one in comparison.windows
+    ):  # no later step tells more
         return asked.what_they_hold()
     return asked.after_agreement(comparison)
 

@@ -34,6 +34,8 @@ def _of_window(window: JudgedWindow, found: Comparison) -> Judged:
         return Judged(tuple(step for step in window.steps if step < at), at)
     if window.left:
         return Judged(bad=window.steps[0])
+    if window.precision:
+        return Judged(bad=window.steps[0])
     # Another precision throughout is no fault of a step, and is in all of them.
     if window.verdict is Verdict.AGREE or found.uniform:
         # A mean of the weights is measured as the next step begins, so of a window's last step nothing is known of it.
