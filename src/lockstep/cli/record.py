@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from lockstep.cli import options as shared
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
+from lockstep.cli.paths import recording_at
 from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -62,6 +63,7 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     type=click.Path(path_type=Path),
     help="Record the windows of this recording, and set its state at the start of each.",
 )
+@shared.inputs_of
 @shared.ranks
 @shared.option("--level", words="With aten: also every ATen operator.")
 @shared.option("--save", default="program")
@@ -123,6 +125,7 @@ def record(
     steps: str,
     windows: str,
     source: Path | None,
+    inputs_of: Path | None,
     ranks: str,
     level: str,
     save: str,
@@ -176,7 +179,7 @@ def record(
         whole_bytes=whole_bytes,
         states_at="" if chosen is None else chosen.starts,
         set_from="" if source is None else str(source.absolute()),
-        step_log=not no_step_log,
+        step_log=not no_step_log, inputs_of=recording_at(inputs_of),
     )  # fmt: skip
     device = device_of(options)
     if device:

@@ -270,6 +270,7 @@ def _kept_options(options: Options, seed: int | None) -> list[str]:
     """Options of a recording that change what is computed, or which sites there are."""
     seed = options.seed if seed is None else seed
     given = {"--level": options.level if options.level != "api" else "", "--ranks": options.ranks,
+             "--inputs-of": options.inputs_of,
              "--emulate": options.emulate, "--seed": "" if seed is None else str(seed),
              "--max-steps": "" if options.max_steps is None else str(options.max_steps)}  # fmt: skip
     words = [word for name, value in given.items() if value for word in (name, value)]

@@ -283,7 +283,8 @@ class _Asked:
             rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
         )
         seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
-        leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
+        stays = self.manner.is_golden or bool(self.candidate.manifest.options.inputs_of)
+        leads_on = later and optimizers and not (seen_to_the_end or stays)
         if not (trained > len(comparison.steps) and leads_on):
             return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
         if self._differs_by_rounding(comparison):

@@ -40,6 +40,8 @@ class On(str, Enum):
     DIFFERS = "differs at the end"
     UNREAD = "could not be read at the end"
     UNJOINED = "could not be put together of ranks"
+    GIVEN_INPUTS = "modules were given the inputs of a reference"
+    NOT_GIVEN = "why modules were not given inputs"
     BEYOND_NOISE = "further apart than noise explains"
     SINGLE_NUMBERS = "single numbers differ at the end"
     ROUNDED = "differs by rounding at the end"
@@ -187,6 +189,10 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.UNREAD: lambda one: f"{listed(one.names)} could not be read at the end: {one.reason}",
     On.UNJOINED: lambda one: one.reason,
+    On.GIVEN_INPUTS: lambda one: (
+        f"modules were given {one.count} inputs that {one.names[0]} recorded, so each is judged by itself"
+    ),
+    On.NOT_GIVEN: lambda one: f"inputs that were not given to modules: {one.reason}",
     On.BEYOND_NOISE: lambda one: (
         f"{listed(one.names)} {verb(one, 'is', 'are')} further apart at the end than noise explains"
     ),

@@ -22,6 +22,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
 from lockstep.core.not_compared import NotCompared
 from lockstep.reading.chosen_calls import is_chosen, no_match
+from lockstep.reading.given_inputs import notes_on_given_inputs, unseen_own_inputs
 from lockstep.store.reader import Recording, open_recording
 
 Given: TypeAlias = Recording | str | os.PathLike[str]
@@ -98,6 +99,8 @@ class Pairing:
         found = list(self.ranks.alone)
         for extent in self.extents.values():
             found.extend(extent.not_compared(steps))
+        for one in (self.reference, self.candidate):
+            found.extend(unseen_own_inputs(one, steps))
         return [*found, *looked_at_more(self.view, self.extents.values())]
 
     def notes(self) -> list[str]:
@@ -105,7 +108,10 @@ class Pairing:
         differ.
         """
         of_names = dict.fromkeys(note for names in self.names.values() for note in names.notes())
-        return [*self.ranks.notes, *self.view.notes(), *of_names]
+        given = [
+            note for one in (self.reference, self.candidate) for note in notes_on_given_inputs(one)
+        ]
+        return [*self.ranks.notes, *self.view.notes(), *of_names, *given]
 
 
 def pair_recordings(
