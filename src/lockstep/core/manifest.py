@@ -76,6 +76,8 @@ class Options:
     """A small row is kept of each step, recorded or not, see `lockstep.store.step_log`."""
     inputs_of: str = ""
     """The recording whose inputs are given to modules; "" for none."""
+    course_of: str = ""
+    """The recording of this training's windows, whose states are another's; this one is its own course."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ class On(str, Enum):
     DIFFERS = "differs at the end"
     UNREAD = "could not be read at the end"
     UNJOINED = "could not be put together of ranks"
+    WINDOWS_ELSEWHERE = "windows that are in another recording"
     GIVEN_INPUTS = "modules were given the inputs of a reference"
     NOT_GIVEN = "why modules were not given inputs"
     BEYOND_NOISE = "further apart than noise explains"
@@ -189,6 +190,9 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.UNREAD: lambda one: f"{listed(one.names)} could not be read at the end: {one.reason}",
     On.UNJOINED: lambda one: one.reason,
+    On.WINDOWS_ELSEWHERE: lambda one: (
+        f"the candidate trained on its own course: its other windows are in {one.names[0]}, for compare"
+    ),
     On.GIVEN_INPUTS: lambda one: (
         f"modules were given {one.count} inputs that {one.names[0]} recorded, so each is judged by itself"
     ),

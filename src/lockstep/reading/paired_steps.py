@@ -20,7 +20,8 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import path_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
-from lockstep.core.not_compared import NotCompared
+from lockstep.core.not_compared import NotCompared, WhyNot
+from lockstep.core.remarks import On, Remark
 from lockstep.reading.chosen_calls import is_chosen, no_match
 from lockstep.reading.given_inputs import notes_on_given_inputs, unseen_own_inputs
 from lockstep.store.reader import Recording, open_recording
@@ -99,6 +100,8 @@ class Pairing:
         found = list(self.ranks.alone)
         for extent in self.extents.values():
             found.extend(extent.not_compared(steps))
+        if self.candidate.manifest.options.course_of:  # only the reference has its windows here
+            found = [one for one in found if not _is_of_reference_alone(one)]
         for one in (self.reference, self.candidate):
             found.extend(unseen_own_inputs(one, steps))
         return [*found, *looked_at_more(self.view, self.extents.values())]
@@ -111,7 +114,14 @@ class Pairing:
         given = [
             note for one in (self.reference, self.candidate) for note in notes_on_given_inputs(one)
         ]
-        return [*self.ranks.notes, *self.view.notes(), *of_names, *given]
+        windows = self.candidate.manifest.options.course_of
+        elsewhere = [Remark(On.WINDOWS_ELSEWHERE, names=(windows,))] if windows else []
+        return [*self.ranks.notes, *self.view.notes(), *of_names, *given, *elsewhere]
+
+
+def _is_of_reference_alone(one: NotCompared) -> bool:
+    """Whether it tells of steps that are complete in the reference only."""
+    return one.facts.why is WhyNot.STEPS_ALONE and one.facts.side == "reference"
 
 
 def pair_recordings(
