@@ -157,6 +157,19 @@ def lines_below(comparison: Comparison) -> list[str]:
     return [line for line in lines if line]
 
 
+def gap_words(windows: Sequence[JudgedWindow]) -> str:
+    """Return between which steps the first bad one is, "" where a window shows it or none before agrees."""
+    bad = next((n for n, one in enumerate(windows) if one.verdict is Verdict.DIVERGED), 0)
+    if not bad or windows[bad - 1].verdict is not Verdict.AGREE:
+        return ""
+    agrees = windows[bad - 1].steps  # of the last of several no mean of the weights was measured
+    last, first = (agrees[:-1] or agrees)[-1], windows[bad].steps[0]
+    origin = windows[bad].origin
+    if first == last + 1 or (origin is not None and origin.step > first):
+        return ""
+    return f"the first bad step is after step {last} and at step {first} at the latest; lockstep zoom finds it"
+
+
 def figure(value: float, sign: str = "") -> str:
     """A number with four digits; a dash where it is not known."""
     return "-" if math.isnan(value) else f"{sign}{value:.4g}"
