@@ -44,8 +44,14 @@ from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.step_log.compared_logs import compare_step_logs, with_step_logs
 from lockstep.measure.measured_pair import Measured
-from lockstep.reading.given_inputs import has_given_inputs
-from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
+from lockstep.reading.paired_steps import (
+    Given,
+    GivenMapping,
+    Pairing,
+    has_given_inputs,
+    opened,
+    pair_recordings,
+)
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge, RoundingJudge
 from lockstep.store.reader import RankRecording, Recording

@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lockstep.commands.makers import made_at
 from lockstep.commands.record_again import (
     RecordAgain,
+    caveats,
     command_line,
+    is_one_command,
     new_place,
     pattern_for,
     record_again,
+    show_line,
+    where_options,
 )
+from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.manifest import DEFAULT_RNG
 from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.remarks import beyond_noise
+from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.step_rows import Growth
-from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
+from lockstep.locate.causes.explained_origins import made_by
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
 from lockstep.store.reader import Recording
 
 
@@ -90,19 +97,58 @@ def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> 
     return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
 
 
-def show_line(run: Recording, record: TensorRecord, pattern: object) -> str:
-    """Return the command that shows what a run recorded of a pattern in a tensor's step, and in its rank alone."""
-    return command_line("show", run.path, pattern, *_where(run, record))
+_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
 
 
-def _where(run: Recording, record: TensorRecord | Call) -> list[object]:
-    """The options that choose a step, and of several ranks one."""
-    several = len(run.ranks) > 1 and record.rank in run.ranks
-    return [
-        "--steps",
-        record.step,
-        *(["--ranks", record.rank.removeprefix("rank")] if several else []),
+def made_at(
+    origin: Origin, reference: Recording, candidate: Recording
+) -> tuple[Call | None, Call | None]:
+    """Return the operator or update of each run that made an origin's tensor; None if there is none."""
+    pair = origin.finding.pair
+    return (
+        _made(origin, reference, pair.reference),
+        _made(origin, candidate, pair.candidate),
+    )
+
+
+def _made(origin: Origin, run: Recording, record: TensorRecord | None) -> Call | None:
+    if record is None or origin.phase in (Phase.INIT, Phase.DATA):
+        return None
+    try:
+        if record.role in _MADE:
+            call = made_by(run, record, origin.op)[1]
+            return call if call is None or _gives(call, record) else None
+        return _update_of(run, record) or _maker_of(run, record)
+    except RecordingError:  # damaged there: the verdict stands without
+        return None
+
+
+def _gives(call: Call, record: TensorRecord) -> bool:
+    """Whether a tensor is a result of a call: a gradient that enters an update is none of it."""
+    return call.kind is not CallKind.OPTIMIZER or record.role in UPDATED
+
+
+def _update_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The update that a tensor enters, where one is named for its settings."""
+    for call in run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ():
+        if call.kind is CallKind.OPTIMIZER and any(
+            own is record or own == record for own in call.records
+        ):
+            return call
+    return None
+
+
+def _maker_of(run: Recording, record: TensorRecord) -> Call | None:
+    """The last operator before a tensor is used that gave it; None for what no recorded call gave as it is."""
+    roles = {Role.INPUT: FORWARD, Role.GRAD_OUTPUT: BACKWARD}.get(record.role, ())
+    makers = [
+        (own.sequence, call)
+        for call in (run.ranks[record.rank].calls(record.step) if record.rank in run.ranks else ())
+        if call.kind is CallKind.OPERATOR
+        for own in call.with_role(*roles)
+        if own.content.id == record.content.id and own.sequence < record.sequence
     ]
+    return max(makers, key=itemgetter(0))[1] if makers else None
 
 
 _HIDDEN = frozenset({WhyNot.COMPILED_UNBOUNDED, WhyNot.UNSEEN_INSIDE})
@@ -161,7 +207,7 @@ class _Asked:
             site = (
                 ()
                 if self.manner.by_default
-                else ("--only", calls[-1].site, *_where(self.candidate, calls[-1]))
+                else ("--only", calls[-1].site, *where_options(self.candidate, calls[-1]))
             )
             return WhatNext(
                 "run it again, alone, on its recorded inputs",
@@ -350,7 +396,7 @@ class _Asked:
         if not all(one.is_whole for one in recorded):
             return self._by_hand(words, recorded, last)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
-        words += _caveats(recorded)
+        words += caveats(recorded)
         return WhatNext(words, f"{''.join(lines)}{last}")
 
     def _with_seed(self) -> WhatNext:
@@ -392,7 +438,7 @@ class _Asked:
         What replays is recorded of the candidate alone where one command made both: what differs between them is then
         in files or the environment, and recorded again would be twice what is there now.
         """
-        if verb == "replay" and (self.manner.is_golden or _is_one_command(recorded)):
+        if verb == "replay" and (self.manner.is_golden or is_one_command(recorded)):
             recorded = recorded[-1:]
             words = "record the candidate with whole tensors, and run it again, alone"
         paths = [one.path for one in recorded]
@@ -404,7 +450,7 @@ class _Asked:
             last = command_line(verb, *paths)
         if not all(one.is_whole for one in recorded):
             return self._by_hand(words, recorded, last)
-        words += _caveats(recorded)
+        words += caveats(recorded)
         ordered = sorted(recorded, key=lambda one: one.starts_from is not None)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in ordered]
         return WhatNext(words, f"{''.join(lines)}{last}")
@@ -437,26 +483,9 @@ def _has_all(run: Recording, record: TensorRecord, patterns: Sequence[str]) -> b
     return known.issuperset(patterns)
 
 
-def _caveats(recorded: Sequence[RecordAgain]) -> str:
-    """What whoever pastes lines that record does first."""
-    return _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
-
-
-def _unkept_words(names: Sequence[str]) -> str:
-    """What whoever pastes a line sets first: variables that the script reads and a recording does not keep."""
-    if not names:
-        return ""
-    was, them = ("it was", "it") if len(names) == 1 else ("they were", "them")
-    return f" (set {listed(names)} as {was}: the script reads {them}, and a recording does not keep {them})"
-
-
 def _with_the_one_before(step: int) -> str:
     """The step and the one before it: what stands in a wrong result may be left of that."""
     return f"{step - 1}:{step + 1}" if step else "0"
-
-
-def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
-    return len(recorded) == 2 and recorded[0].training == recorded[1].training
 
 
 def is_whole(call: Call) -> bool:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.given_input import GivenInput
-from lockstep.core.windows import WindowStart
+from lockstep.core.windows import GivenInput, WindowStart
 
 MEMORY_BYTES = 1 << 30
 """Memory that recording may take by default."""

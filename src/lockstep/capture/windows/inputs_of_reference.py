@@ -29,11 +29,11 @@ from lockstep.capture.calls.surroundings import changes_in_place
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
 from lockstep.core.errors import CorruptError, RecordingError
-from lockstep.core.given_input import GivenInput
 from lockstep.core.manifest import GIVEN_INPUTS, NotSeen
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.text import words_of
+from lockstep.core.windows import GivenInput
 from lockstep.devices.methods import copy_, detach
 from lockstep.devices.tensor_numbers import digest_of, dtype_name
 from lockstep.store.named_files import NamedTensor, whole_tensor

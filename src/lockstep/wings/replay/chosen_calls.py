@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from lockstep.commands.makers import made_at
 from lockstep.commands.record_again import command_for_tensors
+from lockstep.commands.what_next import made_at
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Instead, Origin
