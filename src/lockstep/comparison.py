@@ -45,7 +45,14 @@ from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.step_log.compared_logs import compare_step_logs, with_step_logs
 from lockstep.measure.measured_pair import Measured
-from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, opened, pair_recordings
+from lockstep.reading.paired_steps import (
+    Given,
+    GivenMapping,
+    Pairing,
+    has_given_inputs,
+    opened,
+    pair_recordings,
+)
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.replay.verdicts.local_error import LocalErrorJudge, RoundingJudge
 from lockstep.store.reader import RankRecording, Recording
@@ -316,7 +323,8 @@ class _Laws:
         self.together: RanksApplied | None = None
         self._as_recorded: dict[str, tuple[RankRecording, RankRecording]] = {}
         runs = [_as_recorded(one) for one in (pairing.reference, pairing.candidate)]
-        if not by_model or any(one.is_of_another_tool for one in runs):
+        # What modules were given is no result of a run's own program.
+        if not by_model or any(one.is_of_another_tool or has_given_inputs(one) for one in runs):
             return
         joined = runs != [pairing.reference, pairing.candidate]
         if joined and any(len(one.ranks) > 1 for one in runs):

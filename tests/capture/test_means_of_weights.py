@@ -17,6 +17,7 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline
+from lockstep.wings.zoom.judging import judged_steps
 
 STEPS, LATE = 16, 8
 WINDOWS = f"0:2,{LATE}:{LATE + 2}"
@@ -72,6 +73,30 @@ def test_another_precision_throughout_hides_no_mean(tmp_path: Path) -> None:
     assert replace(found, windows=windows).other_precision_alone
     assert (found.other_precision_alone, found.exit_code()) == (False, 1)
     assert f"after the update of step {LATE}: what train.mean takes" in headline(found)
+
+
+def test_a_precision_that_begins_late_is_no_precision_throughout(tmp_path: Path) -> None:
+    def autocast(first: int) -> None:
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for step in range(STEPS):
+            inputs = torch.randn(16, 16)
+            with torch.autocast("cpu", torch.bfloat16, enabled=step >= first):
+                loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    # given a candidate that computes in 16 bits from a late window on, and one that does so throughout
+    late = compared(tmp_path / "late", lambda: autocast(STEPS), lambda: autocast(LATE))
+    throughout = compared(tmp_path / "all", lambda: autocast(STEPS), lambda: autocast(0))
+
+    # then the first is a difference of that step, and only the second another precision
+    assert (late.verdict, late.exit_code()) == (Verdict.DIVERGED, 1)
+    assert f"DIVERGED at step {LATE}, not in each window: results are bfloat16" in headline(late)
+    assert judged_steps(late).bad == LATE
+    assert throughout.other_precision_alone
 
 
 def of_weights_before(mean: list[torch.Tensor], model: nn.Module, step: int) -> None:

@@ -25,7 +25,7 @@ def test_the_page_takes_a_reader_to_the_operator(workplace: Workplace) -> None:
     # given the page's script
     workplace.script("train.py", blocks("script")[0])
     answers = blocks("answer")
-    assert len(answers) == len(blocks("commands")) == 2
+    assert len(answers) == len(blocks("commands")) == 3
 
     printed = []
     for commands, answer in zip(blocks("commands"), answers, strict=True):
@@ -33,12 +33,16 @@ def test_the_page_takes_a_reader_to_the_operator(workplace: Workplace) -> None:
         lines = [line.removeprefix("$ ") for line in commands.splitlines()]
         ended = [workplace.run(*shlex.split(line)) for line in lines]
         # then the last one prints what it shows
-        assert [one.code for one in ended] == [*[0] * (len(lines) - 1), 1], ended
+        bad = int("DIVERGED" in answer)
+        assert [one.code for one in ended] == [*[0] * (len(lines) - 1), bad], ended
         printed.append(ended[-1].out)
         for part in plain(answer).split(" ... "):
             assert part in plain(printed[-1])
 
     # and the command that leads on records the reference first, and starts the candidate from that
-    last = printed[0].splitlines()[-1]
-    assert " --windows 39:41 --exit-after -o ref-whole -- python train.py && " in last
-    assert " --start-from ref-whole --emulate reorder --exit-after -o cand-whole -- " in last
+    last = printed[1].splitlines()[-1]
+    assert " --windows 57:59 --exit-after -o ref-later-whole -- python train.py && " in last
+    assert (
+        " --start-from ref-later-whole --emulate reorder --exit-after -o cand-later-whole -- "
+        in last
+    )

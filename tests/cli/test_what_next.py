@@ -164,6 +164,52 @@ def test_after_agreement_comes_what_a_recording_could_not_see(place: Workplace) 
     assert done.code == 0
 
 
+MEAN = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 2))
+mean = [one.detach().clone() for one in model.parameters()]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+    share = 0.5 if "fault" in sys.argv and step >= 7 else 0.1
+    with torch.no_grad():
+        for one, now in zip(mean, model.parameters()):
+            one.lerp_(now, share)
+"""
+
+
+def test_a_mean_that_is_far_off_at_the_end_is_in_the_headline_and_the_search_finds_its_step(
+    place: Workplace,
+) -> None:
+    # given a mean of the weights beside the training that is wrong late, and a twin that rounds otherwise alone
+    place.script("mean.py", MEAN)
+    for name, words in (("averaged", ()), ("far", ("fault",)), ("near", ())):
+        device = () if name == "averaged" else ("--emulate", "reorder")
+        done = place.record("-o", name, *device, "--", "python", "mean.py", *words)
+        assert done.code == 0
+
+    # when they are compared, and what is printed is typed
+    near, far = (place.run("lockstep", "compare", "averaged", name) for name in ("near", "far"))
+    line, done = pasted(place, far.out)
+
+    # then the search ends at the step, and the twin is told to look at later steps from one state
+    assert "further apart at the end than noise explains" in " ".join(far.out.split())
+    assert line == "lockstep zoom averaged far"
+    assert "The first bad step is 7; step 6 agrees" in done.out
+    assert "what mean takes of the new weights was 0.5, and 0.1 in the reference" in " ".join(
+        done.out.split()
+    )
+    assert "further apart" not in near.out
+    assert near.out.count(" --windows 6:8,10:12 ") == 1
+    assert " --start-from averaged-later " in near.out
+
+
 def test_after_agreement_without_ends_come_later_steps(place: Workplace) -> None:
     # given recordings of which it is not known how their trainings went on
     both = [lockstep.open(place.path / name) for name in ("sound", "again")]

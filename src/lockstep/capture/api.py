@@ -224,6 +224,7 @@ def record(
     steps: str = _FIRST_STEPS,
     windows: str = "",
     start_from: str | os.PathLike[str] = "",
+    inputs_of: str | os.PathLike[str] = "",
     level: Literal["module", "api", "aten"] = "api",
     save: Literal["stats", "sketch", "program", "tensors"] = "program",
     only: str | Iterable[str] = (),
@@ -255,6 +256,8 @@ def record(
         at the start of each.
     start_from
         In the place of both: a recording with windows. They are recorded, and its state is set at the start of each.
+    inputs_of
+        A recording with whole tensors. Each module gets its inputs, so that each is judged by itself.
     level
         How deep to look.
     save
@@ -333,6 +336,7 @@ def record(
         states_at="" if chosen is None else chosen.starts,
         set_from="" if source is None else str(source),
         step_log=truth_of("step_log", step_log),
+        inputs_of=str(path_of("inputs_of", inputs_of).absolute()) if inputs_of else "",
     )
     device = device_of(options)
     if device:

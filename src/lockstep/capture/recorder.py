@@ -46,6 +46,7 @@ from lockstep.capture.updates.optimizers import (
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.capture.updates.update_notes import UpdateNotes
 from lockstep.capture.user_notes import warn
+from lockstep.capture.windows.inputs_of_reference import GivenInputs
 from lockstep.capture.windows.window_starts import WindowStarts
 from lockstep.core.errors import CaptureError
 from lockstep.core.manifest import (
@@ -141,6 +142,8 @@ class Recorder:
             before_backward=self.stop_before_backward,
             compiler_loaded=self.compiler_loaded,
         )
+        if options.inputs_of:
+            self._calls.give_inputs(GivenInputs(Path(options.inputs_of), self.recording))
         self.taps = self._calls.taps
         self._updates = UpdateNotes(self.recording)
         self._hand_updated = self._another_trains = self._stopped = self._exits = False

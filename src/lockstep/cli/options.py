@@ -205,6 +205,9 @@ OPTIONS: dict[str, Meaning] = {
         " `b s h[tp] d`. Pass it twice, for reference and candidate, if the two differ.", PATH,
     ),
     "--calibration": Meaning("Take tolerances from this `lockstep record --calibrate` of the reference.", PATH),
+    "--inputs-of": Meaning(
+        "Give each module the inputs that this recording (--save tensors) has, so that each is judged by itself.", PATH,
+    ),
     "--mapping": Meaning("Read names that differ between the two runs from this YAML file.", PATH),
     "--no-rerun": Meaning("Run no operator again."),
     "--allow-crash": Meaning("Let a training that crashed agree if its recorded steps do."),
@@ -322,6 +325,7 @@ limit = option("--limit")
 """Gives a verb `--limit`: how many rows it shows."""
 ranks = option("--ranks", old=["--rank"])
 only = option("--only", multiple=True)
+inputs_of = option("--inputs-of")
 form = option("--format", "form", default="")
 forms = option(
     "--format", "forms", multiple=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from lockstep.core.errors import UsageError
+from lockstep.store.reader import open_recording
 
 
 class _GivenPath(click.Path):
@@ -27,3 +28,8 @@ class _GivenPath(click.Path):
 
 PATH = _GivenPath(path_type=Path)
 """The type of an argument or option that is a path, not empty."""
+
+
+def recording_at(path: Path | None) -> str:
+    """Return the absolute path of a recording that can be opened, "" for None."""
+    return "" if path is None else str(open_recording(path).path.absolute())

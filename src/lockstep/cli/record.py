@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from click.core import ParameterSource
 from lockstep.cli import options as shared
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
+from lockstep.cli.own_course import course_place, record_own_course
+from lockstep.cli.paths import recording_at
 from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -62,6 +64,12 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     type=click.Path(path_type=Path),
     help="Record the windows of this recording, and set its state at the start of each.",
 )
+@click.option(
+    "--keep-course",
+    is_flag=True,
+    help="With --start-from: run COMMAND twice, for the windows and then, to its end, on its own course.",
+)
+@shared.inputs_of
 @shared.ranks
 @shared.option("--level", words="With aten: also every ATen operator.")
 @shared.option("--save", default="program")
@@ -123,6 +131,8 @@ def record(
     steps: str,
     windows: str,
     source: Path | None,
+    keep_course: bool,
+    inputs_of: Path | None,
     ranks: str,
     level: str,
     save: str,
@@ -158,6 +168,7 @@ def record(
     lockstep record -o ref --steps 10,20 --save tensors -- torchrun --nproc_per_node 2 train.py
     lockstep record -o ref --windows 0:2,1000:1002 -- python train.py
     lockstep record -o cand --start-from ref -- python train.py
+    lockstep record -o cand --start-from ref --keep-course -- python train.py
     """
     chosen = _windows(windows, source, redact=redact)
     steps = chosen.steps if chosen is not None else steps
@@ -176,8 +187,12 @@ def record(
         whole_bytes=whole_bytes,
         states_at="" if chosen is None else chosen.starts,
         set_from="" if source is None else str(source.absolute()),
-        step_log=not no_step_log,
+        step_log=not no_step_log, inputs_of=recording_at(inputs_of),
     )  # fmt: skip
+    course: Path | None = None
+    if keep_course:
+        course = course_place(directory, source, options, force=force)
+        options = replace(options, exit_after=True)
     device = device_of(options)
     if device:
         parse_profile(device)
@@ -206,7 +221,9 @@ def record(
         raise UsageError("; ".join(problems))
     for problem in problems:
         say(problem)
-    return code
+    if course is None or source is None or code:
+        return code
+    return record_own_course(command, recording, course, source, force=force)
 
 
 def _windows(windows: str, source: Path | None, *, redact: bool) -> Windows | None:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.manifest import Options, RunManifest
-from lockstep.core.records import Call
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.redaction import REDACTED
 from lockstep.core.secrets import MASK
 from lockstep.core.selection import StepSelection
 from lockstep.core.sizes import size_text
-from lockstep.core.text import shell_line
+from lockstep.core.text import listed, shell_line
 from lockstep.core.variables import VARIABLES
 from lockstep.store.reader import Recording
 from lockstep.store.script_variables import variables_read
@@ -270,6 +270,7 @@ def _kept_options(options: Options, seed: int | None) -> list[str]:
     """Options of a recording that change what is computed, or which sites there are."""
     seed = options.seed if seed is None else seed
     given = {"--level": options.level if options.level != "api" else "", "--ranks": options.ranks,
+             "--inputs-of": options.inputs_of,
              "--emulate": options.emulate, "--seed": "" if seed is None else str(seed),
              "--max-steps": "" if options.max_steps is None else str(options.max_steps)}  # fmt: skip
     words = [word for name, value in given.items() if value for word in (name, value)]
@@ -317,3 +318,36 @@ def _other_folder(manifest: RunManifest) -> str | None:
     except OSError:  # no such name can be, as one of a megabyte
         return None
     return None if here else str(folder)
+
+
+def caveats(recorded: Sequence[RecordAgain]) -> str:
+    """What whoever pastes lines that record does first."""
+    return _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
+
+
+def _unkept_words(names: Sequence[str]) -> str:
+    """What whoever pastes a line sets first: variables that the script reads and a recording does not keep."""
+    if not names:
+        return ""
+    was, them = ("it was", "it") if len(names) == 1 else ("they were", "them")
+    return f" (set {listed(names)} as {was}: the script reads {them}, and a recording does not keep {them})"
+
+
+def is_one_command(recorded: Sequence[RecordAgain]) -> bool:
+    """Whether one command made both recordings."""
+    return len(recorded) == 2 and recorded[0].training == recorded[1].training
+
+
+def show_line(run: Recording, record: TensorRecord, pattern: object) -> str:
+    """Return the command that shows what a run recorded of a pattern in a tensor's step, and in its rank alone."""
+    return command_line("show", run.path, pattern, *where_options(run, record))
+
+
+def where_options(run: Recording, record: TensorRecord | Call) -> list[object]:
+    """The options that choose a step, and of several ranks one."""
+    several = len(run.ranks) > 1 and record.rank in run.ranks
+    return [
+        "--steps",
+        record.step,
+        *(["--ranks", record.rank.removeprefix("rank")] if several else []),
+    ]

@@ -9,16 +9,26 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lockstep.commands.record_again import RecordAgain, command_line, pattern_for, record_again
+from lockstep.commands.record_again import (
+    RecordAgain,
+    caveats,
+    command_line,
+    is_one_command,
+    new_place,
+    pattern_for,
+    record_again,
+    show_line,
+    where_options,
+)
 from lockstep.core.errors import RecordingError
 from lockstep.core.finding import Comparison, Course, Ends, Kind, Origin, Verdict, WhatNext
 from lockstep.core.manifest import DEFAULT_RNG
 from lockstep.core.not_compared import WhyNot
 from lockstep.core.reason import About
 from lockstep.core.records import Call, TensorRecord
+from lockstep.core.remarks import beyond_noise
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.step_rows import Growth
-from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
 from lockstep.locate.causes.explained_origins import made_by
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED
@@ -64,6 +74,10 @@ def what_next(
         return asked.after_parting(comparison.ends, comparison.steps)
     if comparison.verdict is Verdict.INCOMPARABLE:
         return asked.after_nothing(comparison)
+    if any(
+        one.differed or one.left or one.precision for one in comparison.windows
+    ):  # no later step tells more
+        return asked.what_they_hold()
     return asked.after_agreement(comparison)
 
 
@@ -83,19 +97,7 @@ def after_origin(origin: Origin, reference: Recording, candidate: Recording) -> 
     return _Asked(reference, candidate, Manner(by_default=False)).after_origin(origin)
 
 
-def show_line(run: Recording, record: TensorRecord, pattern: object) -> str:
-    """Return the command that shows what a run recorded of a pattern in a tensor's step, and in its rank alone."""
-    return command_line("show", run.path, pattern, *_where(run, record))
-
-
-def _where(run: Recording, record: TensorRecord | Call) -> list[object]:
-    """The options that choose a step, and of several ranks one."""
-    several = len(run.ranks) > 1 and record.rank in run.ranks
-    return [
-        "--steps",
-        record.step,
-        *(["--ranks", record.rank.removeprefix("rank")] if several else []),
-    ]
+_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
 
 
 def made_at(
@@ -154,8 +156,6 @@ _HIDDEN = frozenset({WhyNot.COMPILED_UNBOUNDED, WhyNot.UNSEEN_INSIDE})
 
 _LOOK = "show what was recorded there"
 
-_MADE = frozenset({*FORWARD, *BACKWARD, *UPDATED, Role.LOSS})
-
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -195,7 +195,7 @@ class _Asked:
         if origin.kind is Kind.RECOMPUTED:  # both times of it stand there
             return self._at_site(records)
         if not origin.op:  # of no call: what the process holds
-            return self._what_they_hold()
+            return self.what_they_hold()
         if len(records) == 1:  # what one of them never did cannot be run again
             return self._at_lone_site(*records[0])
         if origin.reason.of(About.COMPILED) and any(map(self._can_show_inside, self.both)):
@@ -207,7 +207,7 @@ class _Asked:
             site = (
                 ()
                 if self.manner.by_default
-                else ("--only", calls[-1].site, *_where(self.candidate, calls[-1]))
+                else ("--only", calls[-1].site, *where_options(self.candidate, calls[-1]))
             )
             return WhatNext(
                 "run it again, alone, on its recorded inputs",
@@ -260,7 +260,7 @@ class _Asked:
         if whole and not any(run.other_framework for run in self.both):
             return WhatNext("run one of them again, alone", command_line("replay", *self._paths))
         if self._is_foreign:
-            return self._what_they_hold()
+            return self.what_they_hold()
         member = comparison.uniform[0].members[0]
         only, step = [pattern_for(member.module, member.op)], str(comparison.steps[0])
         recorded = self._again(self.both, only=only, steps=step)
@@ -273,7 +273,7 @@ class _Asked:
         """
         first, behind = ends.steps_to_record or (0, 0)
         if self.manner.is_golden or set(range(first, behind)) <= set(compared):
-            return self._what_they_hold()
+            return self.what_they_hold()
         recorded = [
             record_again(
                 run,
@@ -289,19 +289,11 @@ class _Asked:
     def after_step_log(self, step: int) -> WhatNext:
         """Return the command that records the step before, this one and the next, from one state in both runs."""
         if self._is_foreign:
-            return self._what_they_hold()
+            return self.what_they_hold()
         first = max(step - 1, 0)
-        recorded = partial(
-            record_again,
-            steps="",
-            save="program",
-            word=f"step-{step}",
-            windows=f"{first}:{step + 2}",
-        )
-        reference = recorded(self.reference)
-        candidate = recorded(self.candidate, start_from=reference.path)
+        recorded = self._in_windows(f"{first}:{step + 2}", f"step-{step}", "program")
         words = f"record the steps around step {step} from one state, and compare them"
-        return self._recorded(words, [reference, candidate], verb="compare")
+        return self._recorded(words, recorded, verb="compare")
 
     def after_nothing(self, comparison: Comparison) -> WhatNext:
         """Return the command that shows what each recording holds, if nothing was compared, else every pair.
@@ -319,26 +311,61 @@ class _Asked:
         if comparison.compared:
             line = command_line("compare", *self._paths, *self.manner.options, "--all")
             return WhatNext("see what could be judged and what could not", line)
-        return self._what_they_hold()
+        return self.what_they_hold()
 
-    def _what_they_hold(self) -> WhatNext:
+    def what_they_hold(self) -> WhatNext:
+        """Return the command that shows the contents of each recording."""
         lines = [command_line("show", path) for path in dict.fromkeys(self._paths)]
         return WhatNext("see what each recording holds", " && ".join(lines))
 
     def after_agreement(self, comparison: Comparison) -> WhatNext:
-        """Return the command that records later steps, or shows what a recording could not see."""
+        """Return the command that looks at later steps, or shows what a recording could not see.
+
+        Once two trainings differ by rounding, a late step tells a fault only if both begin it with one state.
+        """
         trained = min((count for count in comparison.trained if count is not None), default=0)
         later = sorted({trained // 2, trained - 1} - set(comparison.steps))
         optimizers = all(  # updates by hand are seen from the first step on alone
             rank.manifest.optimizers for run in self.both for rank in run.ranks.values()
         )
         seen_to_the_end = comparison.ends is not None and comparison.ends.course is Course.EQUAL
-        leads_on = later and optimizers and not seen_to_the_end and not self.manner.is_golden
-        if trained > len(comparison.steps) and leads_on:
-            steps = ",".join(map(str, later))
-            recorded = self._again(self.both, steps=steps, save="", word="later")
-            return self._recorded("compare later steps", recorded, verb="compare")
-        return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
+        stays = self.manner.is_golden or bool(self.candidate.manifest.options.inputs_of)
+        leads_on = later and optimizers and not (seen_to_the_end or stays)
+        if not (trained > len(comparison.steps) and leads_on):
+            return WhatNext("see what was not recorded", command_line("show", self.candidate.path))
+        if self._differs_by_rounding(comparison):
+            return self._later_windows(trained, comparison.ends)
+        steps = ",".join(map(str, later))
+        recorded = self._again(self.both, steps=steps, save="", word="later")
+        return self._recorded("compare later steps", recorded, verb="compare")
+
+    def _differs_by_rounding(self, comparison: Comparison) -> bool:
+        """Whether each training went its own course, not bit by bit, and a state of one can be set in the other."""
+        logs = comparison.step_logs
+        own = not comparison.windows and logs is not None and logs.equal_losses < logs.steps
+        return (
+            own and not self._is_foreign and all(run.put_together_of is None for run in self.both)
+        )
+
+    def _later_windows(self, trained: int, ends: Ends | None) -> WhatNext:
+        """The command that compares later steps; where the ends say that one is bad, the one that finds it."""
+        starts = sorted({trained // 2, max(trained - 2, 0)})
+        windows = ",".join(f"{step}:{min(step + 2, trained)}" for step in starts)
+        recorded = self._in_windows(windows, "later", self.reference.manifest.options.save)
+        is_bad = ends is not None and beyond_noise(ends.notes) is not None
+        if is_bad and all(one.is_whole for one in recorded):
+            place = new_place(Path("zoom"))
+            output = ["-o", place] if place != Path("zoom") else []
+            line = command_line("zoom", *self._paths, *output)
+            return WhatNext("find the first step at which that differs, from equal states", line)
+        words = "compare later steps, which both runs begin with one state"
+        return self._recorded(words, recorded, verb="compare")
+
+    def _in_windows(self, windows: str, word: str, save: str) -> list[RecordAgain]:
+        """The commands that record windows of the reference, and of the candidate from the reference's states."""
+        recorded = partial(record_again, steps="", save=save, word=word, windows=windows)
+        reference = recorded(self.reference)
+        return [reference, recorded(self.candidate, start_from=reference.path)]
 
     def can_show_inside(self, comparison: Comparison) -> bool:
         """Return whether compiled code was not judged, and a run can be recorded again with the inside of it."""
@@ -369,7 +396,7 @@ class _Asked:
         if not all(one.is_whole for one in recorded):
             return self._by_hand(words, recorded, last)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in recorded]
-        words += _caveats(recorded)
+        words += caveats(recorded)
         return WhatNext(words, f"{''.join(lines)}{last}")
 
     def _with_seed(self) -> WhatNext:
@@ -378,7 +405,7 @@ class _Asked:
 
     def _with_own_seed(self) -> WhatNext:
         """What can be typed where generators that the script made itself have no seed: no option reaches them."""
-        shown = self._what_they_hold()
+        shown = self.what_they_hold()
         words = f"give each {DEFAULT_RNG}() a seed in the script, as --seed does not reach it, and record both again"
         return WhatNext(f"{words}; until then, {shown.words}", shown.command)
 
@@ -411,7 +438,7 @@ class _Asked:
         What replays is recorded of the candidate alone where one command made both: what differs between them is then
         in files or the environment, and recorded again would be twice what is there now.
         """
-        if verb == "replay" and (self.manner.is_golden or _is_one_command(recorded)):
+        if verb == "replay" and (self.manner.is_golden or is_one_command(recorded)):
             recorded = recorded[-1:]
             words = "record the candidate with whole tensors, and run it again, alone"
         paths = [one.path for one in recorded]
@@ -423,7 +450,7 @@ class _Asked:
             last = command_line(verb, *paths)
         if not all(one.is_whole for one in recorded):
             return self._by_hand(words, recorded, last)
-        words += _caveats(recorded)
+        words += caveats(recorded)
         ordered = sorted(recorded, key=lambda one: one.starts_from is not None)
         lines = [f"{one.line}{' ; ' if one.may_fail else ' && '}" for one in ordered]
         return WhatNext(words, f"{''.join(lines)}{last}")
@@ -431,7 +458,7 @@ class _Asked:
     def _by_hand(self, words: str, recorded: Sequence[RecordAgain], last: str) -> WhatNext:
         """What can be typed where a training's own command is not known, and in words how it is recorded."""
         how = " and ".join(one.line for one in recorded)
-        shown = self._what_they_hold()
+        shown = self.what_they_hold()
         return WhatNext(
             f"{shown.words}; to {words}, start the training yourself, as its own command is not known here: {how};"
             f" then {last}",
@@ -456,26 +483,9 @@ def _has_all(run: Recording, record: TensorRecord, patterns: Sequence[str]) -> b
     return known.issuperset(patterns)
 
 
-def _caveats(recorded: Sequence[RecordAgain]) -> str:
-    """What whoever pastes lines that record does first."""
-    return _unkept_words(list(dict.fromkeys(name for one in recorded for name in one.unkept)))
-
-
-def _unkept_words(names: Sequence[str]) -> str:
-    """What whoever pastes a line sets first: variables that the script reads and a recording does not keep."""
-    if not names:
-        return ""
-    was, them = ("it was", "it") if len(names) == 1 else ("they were", "them")
-    return f" (set {listed(names)} as {was}: the script reads {them}, and a recording does not keep {them})"
-
-
 def _with_the_one_before(step: int) -> str:
     """The step and the one before it: what stands in a wrong result may be left of that."""
     return f"{step - 1}:{step + 1}" if step else "0"
-
-
-def _is_one_command(recorded: Sequence[RecordAgain]) -> bool:
-    return len(recorded) == 2 and recorded[0].training == recorded[1].training
 
 
 def is_whole(call: Call) -> bool:

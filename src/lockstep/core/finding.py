@@ -294,12 +294,14 @@ class UniformChange:
     """A class of sites that all compute in a different precision in one of the runs.
 
     `name` says it in words ("matmul inputs round to fp16"), `members` are its sites in order of time. `of` counts the
-    sites that might show it where it is in part of these, as one run's set-up explains; else it is 0.
+    sites that might show it where it is in part of these, as one run's set-up explains; else it is 0. `is_of_dtypes`
+    tells that recorded dtypes show it, rather than how far numbers are off.
     """
 
     name: str
     members: tuple[Site, ...]
     of: int = 0
+    is_of_dtypes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +471,8 @@ class JudgedWindow:
         that is not known.
     left
         What the first step left otherwise after its update: means of the weights.
+    precision
+        The precision that one run computes in here and not in a window before or after, in words; "" for none.
     """
 
     steps: tuple[int, ...]
@@ -478,6 +482,7 @@ class JudgedWindow:
     not_set: tuple[str, ...] = ()
     distance: float | None = None
     left: tuple[StateDifference, ...] = ()
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -538,7 +543,7 @@ class Comparison(Shown):
         """
         part_later = self.ends is not None and self.ends.course is Course.APART
         part_later |= self.step_logs is not None and self.step_logs.first is not None
-        part_later |= any(one.differed or one.left for one in self.windows)
+        part_later |= any(one.differed or one.left or one.precision for one in self.windows)
         return bool(self.uniform) and not (self.origins or self.not_compared or part_later)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.windows import WindowStart
+from lockstep.core.windows import GivenInput, WindowStart
 
 MEMORY_BYTES = 1 << 30
 """Memory that recording may take by default."""
@@ -73,6 +73,10 @@ class Options:
     """The recording whose states are set at these steps."""
     step_log: bool = False
     """A small row is kept of each step, recorded or not, see `lockstep.store.step_log`."""
+    inputs_of: str = ""
+    """The recording whose inputs are given to modules; "" for none."""
+    course_of: str = ""
+    """The recording of this training's windows, whose states are another's; this one is its own course."""
 
 
 @dataclass(slots=True)
@@ -200,6 +204,9 @@ SOURCES_LEFT_OUT, BATCHES_LEFT_OUT = "sources of the program", "batches"
 STATE = "the state at the start of step "
 """What is not seen where it could not be kept, before the step."""
 
+GIVEN_INPUTS = "inputs of a reference, given to modules"
+"""A `NotSeen` of this says why modules were given none."""
+
 STEP_LOG = "the step log from step "
 """What is not seen where no more rows could be written, before the step."""
 
@@ -315,7 +322,7 @@ class RankManifest:
     seeded when the first recorded step began: torch's, and those of "python", "numpy" and `DEFAULT_RNG` that something
     was drawn from by then. Empty where that is not known, as in earlier builds. `autocast_policies` have, by device
     type, what autocast computes operators in there, where it was on and torch could tell. `windows` are those that
-    began with a state that was kept or set.
+    began with a state that was kept or set, `given_inputs` the inputs of modules that are a reference's.
     """
 
     schema: int
@@ -356,6 +363,7 @@ class RankManifest:
     variables: dict[str, str] = field(default_factory=dict)
     settings_files: dict[str, dict[str, Any]] = field(default_factory=dict)
     windows: list[WindowStart] = field(default_factory=list)
+    given_inputs: list[GivenInput] = field(default_factory=list)
     lineage: str = ""
     files: dict[str, str] = field(default_factory=dict)
 

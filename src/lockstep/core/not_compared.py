@@ -48,6 +48,7 @@ class WhyNot(str, Enum):
     HELD_ALONE = "held by one run alone"
     PARTS_LATER = "may part later"
     WINDOW_NOT_SET = "window that does not begin with one state"
+    OWN_INPUT_UNSEEN = "own input that no recorded call gave"
 
 
 class NotCompared(Told):
@@ -217,6 +218,10 @@ _WORDS: dict[WhyNot, Callable[[Facts], str]] = {
     WhyNot.WINDOW_NOT_SET: lambda one: (
         f"{one.rank}{': ' if one.rank else ''}{'step' if len(one.names) == 1 else 'steps'} {one.at}"
         f" {verb(one, 'does', 'do')} not begin with one state in both runs: {one.reason}"
+    ),
+    WhyNot.OWN_INPUT_UNSEEN: lambda one: (
+        f"{one.rank}: step {one.step}: {one.at} of {one.names[0]} was replaced by the reference's, and no recorded call"
+        " gave it: what changed it before is not seen"
     ),
     WhyNot.PARTS_LATER: lambda one: f"the runs part later: {one.reason}",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from lockstep.core.text import listed
@@ -40,6 +40,9 @@ class On(str, Enum):
     DIFFERS = "differs at the end"
     UNREAD = "could not be read at the end"
     UNJOINED = "could not be put together of ranks"
+    WINDOWS_ELSEWHERE = "windows that are in another recording"
+    GIVEN_INPUTS = "modules were given the inputs of a reference"
+    NOT_GIVEN = "why modules were not given inputs"
     BEYOND_NOISE = "further apart than noise explains"
     SINGLE_NUMBERS = "single numbers differ at the end"
     ROUNDED = "differs by rounding at the end"
@@ -187,6 +190,13 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     ),
     On.UNREAD: lambda one: f"{listed(one.names)} could not be read at the end: {one.reason}",
     On.UNJOINED: lambda one: one.reason,
+    On.WINDOWS_ELSEWHERE: lambda one: (
+        f"the candidate trained on its own course: its other windows are in {one.names[0]}, for compare"
+    ),
+    On.GIVEN_INPUTS: lambda one: (
+        f"modules were given {one.count} inputs that {one.names[0]} recorded, so each is judged by itself"
+    ),
+    On.NOT_GIVEN: lambda one: f"inputs that were not given to modules: {one.reason}",
     On.BEYOND_NOISE: lambda one: (
         f"{listed(one.names)} {verb(one, 'is', 'are')} further apart at the end than noise explains"
     ),
@@ -223,3 +233,8 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
     On.VARIABLES_UNSEEN: lambda one: f"not looked at: {one.reason} in the {one.side}",
 }
 register(_WORDS)
+
+
+def beyond_noise(notes: Iterable[Told]) -> Told | None:
+    """Return the note on what is further apart at the end than noise explains, None without one."""
+    return next((one for one in notes if one.facts.why is On.BEYOND_NOISE), None)

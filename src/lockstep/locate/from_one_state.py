@@ -95,6 +95,7 @@ def together(
     without
         Of no step, where there is no window.
     """
+    late = _in_some_windows(judged)
     told = tuple(
         JudgedWindow(
             window.steps,
@@ -104,6 +105,7 @@ def together(
             window.not_set,
             window.distance,
             window.left,
+            "; ".join(change.name for change in one.uniform if change.name in late),
         )
         for window, one in zip(shared.windows, judged, strict=True)
     )
@@ -136,6 +138,15 @@ def together(
 
 def _verdict(window: SharedWindow, judged: Comparison) -> Verdict:
     return Verdict.DIVERGED if window.differed or window.left else judged.verdict
+
+
+def _in_some_windows(judged: Sequence[Comparison]) -> frozenset[str]:
+    """Changes of precision that recorded dtypes show in some windows and not in others: a setting changed between."""
+    names = [{change.name for change in one.uniform if change.is_of_dtypes} for one in judged]
+    compared = [one for one, judgement in zip(names, judged, strict=True) if judgement.compared]
+    if all(compared):
+        return frozenset()
+    return frozenset[str]().union(*compared)
 
 
 def _uniform(judged: Sequence[Comparison]) -> tuple[UniformChange, ...]:

@@ -20,9 +20,11 @@ from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import path_of, steps_of
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Pair
-from lockstep.core.not_compared import NotCompared
+from lockstep.core.manifest import GIVEN_INPUTS
+from lockstep.core.not_compared import NotCompared, WhyNot
+from lockstep.core.remarks import On, Remark
 from lockstep.reading.chosen_calls import is_chosen, no_match
-from lockstep.store.reader import Recording, open_recording
+from lockstep.store.reader import RankRecording, Recording, open_recording
 
 Given: TypeAlias = Recording | str | os.PathLike[str]
 """A recording, opened or by its path."""
@@ -98,6 +100,10 @@ class Pairing:
         found = list(self.ranks.alone)
         for extent in self.extents.values():
             found.extend(extent.not_compared(steps))
+        if self.candidate.manifest.options.course_of:  # only the reference has its windows here
+            found = [one for one in found if not _is_of_reference_alone(one)]
+        for one in (self.reference, self.candidate):
+            found.extend(_unseen_own_inputs(one, steps))
         return [*found, *looked_at_more(self.view, self.extents.values())]
 
     def notes(self) -> list[str]:
@@ -105,7 +111,17 @@ class Pairing:
         differ.
         """
         of_names = dict.fromkeys(note for names in self.names.values() for note in names.notes())
-        return [*self.ranks.notes, *self.view.notes(), *of_names]
+        given = [
+            note for one in (self.reference, self.candidate) for note in _notes_on_given_inputs(one)
+        ]
+        windows = self.candidate.manifest.options.course_of
+        elsewhere = [Remark(On.WINDOWS_ELSEWHERE, names=(windows,))] if windows else []
+        return [*self.ranks.notes, *self.view.notes(), *of_names, *given, *elsewhere]
+
+
+def _is_of_reference_alone(one: NotCompared) -> bool:
+    """Whether it tells of steps that are complete in the reference only."""
+    return one.facts.why is WhyNot.STEPS_ALONE and one.facts.side == "reference"
 
 
 def pair_recordings(
@@ -241,3 +257,49 @@ def paired_records(
                 yield from item.whole
     if pattern is not None and not found:
         raise no_match(reference, pattern)
+
+
+# --- inputs that modules were given ---------------------------------------------------------------------------------
+
+
+def has_given_inputs(recording: Recording) -> bool:
+    """Whether modules of a recording were given inputs of a reference."""
+    return bool(recording.manifest.options.inputs_of)
+
+
+def _unseen_own_inputs(
+    recording: Recording, steps: Collection[int] | None
+) -> Iterator[NotCompared]:
+    """Yield own inputs that were replaced and are no recorded result, as what changed them is not seen otherwise.
+
+    Of a recording of chosen modules alone, what is between them is not compared in any case.
+    """
+    options = recording.manifest.options
+    if not has_given_inputs(recording) or options.only or options.skip:
+        return
+    for name, rank in recording.ranks.items():
+        for step in sorted({one.step for one in rank.manifest.given_inputs}):
+            if steps is None or step in steps:
+                yield from _unseen(name, rank, step)
+
+
+def _unseen(name: str, rank: RankRecording, step: int) -> Iterator[NotCompared]:
+    recorded = {one.content.digest for call in rank.calls(step) for one in call.records}
+    for given in rank.manifest.given_inputs:
+        if given.step == step and given.own not in recorded:
+            yield NotCompared(
+                WhyNot.OWN_INPUT_UNSEEN, rank=name, names=(given.module,), at=given.name, step=step
+            )
+
+
+def _notes_on_given_inputs(recording: Recording) -> Iterator[Remark]:
+    """Yield what was given to modules, and why not."""
+    if not has_given_inputs(recording):
+        return
+    manifests = [rank.manifest for rank in recording.ranks.values()]
+    count = sum(len(one.given_inputs) for one in manifests)
+    source = recording.manifest.options.inputs_of
+    yield Remark(On.GIVEN_INPUTS, count=count, names=(source,))
+    gaps = (gap for one in manifests for gap in one.not_seen if gap.what == GIVEN_INPUTS)
+    for reason in dict.fromkeys(gap.reason for gap in gaps):
+        yield Remark(On.NOT_GIVEN, reason=reason)

@@ -244,6 +244,51 @@ def test_the_step_log_names_the_step_and_one_round_shows_it(tmp_path: Path) -> N
     assert "lr" in str(found.comparison.origins[0].reason)
 
 
+@dataclass
+class Averaging(Loop):
+    """A loop that keeps a mean of its weights; from step `late` on the mean takes another share of them."""
+
+    def train(self) -> None:
+        torch.manual_seed(3)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+        mean = [one.detach().clone() for one in model.parameters()]
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.randn(8, 8)).square().mean().backward()
+            optimizer.step()
+            share = 0.2 if step >= self.late else 0.1
+            with torch.no_grad():
+                for one, now in zip(mean, model.parameters(), strict=True):
+                    one.lerp_(now, share)
+
+    def record(self, directory: Path, windows: Windows, source: Path | None, hear: Any) -> None:
+        self.recorded.append(directory)
+        how: dict[str, Any] = (
+            {"windows": windows.steps} if source is None else {"start_from": source}
+        )
+        with lockstep.record(directory, emulate=self.emulate, force=True, **how):
+            self.train()
+
+
+def test_a_mean_that_is_wrong_from_the_last_step_of_a_window_on_is_not_taken_for_sound_there(
+    tmp_path: Path,
+) -> None:
+    # given a window whose last step begins the fault, which is measured as the next step begins
+    windows = f"0:2,{LATE - 1}:{LATE + 1},{LATE + 1}:{LATE + 3}"
+    searched = Search(
+        tmp_path, Averaging(late=LATE, emulate="reorder"), Averaging(), windows=windows
+    )
+    # when it is searched
+    found = searched.run(searched.given())
+    # then that step is the first bad one
+    assert found.bracket is not None
+    assert (found.bracket.sound, found.bracket.bad) == (LATE - 1, LATE)
+    assert "what Averaging.train.mean takes of the new weights" in str(
+        [one.left for one in found.comparison.windows]
+    )
+
+
 # --- wrong requests ---------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence, silently
 from lockstep.capture.updates.optimizers import Optimizers
+from lockstep.capture.windows.inputs_of_reference import GivenInputs
 from lockstep.core.site import CallKind, Phase
 
 _CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
@@ -57,6 +58,8 @@ class CallRows:
     ----------
     places
         Where in the model the code is.
+    given_inputs
+        Gives modules the inputs of a reference, where that was asked for.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class CallRows:
         compile_eager: bool,
     ) -> None:
         self.places = Places()
+        self.given_inputs: GivenInputs | None = None
         self._recording, self.fail = recording, recording.fail
         self._steps = recording.steps
         self._optimizers = optimizers
@@ -191,6 +195,8 @@ class CallRows:
         """Record what came of a call; `is_top` tells that it stands outside of all others."""
         is_of_the_start = is_top and self._steps.is_uncertain
         if self._recording.session is call.session:
+            if self.given_inputs is not None:
+                self.given_inputs.made(call, outputs)
             call.session.end(call, outputs, buffers, part)
             if is_of_the_start:
                 with Silence(self.fail):

@@ -48,6 +48,7 @@ from lockstep.capture.taps.callers import Caller
 from lockstep.capture.taps.interception import Taps
 from lockstep.capture.taps.listener import EngineRun
 from lockstep.capture.updates.optimizers import Optimizers
+from lockstep.capture.windows.inputs_of_reference import GivenInputs
 from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
@@ -72,7 +73,7 @@ class _ModuleCall(NamedTuple):
 
     `call` is None where it is not recorded, and `passes` tells that it is so wherever a step is open;
     `compiled` stands for a module that `torch.compile` made, `fused` for one that torch runs as one kernel where
-    nobody watches.
+    nobody watches. `given` are its arguments, if some are a reference's.
     """
 
     session: Session | None
@@ -80,6 +81,7 @@ class _ModuleCall(NamedTuple):
     passes: bool
     compiled: bool
     fused: bool
+    given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
 class Calls:
@@ -152,6 +154,8 @@ class Calls:
         begun = self._begin_module_call(module, args, kwargs)
         if begun is None:
             return call(module, *args, **kwargs)
+        if begun.given is not None:
+            args, kwargs = begun.given
         run = functools.partial(call, module, *args, **kwargs)
         if begun.compiled or begun.fused:
             run = functools.partial(self._run_apart, begun, run, module)
@@ -202,17 +206,37 @@ class Calls:
         passes = around.is_of_torch
         session = None if passes else self._openings.session_of(module, may_begin=may_train)
         self._steps.module_called()
-        opened = None
+        opened = given = None
         if session is not None:
             if torch._C._is_any_autocast_enabled():
                 self._recording.note_autocast()
             if not is_emulated_here():
                 reason = "the modules that they call run as they are"
                 self._recording.note_once("the emulated device in other threads", reason)
-            inputs = argument_tensors(args, kwargs)
+            given = self._given(session, module, around, args, kwargs)
+            inputs = argument_tensors(*(given or (args, kwargs)))
             opened = self._rows.begin_module(session, around, module, inputs)
         fused = not (compiled or module.training) and may_take_fast_path(module, around.grad)
-        return _ModuleCall(session, opened, passes, compiled, fused)
+        return _ModuleCall(session, opened, passes, compiled, fused, given)
+
+    def give_inputs(self, given: GivenInputs) -> None:
+        """Give modules the inputs of a reference."""
+        self._rows.given_inputs = given
+
+    def _given(
+        self,
+        session: Session,
+        module: torch.nn.Module,
+        around: CallContext,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments of a module with a reference's inputs, None where that was not asked for."""
+        if self._rows.given_inputs is None or around.in_transform:
+            return None
+        with Silence():
+            path = session.parameters.path_of(module, around.place)
+        return self._rows.given_inputs.replace(path, args, kwargs, recomputed=around.in_backward)
 
     def _run_apart(
         self, begun: _ModuleCall, run: Callable[[], Any], module: torch.nn.Module

@@ -110,7 +110,7 @@ class DtypeChanges:
             if self._is_uniform(names):
                 ordered = sorted(names, key=lambda name: (-len(names[name]), name))
                 title = f"results are {right} instead of {left} ({listed(ordered, _SHOWN)})"
-                found.append(UniformChange(title, tuple(sorted(sites))))
+                found.append(UniformChange(title, tuple(sorted(sites)), is_of_dtypes=True))
         return tuple(sorted(found, key=lambda change: (-len(change.members), change.name)))
 
     def named_in(self, origins: Iterable[Origin]) -> list[Origin]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from lockstep.core.finding import Comparison, Course, Ends
+from lockstep.core.finding import Comparison, Course, Ends, Verdict
+from lockstep.core.remarks import beyond_noise
 from lockstep.core.text import factor_figure, listed
 from lockstep.report.comparison.idle_settings import idle_settings
 
@@ -18,7 +19,10 @@ def in_headline(ends: Ends | None) -> list[str]:
         return [words, *([ends.words] if ends.words else [])]
     if ends.course is Course.UNKNOWN:
         return [ends.words]
-    return [how_far(ends)] if ends.course is Course.NOISE else []
+    if ends.course is not Course.NOISE:
+        return []
+    far = beyond_noise(ends.notes)
+    return [how_far(ends), *([] if far is None else [f"but {far}"])]
 
 
 def how_far(ends: Ends) -> str:
@@ -63,5 +67,7 @@ def paragraphs(comparison: Comparison) -> list[str]:
     left, right = ends.final_losses
     if ends.course in (Course.APART, Course.NOISE) and left is not None and right is not None:
         found.append(f"last loss {left:.9g} / {right:.9g}")
-    below = idle_settings(comparison)
-    return [*found, *(one for one in ends.notes if one not in below)]
+    said = [*idle_settings(comparison)]
+    if comparison.verdict is Verdict.AGREE and ends.course is Course.NOISE:
+        said += [one for one in [beyond_noise(ends.notes)] if one is not None]
+    return [*found, *(one for one in ends.notes if one not in said)]

@@ -102,6 +102,7 @@ def _window(window: JudgedWindow, comparison: Comparison) -> dict[str, Any]:
         "origin": None if window.origin is None else _origin(window.origin, comparison),
         "differed_before": [dataclasses.asdict(one) for one in window.differed],
         "left_after_update": [dataclasses.asdict(one) for one in window.left],
+        "precision": window.precision,
         "not_set": list(window.not_set),
         "distance_before": window.distance,
     }

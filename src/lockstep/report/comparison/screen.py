@@ -28,6 +28,7 @@ from lockstep.report.comparison.verdict_words import (
     Answer,
     answer_of,
     figure,
+    gap_words,
     lines_below,
     place_words,
     ranks_words,
@@ -179,6 +180,8 @@ def _add_windows(text: Text, comparison: Comparison, tally: Tally) -> None:
     text.append("\nWindows (both runs begin each with the same state)\n", style="bold")
     for window in comparison.windows:
         add_paragraph(text, window_words(window, tally))
+    if gap := gap_words(comparison.windows):
+        add_paragraph(text, gap)
 
 
 def _add_uniform(text: Text, comparison: Comparison) -> None:

@@ -115,6 +115,8 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
         return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
     if left := next((one for one in comparison.windows if one.left), None):
         return "", [f"after the update of step {left.steps[0]}: {left.left[0]}"]
+    if late := next((one for one in comparison.windows if one.precision), None):
+        return "", [f"at step {late.steps[0]}, not in each window: {late.precision}"]
     if comparison.uniform:
         words = f"another precision {_no_culprit(comparison)} in what was judged"
         return ":", [f"{words}: {uniform_words(comparison.uniform[0])}"]
@@ -155,6 +157,19 @@ def lines_below(comparison: Comparison) -> list[str]:
     return [line for line in lines if line]
 
 
+def gap_words(windows: Sequence[JudgedWindow]) -> str:
+    """Return between which steps the first bad one is, "" where a window shows it or none before agrees."""
+    bad = next((n for n, one in enumerate(windows) if one.verdict is Verdict.DIVERGED), 0)
+    if not bad or windows[bad - 1].verdict is not Verdict.AGREE:
+        return ""
+    agrees = windows[bad - 1].steps  # of the last of several no mean of the weights was measured
+    last, first = (agrees[:-1] or agrees)[-1], windows[bad].steps[0]
+    origin = windows[bad].origin
+    if first == last + 1 or (origin is not None and origin.step > first):
+        return ""
+    return f"the first bad step is after step {last} and at step {first} at the latest; lockstep zoom finds it"
+
+
 def figure(value: float, sign: str = "") -> str:
     """A number with four digits; a dash where it is not known."""
     return "-" if math.isnan(value) else f"{sign}{value:.4g}"
@@ -189,8 +204,9 @@ def window_words(window: JudgedWindow, tally: Tally) -> str:
     differed = "".join(f"; before, {one}" for one in window.differed)
     missing = f"; not set: {listed(list(window.not_set))}" if window.not_set else ""
     left = "".join(f"; after the update of step {window.steps[0]}, {one}" for one in window.left)
+    precision = f"; {window.precision}" if window.precision else ""
     name = "step" if len(window.steps) == 1 else "steps"
-    return f"{name} {spans(window.steps)}: {window.verdict.name}{where}{before}{differed}{left}{missing}"
+    return f"{name} {spans(window.steps)}: {window.verdict.name}{where}{precision}{before}{differed}{left}{missing}"
 
 
 _ADDED_UP = "accumulate_grad"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.commands.record_again import command_line, new_place
-from lockstep.commands.what_next import after_origin, is_whole, made_at, show_line
+from lockstep.commands.record_again import command_line, new_place, show_line
+from lockstep.commands.what_next import after_origin, is_whole, made_at
 from lockstep.core.finding import Comparison, Kind, Origin
 from lockstep.store.reader import Recording
 from lockstep.wings.report.comparison_types import Advice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -13,6 +13,7 @@ from lockstep.align.mapping import NameMapping
 from lockstep.cli import options
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
+from lockstep.cli.paths import recording_at
 from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
@@ -43,6 +44,7 @@ class _Command(TrainingCommand):
 @click.command(cls=_Command)
 @click.argument("reference", type=click.Path(path_type=Path))
 @options.option("--output", default=Path("followed"), words="The recording of the candidate.")
+@options.inputs_of
 @options.option("--save", words="[default: sketch, or stats if the reference has no more]")
 @options.option("--calibration")
 @options.option("--mapping")
@@ -58,6 +60,7 @@ class _Command(TrainingCommand):
 def follow(
     reference: Path,
     output: Path,
+    inputs_of: Path | None,
     save: str | None,
     calibration: Path | None,
     mapping: Path | None,
@@ -73,6 +76,8 @@ def follow(
     Lockstep records the training as the reference was recorded, with sketches: megabytes a step. At
     the first operator that leaves the reference beyond noise, it ends the training and prints the
     answer of `compare`. It keeps one more step with that operator's whole tensors, for `replay`.
+
+    With --inputs-of, each module is judged by itself, so the training goes on after an origin.
 
     --loss-only is for faults that show after hours: the training runs almost bare, and only losses
     are compared. When a loss is off by more than its floor, Lockstep records the next step whole
@@ -91,15 +96,18 @@ def follow(
         raise UsageError("give the training's command after --")
     if mapping is not None:
         NameMapping.read(mapping)  # it is needed after the first step; a wrong one is told before
+    if loss_only and inputs_of is not None:
+        raise UsageError("--loss-only records no module; leave out --inputs-of")
     ways = _Ways(
         open_recording(reference, form=form),
         output,
         calibration,
         mapping,
         allow_crash,
-        go_on,
+        go_on or inputs_of is not None,
         force,
         as_json,
+        recording_at(inputs_of),
     )
     if loss_only:
         return _follow_losses(command, save, ways)
@@ -118,6 +126,7 @@ class _Ways:
     go_on: bool
     force: bool
     as_json: bool
+    inputs_of: str = ""
 
 
 def _follow_losses(command: Sequence[str], save: str | None, ways: _Ways) -> int:
@@ -168,8 +177,9 @@ def _follow_steps(command: Sequence[str], save: str | None, ways: _Ways) -> int:
 
     comparison = GrowingComparison(recorded, calibration=ways.calibration, mapping=ways.mapping)
     following = Following(comparison, ways.output.absolute(), told, stops=not ways.go_on)
+    how = replace(recorded_as(recorded.manifest.options, save), inputs_of=ways.inputs_of)
     ended = following.run(
-        command, recorded_as(recorded.manifest.options, save), tell, force=ways.force,
+        command, how, tell, force=ways.force,
         **own_streams(as_json=ways.as_json),
     )  # fmt: skip
     if ended.why_nothing:

@@ -12,7 +12,7 @@ def judged_steps(found: Comparison) -> Judged:
     """Return what a comparison says of its steps, its step logs included."""
     windows = [_of_window(one, found) for one in found.windows] or [_without_windows(found)]
     by_window = [one.bad for one in windows if one.bad is not None]
-    recorded = {step for one in windows for step in (*one.sound, *one.untold)} | {*by_window}
+    recorded = {step for one in found.windows for step in one.steps} | {*found.steps}
     logged = None if found.step_logs is None else found.step_logs.first
     bad = min([*by_window, *([] if logged is None else [logged.step])], default=None)
     return Judged(
@@ -34,9 +34,12 @@ def _of_window(window: JudgedWindow, found: Comparison) -> Judged:
         return Judged(tuple(step for step in window.steps if step < at), at)
     if window.left:
         return Judged(bad=window.steps[0])
+    if window.precision:
+        return Judged(bad=window.steps[0])
     # Another precision throughout is no fault of a step, and is in all of them.
     if window.verdict is Verdict.AGREE or found.uniform:
-        return Judged(window.steps)
+        # A mean of the weights is measured as the next step begins, so of a window's last step nothing is known of it.
+        return Judged(window.steps[:-1] or window.steps)
     return Judged(bad=window.steps[0])
 
 
