@@ -207,6 +207,8 @@ class _Project:
                 own += self._own(found.path, source)
         python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
         names = {part for path in python for part in path.with_suffix("").parts}
+        if PurePosixPath("__init__.py") in python:
+            names.add(self.collection.root.name)
         texts = {found.path: source.text for found, source in sources}
         self.own = replace(
             merged_own(own),
