@@ -96,23 +96,24 @@ def _roots(tree: ast.Module) -> Iterator[str]:
                 yield node.name
         elif isinstance(node, ast.Call) and _compiles(node):
             given = node.args[0] if node.args else node.func
-            if isinstance(given, ast.Call):
-                yield from _made_by(given)
-            elif (
-                isinstance(given, ast.Attribute) and called(node) == "compile"
-            ):  # model.compile(fullgraph=True)
-                yield from held[getattr(given.value, "id", "")]
-            elif isinstance(given, ast.Name):
-                yield from (given.id, *held[given.id])
+            if isinstance(given, ast.Attribute) and called(node) == "compile":
+                given = given.value  # model.compile(fullgraph=True)
+            waiting, found = list(_made_by(given)), set[str]()
+            while waiting:
+                maker = waiting.pop()
+                if maker not in found:
+                    found.add(maker)
+                    waiting += held[maker]
+            yield from found
 
 
 def _made_by(node: ast.expr) -> tuple[str, ...]:
-    """What makes a value: `Net` in `Net().eval().cuda()`, and the methods that it passes through."""
+    """What makes a value: `Net` in `Net().eval().cuda()`, `net` in `net.cuda()`, and the methods on the way."""
     names: list[str] = []
     while isinstance(node, ast.Call):
         names.append(called(node))
         node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-    return tuple(names)
+    return (*names, node.id) if isinstance(node, ast.Name) else tuple(names)
 
 
 def _compiles(node: ast.expr) -> bool:

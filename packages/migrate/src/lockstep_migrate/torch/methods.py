@@ -97,7 +97,7 @@ class _Move:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
             self._claim_storage()
-        elif self._is_storage():
+        elif self._is_storage() and not has_stars(self._called()):
             self._rewrite(self._to_device(), "moves to the device there is")
         elif self._unit.target.method:
             # The new method's name serves all: the project's own method is renamed along.
