@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import attribute_span, called
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import Use, use_of
@@ -66,7 +67,9 @@ _OTHER_DEVICE = re.compile(
 )
 _COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
 _QUOTED = re.compile(r"""["'](?:cuda(?::\d+)?|nccl)["']""")
-_SETTING = re.compile(r"""^[\s-]*["\w.-]+\s*[:=]\s*(?:cuda(?::\d+)?|nccl)\s*$""", re.MULTILINE)
+_SETTING = re.compile(
+    r"""^[ \t]*(?:- )?["\w.-]+[ \t]*[:=][ \t]*(?:cuda(?::\d+)?|nccl)[ \t]*$""", re.MULTILINE
+)
 """A line of settings, as YAML and INI files have them."""
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
 """What functions are called that show their text to a person."""
@@ -198,8 +201,8 @@ def _is_read(text: str) -> bool:
     if _SETTING.search(text):
         return True
     try:
-        code = ast.parse(textwrap.dedent(text)) if _QUOTED.search(text) else None
-    except (SyntaxError, ValueError):
+        code = parse(textwrap.dedent(text)) if _QUOTED.search(text) else None
+    except SyntaxError:
         return False
     return code is not None
 
