@@ -12,9 +12,10 @@ from pyflakes.reporter import Reporter
 
 from lockstep_migrate.engine.own_names import own_names
 from lockstep_migrate.engine.text import read_python
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.plan import FilePlan, Outcome
 from lockstep_migrate.project import target_named
-from lockstep_migrate.torch.python import migrate_python, parse
+from lockstep_migrate.torch.python import migrate_python
 from lockstep_migrate.torch.table import table_of
 from lockstep_migrate.torch.unit import Settings
 

@@ -29,12 +29,12 @@ from migrating import new_warnings
 from lockstep.hookspecs import hookimpl
 from lockstep.plugins import manager
 from lockstep_migrate.catalogue import Catalogue
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.collection import collect
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.options import Distribution, Framework, MigrationOptions
 from lockstep_migrate.plan import Outcome, Plan
 from lockstep_migrate.project import plan_collection, target_named
-from lockstep_migrate.torch.python import parse
 from lockstep_migrate.torch.user_rules import read_user_rules
 
 PAIRS = Path(__file__).with_name("pairs")

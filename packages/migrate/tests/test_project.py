@@ -9,7 +9,7 @@ import pytest
 from lockstep.core.errors import UsageError
 from lockstep_migrate.files.collection import collect
 from lockstep_migrate.options import MigrationOptions
-from lockstep_migrate.plan import Plan
+from lockstep_migrate.plan import Outcome, Plan
 from lockstep_migrate.project import plan_collection, target_named
 
 
@@ -24,6 +24,16 @@ def planned(folder: Path, files: dict[str, str | bytes], target: str = "neutral"
 def after(plan: Plan) -> dict[str, str]:
     """The text of each file that changes."""
     return {str(file.path): file.migrated().decode() for file in plan.files if file.changed}
+
+
+def listed_in(plan: Plan) -> list[str]:
+    """The files that need a person."""
+    listed = [
+        file
+        for file in plan.files
+        if any(mention.outcome is Outcome.LISTED for mention in file.mentions)
+    ]
+    return [str(file.path) for file in listed]
 
 
 def test_files_come_in_the_order_of_their_paths_and_others_are_untouched(tmp_path: Path) -> None:
@@ -79,3 +89,18 @@ def test_a_file_that_does_not_parse_is_reported_and_the_others_are_done(tmp_path
     # then the one is told with its line, and the other is done
     assert [(str(failure.path), failure.line) for failure in plan.failures] == [("bad.py", 2)]
     assert [str(file.path) for file in plan.files if file.changed] == ["good.py"]
+
+
+def test_a_folder_that_is_a_package_is_a_module_of_its_own(tmp_path: Path) -> None:
+    # given files that import from `net` and from elsewhere
+    text = "from {}.checks import has_cuda\nhas_cuda()\n"
+    files: dict[str, str | bytes] = {
+        name: text.format(name[:-3]) for name in ("net.py", "other.py")
+    }
+    files = {f"uses_{name}": text for name, text in files.items()} | {"checks.py": ""}
+    # when their folder is called so and is a package, or only called so
+    package = planned(tmp_path / "net", files | {"__init__.py": ""})
+    folder = planned(tmp_path / "plain" / "net", files)
+    # then the package's own name is known in the package alone
+    assert listed_in(package) == ["uses_other.py"]
+    assert listed_in(folder) == ["uses_net.py", "uses_other.py"]

@@ -16,6 +16,7 @@ from lockstep_migrate.distributed.roles import Roles, roles_of
 from lockstep_migrate.engine.own_names import OwnNames, merged_own, own_names
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText, UndecodableError, read_python
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.collection import Collection, Found, Kind, failure, read
 from lockstep_migrate.files.framework import pytorch_script, tensorflow_script
 from lockstep_migrate.files.native import native_mentions
@@ -29,7 +30,7 @@ from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
 from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
 from lockstep_migrate.torch.compiled import compiled_names, may_compile
-from lockstep_migrate.torch.python import Rule, migrate_python, parse
+from lockstep_migrate.torch.python import Rule, migrate_python
 from lockstep_migrate.torch.shared_head import Head, imported_words, new_heads, shared_heads
 from lockstep_migrate.torch.table import table_of
 from lockstep_migrate.torch.unit import Settings, chooses_cards, forks
@@ -207,6 +208,8 @@ class _Project:
                 own += self._own(found.path, source)
         python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
         names = {part for path in python for part in path.with_suffix("").parts}
+        if PurePosixPath("__init__.py") in python:
+            names.add(self.collection.root.name)
         texts = {found.path: source.text for found, source in sources}
         self.own = replace(
             merged_own(own),

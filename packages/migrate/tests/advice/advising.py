@@ -9,9 +9,10 @@ from typing import Any
 
 from lockstep_migrate.engine.own_names import own_names
 from lockstep_migrate.engine.text import read_python
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.plan import FilePlan, Row, rows_of
 from lockstep_migrate.targets import migration_targets
-from lockstep_migrate.torch.python import migrate_python, parse
+from lockstep_migrate.torch.python import migrate_python
 from lockstep_migrate.torch.table import table_of
 from lockstep_migrate.torch.unit import Settings
 

@@ -5,9 +5,10 @@ from pathlib import PurePosixPath
 
 from lockstep_migrate.engine.own_names import own_names
 from lockstep_migrate.engine.text import read_python
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.plan import FilePlan, Outcome, rows_of
 from lockstep_migrate.targets import migration_targets
-from lockstep_migrate.torch.python import migrate_python, parse
+from lockstep_migrate.torch.python import migrate_python
 from lockstep_migrate.torch.table import table_of
 from lockstep_migrate.torch.unit import Settings
 from lockstep_migrate.torch.visible_device import find_visible_device

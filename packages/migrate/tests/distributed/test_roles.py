@@ -10,12 +10,12 @@ from lockstep.core.errors import UsageError
 from lockstep_migrate.distributed.launch import launch_script
 from lockstep_migrate.distributed.project_modules import imported_modules
 from lockstep_migrate.distributed.script import WRAP
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.collection import collect
 from lockstep_migrate.options import Distribution, MigrationOptions
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.project import plan_collection
 from lockstep_migrate.targets import migration_targets
-from lockstep_migrate.torch.python import parse
 
 MAIN = (
     HEAD

@@ -14,11 +14,12 @@ from lockstep_migrate.distributed.models import assigned_names, likely_models
 from lockstep_migrate.distributed.project_modules import imported_modules, list_imported
 from lockstep_migrate.distributed.script import WRAP, distribute
 from lockstep_migrate.engine.text import UndecodableError
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.collection import Collection, Found, Kind, read
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.options import Distribution, MigrationOptions
 from lockstep_migrate.plan import FilePlan, NewFile
-from lockstep_migrate.torch.python import Rule, parse
+from lockstep_migrate.torch.python import Rule
 from lockstep_migrate.torch.visible_device import find_visible_device
 
 _USUAL_MODEL = Distribution(Path()).model

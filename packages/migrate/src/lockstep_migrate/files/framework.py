@@ -10,8 +10,9 @@ from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.statements import imported_names
 from lockstep_migrate.engine.text import SourceText
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.plan import Mention, Outcome, Span
-from lockstep_migrate.torch.python import migrate_python, parse
+from lockstep_migrate.torch.python import migrate_python
 from lockstep_migrate.torch.unit import Settings
 
 _TENSORFLOW = re.compile(r"^[ \t]*(?:import|from)[ \t].*\b(?:tensorflow|keras|horovod)\b", re.M)

@@ -96,8 +96,8 @@ def _source_mentions(text: str, is_cuda: bool, target: MigrationTarget) -> Itera
     shown = Span(first, _line_end(text, first))
     reason = _summary(kernels, [match[1] for match in includes], uses)
     yield Mention("native/file", Outcome.LISTED, shown, reason, new)
-    for kernel, span in kernels:
-        reason = f"the CUDA kernel {kernel} runs on no other device"
+    for _, span in kernels:
+        reason = "is a kernel of CUDA, which runs on no other device"
         yield Mention("native/kernel", Outcome.LISTED, span, reason, new)
 
 

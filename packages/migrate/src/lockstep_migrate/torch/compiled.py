@@ -84,26 +84,36 @@ def _methods(node: ast.ClassDef) -> Iterator[ast.AST]:
 
 def _roots(tree: ast.Module) -> Iterator[str]:
     """The names of what a module compiles, by decorator or by call."""
-    held: dict[str, str] = {}
+    held: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            held |= {
-                name.id: called(node.value) for name in node.targets if isinstance(name, ast.Name)
-            }
+            for name in node.targets:
+                if isinstance(name, ast.Name):
+                    held[name.id] += _made_by(node.value)
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS | ast.ClassDef):
             if any(map(_compiles, node.decorator_list)):
                 yield node.name
         elif isinstance(node, ast.Call) and _compiles(node):
             given = node.args[0] if node.args else node.func
-            if isinstance(given, ast.Call):
-                yield called(given)
-            elif (
-                isinstance(given, ast.Attribute) and called(node) == "compile"
-            ):  # model.compile(fullgraph=True)
-                yield held.get(getattr(given.value, "id", ""), "")
-            elif isinstance(given, ast.Name):
-                yield held.get(given.id, given.id)
+            if isinstance(given, ast.Attribute) and called(node) == "compile":
+                given = given.value  # model.compile(fullgraph=True)
+            waiting, found = list(_made_by(given)), set[str]()
+            while waiting:
+                maker = waiting.pop()
+                if maker not in found:
+                    found.add(maker)
+                    waiting += held[maker]
+            yield from found
+
+
+def _made_by(node: ast.expr) -> tuple[str, ...]:
+    """What makes a value: `Net` in `Net().eval().cuda()`, `net` in `net.cuda()`, and the methods on the way."""
+    names: list[str] = []
+    while isinstance(node, ast.Call):
+        names.append(called(node))
+        node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+    return (*names, node.id) if isinstance(node, ast.Name) else tuple(names)
 
 
 def _compiles(node: ast.expr) -> bool:

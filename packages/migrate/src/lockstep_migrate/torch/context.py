@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import re
 from functools import lru_cache
 
 from lockstep.plugin import devices
@@ -62,6 +63,7 @@ _PLACES = frozenset(
 )  # fmt: skip
 _OTHERS_TABLES = ("sys.modules", "os.environ")
 """What is a key of these is no device."""
+TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
 _OTHER_DEVICES = frozenset({"gpu", *(one.name for one in devices() if one.name != "cuda")})
 
 
@@ -72,7 +74,7 @@ class Use(enum.Enum):
     TEST = "is compared with, or offered as a choice"
     KEY = "is a key of the project's own"
     STORED = (
-        "names where tensors lay when the file was saved: a file from CUDA has this key,"
+        "names where tensors lay when the file was saved: a file from CUDA has this name,"
         " one that the migrated script saves has the new device's"
     )
     DEVICE_KEY = "is a key that may be a device type"
@@ -96,7 +98,7 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         sliced = any(
             isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) for one in both
         )
-        return Use.LENGTH if sliced else Use.TEST
+        return Use.LENGTH if sliced else _use_in_test(scopes, parent)
     if isinstance(parent, ast.MatchValue) or (
         isinstance(parent, ast.Match) and parent.subject is node
     ):
@@ -179,13 +181,18 @@ def _is_named_type(scopes: ModuleScopes, parent: ast.AST, node: ast.AST) -> bool
         targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
         return any(_last_name(target) == "device_type" for target in targets)
     if isinstance(parent, ast.arguments):
-        positional = [*parent.posonlyargs, *parent.args]
-        pairs = [
-            *zip(reversed(positional), reversed(parent.defaults), strict=False),
-            *zip(parent.kwonlyargs, parent.kw_defaults, strict=True),
-        ]
-        return any(default is node and name.arg == "device_type" for name, default in pairs)
+        return parameter_of(parent, node) == "device_type"
     return False
+
+
+def parameter_of(arguments: ast.arguments, default: ast.AST) -> str:
+    """Return the name of the parameter that has a default; empty if it is none of these."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return next((parameter.arg for parameter, given in pairs if given is default), "")
 
 
 def _last_name(node: ast.AST) -> str:
@@ -211,6 +218,8 @@ def _use_in_dict(scopes: ModuleScopes, parent: ast.Dict, node: ast.AST) -> Use:
     above = scopes.parents[parent]
     if isinstance(above, ast.Subscript) and above.value is parent:
         return Use.TEST  # the look-up stands beside it
+    if TENSOR_TYPE.match(str(getattr(node, "value", ""))):
+        return Use.DEVICE_KEY
     if maps_locations(scopes, parent):
         return Use.STORED
     return Use.DEVICE_KEY if _names_other_device(parent) else Use.KEY
@@ -223,12 +232,40 @@ def maps_locations(scopes: ModuleScopes, node: ast.AST) -> bool:
         return parent.arg == "map_location"
     if isinstance(parent, ast.Call):
         return scopes.name(parent.func) == "torch.load" and parent.args[1:2] == [node]
-    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    if not isinstance(target, ast.Name) or not isinstance(node, ast.Dict):
+    if isinstance(node, ast.FunctionDef):
+        name, scope = node.name, scopes.scope(node)
+    elif not isinstance(node, ast.Dict | ast.Lambda):
         return False
-    bindings = scopes.bindings(target.id, scopes.scope(target))
+    elif isinstance(parent, ast.arguments):
+        function = scopes.parents[parent]
+        first = function.body[0] if isinstance(function, ast.FunctionDef) else node
+        name, scope = parameter_of(parent, node), scopes.scope(first)
+    else:
+        target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+        name, scope = getattr(target, "id", ""), scopes.scope(parent)
+    bindings = scopes.bindings(name, scope)
     uses = (use for binding in bindings for use in scopes.uses(binding))
     return any(maps_locations(scopes, use) for use in uses)
+
+
+def location_mapper(scopes: ModuleScopes, node: ast.AST) -> tuple[str, str]:
+    """Return the names of storage and location in the function around a node that `torch.load` maps places by.
+
+    Both are empty if there is no such function. The location is a name that stands in the file.
+    """
+    for above in scopes.ancestors(node):
+        if isinstance(above, ast.Lambda | ast.FunctionDef):
+            names = [one.arg for one in (*above.args.posonlyargs, *above.args.args)]
+            if len(names) == 2 and maps_locations(scopes, above):
+                return names[0], names[1]
+    return "", ""
+
+
+def _use_in_test(scopes: ModuleScopes, test: ast.AST) -> Use:
+    """The use of a string in a comparison: what a file says of its tensors stays what it was."""
+    location = location_mapper(scopes, test)[1]
+    named = location and any(getattr(one, "id", "") == location for one in ast.walk(test))
+    return Use.STORED if named else Use.TEST
 
 
 def _use_in_sequence(
@@ -272,7 +309,7 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
     if function == "add_argument":
         return Use.KEY
     if function in _TESTS:
-        return Use.TEST
+        return _use_in_test(scopes, parent)
     return Use.TEXT if function in _TELLING else Use.VALUE
 
 

@@ -13,10 +13,12 @@ from lockstep_migrate.engine.arguments import called, insertion
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.statements import start_of
 from lockstep_migrate.plan import Edit
+from lockstep_migrate.torch.context import parameter_of
 from lockstep_migrate.torch.unit import Unit
 
 _MOVING = re.compile(r"(?:to|cuda|new_\w+)\Z")
 _FORWARDING = ast.keyword | ast.IfExp | ast.BoolOp | ast.FormattedValue | ast.JoinedStr | ast.BinOp
+_SETTING = frozenset({"setdefault", "putenv", "setenv"})
 _STORED = frozenset({"torch.device", "torch.set_default_device"})
 
 
@@ -71,7 +73,7 @@ def lazy_default(unit: Unit, node: ast.expr, text: str) -> list[Edit]:
         function, ast.FunctionDef | ast.AsyncFunctionDef
     ):
         return []
-    name = _parameter(parent, whole)
+    name = parameter_of(parent, whole)
     first = function.body[min(1, len(function.body) - 1) if ast.get_docstring(function) else 0]
     span = scopes.span(whole)
     start = start_of(scopes, first)
@@ -89,16 +91,6 @@ def lazy_default(unit: Unit, node: ast.expr, text: str) -> list[Edit]:
     line_end = scopes.source.line_end
     asking = f"if {name} is None:{line_end}{indent}    {name} = {value}{line_end}{indent}"
     return [Edit(span, "None"), insertion(start, asking)]
-
-
-def _parameter(arguments: ast.arguments, default: ast.AST) -> str:
-    """The name of the parameter that has a default."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    pairs = [
-        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    return next((parameter.arg for parameter, given in pairs if given is default), "")
 
 
 def _means_none(function: ast.AST, name: str) -> bool:
@@ -168,7 +160,18 @@ def _is_chosen_before(unit: Unit, node: ast.AST) -> bool:
     return any(
         isinstance(text.value, str)
         and unit.chooses(text.value)
+        and _is_set(scopes, text)
         and scopes.span(text).start < start
         and _owner(scopes, text) in owners
         for text in scopes.of(ast.Constant)
     )
+
+
+def _is_set(scopes: ModuleScopes, text: ast.Constant) -> bool:
+    """Whether an environment variable gets a value where its name stands; a text about it sets nothing."""
+    parent = scopes.parents[text]
+    if isinstance(parent, ast.Subscript):
+        return isinstance(parent.ctx, ast.Store)
+    if isinstance(parent, ast.Call):
+        return called(parent) in _SETTING
+    return isinstance(parent, ast.Dict) and isinstance(scopes.parents[parent], ast.Call)

@@ -254,10 +254,24 @@ class _Statement:
         elif entry.action in (Action.LIST, Action.SIMILAR):
             replacement = self._unit.settings.readable(entry.becomes)
             self._unit.list(alias, entry.rule, entry.reason, replacement=replacement, span=span)
+        elif self._is_listed_at_use(binding):
+            reason = "stays imported for its uses that are listed"
+            self._unit.keep(alias, entry.rule, reason, span=span)
         elif not _binds_root(binding) or alias.name != "torch":
             reason = "stays imported: not every use could be rewritten, or other modules import it"
             replacement = self._unit.settings.readable(entry.becomes)
             self._unit.list(alias, entry.rule, reason, replacement=replacement, span=span)
+
+    def _is_listed_at_use(self, binding: Binding) -> bool:
+        """Whether a use of what is imported is listed, so that its reason has been told."""
+        for use in self._scopes.uses(binding):
+            for node in (use, *self._scopes.ancestors(use)):
+                mention = self._unit.mention_of(node)
+                if mention or not isinstance(node, ast.Name | ast.Attribute):
+                    if mention and mention.outcome is Outcome.LISTED:
+                        return True
+                    break
+        return False
 
     def _is_listed_before(self, entry: Entry) -> bool:
         """Whether an import before this one in its block is listed for the same reason."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 
 from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import attribute_span, called
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import Use, use_of
@@ -64,6 +66,11 @@ _OTHER_DEVICE = re.compile(
     rf"torch\.(?:{'|'.join(one.name for one in devices() if one.name != 'cuda')})\."
 )
 _COMMAND = re.compile(r"\W*(?:sudo |export |nvidia-smi|nvcc|[A-Z_]+=)")
+_QUOTED = re.compile(r"""["'](?:cuda(?::\d+)?|nccl)["']""")
+_SETTING = re.compile(
+    r"""^[ \t]*(?:- )?["\w.-]+[ \t]*[:=][ \t]*(?:cuda(?::\d+)?|nccl)[ \t]*$""", re.MULTILINE
+)
+"""A line of settings, as YAML and INI files have them."""
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
 """What functions are called that show their text to a person."""
 
@@ -189,6 +196,17 @@ def _is_told(unit: Unit, node: ast.Constant) -> bool:
     return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
 
 
+def _is_read(text: str) -> bool:
+    """Whether a text gives a device as a value: in JSON, YAML and their like, or in code."""
+    if _SETTING.search(text):
+        return True
+    try:
+        code = parse(textwrap.dedent(text)) if _QUOTED.search(text) else None
+    except SyntaxError:
+        return False
+    return code is not None
+
+
 def _asks_for_package(parent: ast.AST, text: str) -> bool:
     """Whether a call asks for a package that the tables know."""
     if not isinstance(parent, ast.Call) or not _ASKING.search(called(parent)):
@@ -228,6 +246,9 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
         reason = "is compared with a message, which reads otherwise on another device"
         unit.list(node, "leftovers/message", reason)
+    elif _is_read(text):
+        reason = "text that a program reads, such as settings or code"
+        unit.list(node, "leftovers/code", reason)
     elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
         unit.keep(node, "leftovers/text", "text for people")
     elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:

@@ -17,6 +17,7 @@ from lockstep_migrate.engine.arguments import (
 from lockstep_migrate.engine.own_names import is_property
 from lockstep_migrate.engine.scopes import Bound
 from lockstep_migrate.plan import Edit, Span
+from lockstep_migrate.torch.context import location_mapper, maps_locations
 from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
@@ -96,6 +97,8 @@ class _Move:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
             self._claim_storage()
+        elif self._is_storage() and not has_stars(self._called()):
+            self._rewrite(self._to_device(), "moves to the device there is")
         elif self._unit.target.method:
             # The new method's name serves all: the project's own method is renamed along.
             self._rewrite(
@@ -180,9 +183,12 @@ class _Move:
     def _to_device(self) -> list[Edit]:
         call, device = self._called(), self._device()
         edits = [Edit(attribute_span(self._scopes, self._node), "to")]
+        by_name = "device=" if self._is_storage() else ""
         if device is None:
-            edits.append(first_edit(self._scopes, call, self._unit.fill("{device}")))
+            edits.append(first_edit(self._scopes, call, by_name + self._unit.fill("{device}")))
         else:
+            if by_name and device in call.args:
+                edits.append(insertion(argument_start(self._scopes, call, device), by_name))
             edits += self._device_edits(call, device)
         for given, name in zip(call.args[1:], _POSITIONAL[1:], strict=False):
             edits.append(insertion(argument_start(self._scopes, call, given), f"{name}="))
@@ -204,13 +210,12 @@ class _Move:
         parent = self._scopes.parents[self._called()]
         if not isinstance(parent, ast.Lambda) or not isinstance(self._node.value, ast.Name):
             return None
-        names = [argument.arg for argument in parent.args.args]
-        above = self._scopes.parents[parent]
-        mapped = isinstance(above, ast.keyword) and above.arg == "map_location"
-        loads = isinstance(above, ast.Call) and self._scopes.name(above.func) == "torch.load"
-        if len(names) == 2 and names[0] == self._node.value.id and (mapped or loads):
-            return parent
-        return None
+        return parent if self._is_storage() and maps_locations(self._scopes, parent) else None
+
+    def _is_storage(self) -> bool:
+        """Whether this moves the storage that a function gets from `torch.load`: its `to` takes the device by name."""
+        storage = location_mapper(self._scopes, self._node)[0]
+        return bool(storage) and getattr(self._node.value, "id", "") == storage
 
     def _claim_storage(self) -> None:
         function = self._storage_lambda()
@@ -218,7 +223,7 @@ class _Move:
         assert function is not None
         span = self._scopes.span(function)
         rule = "methods/storage"
-        edits = self._storage_edits(span, device)
+        edits = self._storage_edits(function, device)
         if edits:
             reason = "torch.load takes the device itself; storages have no method for every device"
             self._unit.rewrite(self._node, rule, reason, edits, span=span)
@@ -227,15 +232,20 @@ class _Move:
             reason = "the index is computed, and may be None"
             self._unit.list(self._node, rule, reason, span=span, replacement=f'"{name}:<index>"')
 
-    def _storage_edits(self, span: Span, device: ast.expr | None) -> list[Edit]:
+    def _storage_edits(self, function: ast.Lambda, device: ast.expr | None) -> list[Edit]:
         """Put the device in the place of the function; what the index is computed from stays in the text."""
-        name = self._unit.target.device
-        if device is None or (name and not self._unit.target.method):
-            return [Edit(span, self._unit.fill("{device}"))]
+        name, span = self._unit.target.device, self._scopes.span(function)
         if not name:
+            asking = f"{device_function(self._unit, function)}("
+            if device is None:
+                return [Edit(span, f"{asking})")]
             index = self._scopes.span(device)
-            head = f"{device_function(self._unit, self._node)}("
-            return [Edit(Span(span.start, index.start), head), Edit(Span(index.end, span.end), ")")]
+            return [
+                Edit(Span(span.start, index.start), asking),
+                Edit(Span(index.end, span.end), ")"),
+            ]
+        if device is None or not self._unit.target.method:
+            return [Edit(span, self._unit.fill("{device}"))]
         if isinstance(device, ast.Constant) and isinstance(device.value, int):
             self._unit.header.need_import_for([self._unit.target.module])
             return [Edit(span, f'"{name}:{device.value}"')]

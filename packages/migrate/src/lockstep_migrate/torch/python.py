@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from lockstep_migrate.advice import find_advice, may_need_advice
 from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText
+from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.plan import Edit, Mention
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
@@ -74,24 +74,6 @@ class PythonResult:
     mentions: tuple[Mention, ...] = ()
     additions: tuple[Edit, ...] = ()
     shared: tuple[Edit, ...] = ()
-
-
-def parse(text: str) -> ast.Module:
-    """Parse a module without a word on the terminal.
-
-    Raises
-    ------
-    SyntaxError
-        If it is no Python of this interpreter's version, or too deeply nested for its parser.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(text)
-        except (RecursionError, MemoryError) as error:
-            raise SyntaxError("is nested too deeply for Python's parser") from error
-        except ValueError as error:
-            raise SyntaxError(str(error)) from error
 
 
 def migrate_python(

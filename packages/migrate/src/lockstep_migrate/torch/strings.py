@@ -10,7 +10,7 @@ from lockstep_migrate.engine.literals import Piece
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.compared_settings import compared_setting
-from lockstep_migrate.torch.context import BY_NAME, Use, use_of
+from lockstep_migrate.torch.context import BY_NAME, TENSOR_TYPE, Use, use_of
 from lockstep_migrate.torch.early import (
     backend_function,
     device_function,
@@ -29,7 +29,6 @@ _DEVICE = re.compile(r"cuda(?::(?P<index>\d+))?\Z")
 _TEMPLATE = re.compile(r"cuda:?(?:%[sdi]|\{[^{}]*\})?\Z")
 _FORMAT = re.compile(r"cuda:\{0?(?::d)?\}\Z")
 _BACKEND = re.compile(r"(?:cpu:\w+,)?(?:cuda:)?nccl\Z|cuda:nccl,cpu:\w+\Z", re.IGNORECASE)
-_TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
 _CPU_BACKEND = "gloo"
 _NO_COLLECTIVES = (
     "is not possible: no collective backend takes tensors of this device, and gloo refuses them"
@@ -65,7 +64,7 @@ def _claim_plain(unit: Unit, node: ast.Constant, value: str) -> None:
         _Text(unit, node, "strings/device").claim_device(_DEVICE.match(value)["index"] or "")  # type: ignore[index]
     elif _BACKEND.match(value):
         _Text(unit, node, "strings/backend").claim_backend(value)
-    elif _TENSOR_TYPE.match(value):
+    elif TENSOR_TYPE.match(value):
         _Text(unit, node, "strings/tensor-type").claim_inside("cuda")
     elif _TEMPLATE.match(value):
         _Text(unit, node, "strings/device-template").claim_template(value)
