@@ -216,3 +216,30 @@ def test_a_custom_function_stays_one_operator_with_its_body_beside(tmp_path: Pat
         ("torch.Tensor.mul", "backward"),
     ]
     assert not {one.id for one in swish.body} & {one.id for one in calls}
+
+
+def test_the_layer_before_a_wrong_backward_is_named_and_not_the_optimizer(tmp_path: Path) -> None:
+    # Given bfloat16, in which pairs of calls see nothing, and an optimizer whose calls are recorded too
+    class Plain(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(parameter.grad, alpha=-0.1)
+
+    def run(path: Path, how: str, *, spelled: bool) -> Path:
+        torch.manual_seed(0)
+        net = Net(FORMS["keeps"], FACTORS[how], spelled=spelled)
+        optimizer = Plain(net.parameters(), {})
+        with lockstep.record(path, model=net, steps="0:1"):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = net(torch.randn(16, 8)).float()
+            out.square().mean().backward()
+            optimizer.step()
+        return path
+
+    found = lockstep.compare_recordings(
+        run(tmp_path / "right", "right", spelled=False),
+        run(tmp_path / "off", "a thousandth off", spelled=True),
+    )
+    # Then the first layer that gets a wrong gradient is named, by a call that the recordings show
+    assert (found.origins[0].module, found.origins[0].phase.value) == ("first", "backward")

@@ -15,7 +15,14 @@ import torch
 from lockstep.laws.distances import relative, size
 from lockstep.laws.double_run import Run
 from lockstep.laws.one_program import EXACT, TwoRuns
-from lockstep.laws.step_events import RESULTS, Node, Source, StepProgram
+from lockstep.laws.step_events import (
+    RESULTS,
+    Backward,
+    Node,
+    Operator,
+    Source,
+    StepProgram,
+)
 
 _MATCHED = 1e-10
 
@@ -146,9 +153,12 @@ def _of_backward(of: TwoRuns, wrong: Collection[str]) -> Part:
 
 
 def _last_taker(program: StepProgram, names: Collection[str]) -> Node | None:
-    """The result of the last call that takes one of these parameters."""
+    """The result of the last call that takes one of these parameters on the way to a loss."""
     found = None
-    for operator in program.operators:
+    places = [at for at, one in enumerate(program.events) if isinstance(one, Backward)]
+    for operator in program.events[: max(places, default=0)]:
+        if not isinstance(operator, Operator):
+            continue
         links = [taken.link for taken in operator.taken.values()]
         taken = any(isinstance(one, Source) and one.name in names for one in links)
         if taken and any(one.index == 0 for one in operator.call.with_role(*RESULTS)):

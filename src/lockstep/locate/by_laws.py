@@ -183,7 +183,11 @@ def _order(breach: Breach) -> tuple[int, int, float]:
 def _origin_of(breach: Breach, step: JudgedStep) -> Origin | None:
     """The origin that a breach is; None where nothing recorded shows its place."""
     shown = step.shown_by.get(breach)
-    records = _records(breach, step) if shown is None else _of_run(shown, breach.run)
+    found = _records(breach, step) if shown is None else _of_run(shown, breach.run)
+    records = (
+        _as_shown(found[0], step.reference_calls),
+        _as_shown(found[1], step.candidate_calls),
+    )
     present = records[1] or records[0]
     if present is None:
         return None
@@ -274,8 +278,15 @@ def _record_named(breach: Breach, program: StepProgram, step: JudgedStep) -> Ten
 
 def _call_of(record: TensorRecord, step: JudgedStep, *, is_candidate: bool) -> Call | None:
     calls = step.candidate_calls if is_candidate else step.reference_calls
-    every = (one for call in calls for one in (call, *call.body))
-    return next((call for call in every if record in call.records), None)
+    return next((call for call in calls if record in call.records), None)
+
+
+def _as_shown(record: TensorRecord | None, calls: Iterable[Call]) -> TensorRecord | None:
+    """A tensor that whoever looks at the recording finds: of one within a call's body, what that call gave."""
+    for call in calls if record is not None else ():
+        if any(record in one.records for one in call.body):
+            return next(iter(call.with_role(Role.OUTPUT, Role.PARAM_AFTER)), record)
+    return record
 
 
 def _reason(breach: Breach, step: JudgedStep) -> Reason:
