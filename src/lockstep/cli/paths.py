@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from lockstep.core.errors import UsageError
-from lockstep.store.reader import open_recording
 
 
 class _GivenPath(click.Path):
@@ -32,4 +31,8 @@ PATH = _GivenPath(path_type=Path)
 
 def recording_at(path: Path | None) -> str:
     """Return the absolute path of a recording that can be opened, "" for None."""
+    from lockstep.store.reader import (
+        open_recording,
+    )  # loads polars, which most commands do not need
+
     return "" if path is None else str(open_recording(path).path.absolute())

@@ -389,7 +389,7 @@ class _Execution:
         places = [at for at, one in enumerate(self.program.events) if isinstance(one, Backward)]
         found = {}
         for event in self.program.events[max(places, default=-1) + 1 :]:
-            if isinstance(event, Operator):
+            if isinstance(event, Operator) and event.call.site.op != AUTOGRAD_GRAD:
                 self._call(event, with_gradients=False)
                 for record in event.call.with_role(*RESULTS):
                     node = Node(event.call.id, record.index)

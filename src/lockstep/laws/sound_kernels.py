@@ -59,8 +59,8 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
     base = runs.exact.run
     written_in_part = _written_in_part(side, base)
     for operator in side.program.operators:
-        if leaves_open(operator.call) or operator.call.site.phase is Phase.OPTIMIZER:
-            continue  # what an optimizer makes on the way is judged by what its updates leave
+        if leaves_open(operator.call) or _is_within_update(operator.call):
+            continue
         for record in operator.call.with_role(Role.OUTPUT, Role.BUFFER):
             node = Node(operator.call.id, record.index)
             truth = base.values[node]
@@ -75,6 +75,11 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
             elif found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)
+
+
+def _is_within_update(call: Call) -> bool:
+    """Whether an optimizer makes it on the way: that is judged by what its updates leave."""
+    return call.site.phase is Phase.OPTIMIZER and call.site.op not in OUT_OF_SIGHT
 
 
 def _written_in_part(side: Side, base: Run) -> set[Node]:

@@ -14,6 +14,7 @@ from lockstep.core.manifest import APART, CONTRADICTIONS, LEFT_OUT, NESTING, PAR
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.records import would_differ
 from lockstep.core.site import Role
+from lockstep.locate.flow.outweighed import NO_PAIR
 from lockstep.locate.gathered import Gathered
 from lockstep.locate.lone_calls.unaligned_calls import unjudged_calls
 from lockstep.reading.paired_steps import Pairing
@@ -64,6 +65,7 @@ def _unjudged(findings: Iterable[Finding]) -> Iterator[NotCompared]:
         for one in findings
         if one.outcome is Outcome.INCOMPARABLE
         and one.pair.present.content.told.kind is not NoteKind.UNWRITTEN  # which means nothing
+        and NO_PAIR.words not in one.reason  # the loss and every gradient show what these do
     ]
     if found:
         first = found[0].pair.present
