@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -243,3 +244,34 @@ def test_the_layer_before_a_wrong_backward_is_named_and_not_the_optimizer(tmp_pa
     )
     # Then the first layer that gets a wrong gradient is named, by a call that the recordings show
     assert (found.origins[0].module, found.origins[0].phase.value) == ("first", "backward")
+
+
+class PastTorch(torch.autograd.Function):
+    """Computes by NumPy between two calls, and divides by a number of Python's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        made = torch.from_numpy(np.tanh((x * 2).float().numpy())).to(x.dtype)
+        ctx.made, ctx.size, ctx.factor = made, float(made.float().abs().mean()), factor
+        return made / ctx.size
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * 2 * (1 - ctx.made * ctx.made) / ctx.size * ctx.factor, None
+
+
+@pytest.mark.parametrize("spelled", [False, True], ids=["device", "spelled"])
+def test_what_a_function_computes_past_torch_accuses_no_sound_training(
+    tmp_path: Path, spelled: bool
+) -> None:
+    # Given numbers that each run rounds itself, past every recorded call, in bfloat16
+    form: Form = lambda x, factor: PastTorch.apply(x, factor)  # type: ignore[no-untyped-call]  # noqa: E731
+    recorded(tmp_path / "one", form, "right", spelled=False, low=True)
+    torch.manual_seed(0)
+    net = Net(form, 1.0, spelled=spelled)
+    device = "" if spelled else "reorder"
+    with lockstep.record(tmp_path / "other", model=net, steps="0:2", emulate=device):
+        losses_of(net, low=True)
+    # Then the laws do not judge it, and pairs of calls agree
+    found = lockstep.compare_recordings(tmp_path / "one", tmp_path / "other")
+    assert found.verdict is Verdict.AGREE

@@ -88,6 +88,7 @@ def _joint_program(ranks: Mapping[str, Sequence[Call]]) -> StepProgram:
         buffers={key: one for each in programs.values() for key, one in each.buffers.items()},
         unplaced=[one for each in programs.values() for one in each.unplaced],
         results={key: one for each in programs.values() for key, one in each.results.items()},
+        held={one for each in programs.values() for one in each.held},
         moved=[one for each in programs.values() for one in each.moved],
     )
     return finished(merged, merged.makers())

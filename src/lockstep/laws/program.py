@@ -8,7 +8,8 @@ gradient, update or buffer depends are left out. Knows no torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from lockstep.core.operators import AUTOGRAD_GRAD, BY_HAND
 from lockstep.core.records import (
@@ -111,6 +112,7 @@ class ProgramBuilder:
         self._gathered: dict[tuple[str, int], Node] = {}
         self._states: dict[int, TensorRecord] = {}
         """What the optimizer keeps whose step is being put in, by number of the content."""
+        self._in_body = False
         self._views = WrittenViews()
         self._asked = _asked_contents(self._calls)
         self._written_updates = written_updates(self._calls)
@@ -213,8 +215,9 @@ class ProgramBuilder:
             for one in call.with_role(Role.PARAM)
         ]
         self._states = {one.content.id: one for call in group for one in call.with_role(Role.STATE)}
-        for call in as_operators(group[0].body if group else ()):
-            self._add_operator(call)
+        with self._within_body():
+            for call in as_operators(group[0].body if group else ()):
+                self._add_operator(call)
         for call, parameter, gradient in taken:
             made = {one.name: self._made_in_step(one) for one in _left_by_update(call)}
             name = parameter.record.name
@@ -305,14 +308,24 @@ class ProgramBuilder:
         self._written(call, taken)
         self._passed_back |= {one.content.id for one in call.with_role(Role.GRAD_INPUT)}
 
+    @contextmanager
+    def _within_body(self) -> Iterator[None]:
+        """What is put in meanwhile is called by a custom function or an optimizer."""
+        before, self._in_body = self._in_body, True
+        try:
+            yield
+        finally:
+            self._in_body = before
+
     def _with_body(self, operator: Operator) -> Operator:
         """A call of a custom function with what it calls, of which the forward calls are put before it."""
         call = operator.call
         if not call.body:
             return operator
-        for one in called_forward(call):
-            self._add_operator(one)
-        found = with_body(operator, self._made, lambda record: self._link(record, None))
+        with self._within_body():
+            for one in called_forward(call):
+                self._add_operator(one)
+            found = with_body(operator, self._made, lambda record: self._link(record, None))
         self._taken |= {one.link for one in found.taken.values()}
         return found
 
@@ -375,7 +388,10 @@ class ProgramBuilder:
             self.program.unplaced.append(
                 f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
             )
-        return self._entering(Source(Enters.ARRIVED, str(content)), record)
+        source = Source(Enters.ARRIVED, str(content))
+        if self._in_body:
+            self.program.held.add(source)
+        return self._entering(source, record)
 
     def _held_as(self, content: int) -> Link | None:
         """The parameter or buffer that has these numbers now, as its `.data` has."""

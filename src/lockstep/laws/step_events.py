@@ -242,6 +242,9 @@ class StepProgram:
     sent
         By parameter, the gradient that the one call sent which takes it, and that which arrived: they are one unless
         something between changes it, such as a hook.
+    held
+        What enters a call within a custom function or an optimizer, and no recorded call has made: a constant, or
+        what was computed past every recorded call.
     moved
         Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
     """
@@ -252,6 +255,7 @@ class StepProgram:
     buffers: dict[str, Node] = field(default_factory=dict)
     unplaced: list[str] = field(default_factory=list)
     results: dict[Node, TensorRecord] = field(default_factory=dict)
+    held: set[Source] = field(default_factory=set)
     moved: list[TensorRecord] = field(default_factory=list)
     sent: dict[str, tuple[TensorRecord, TensorRecord]] = field(default_factory=dict)
 

@@ -76,7 +76,14 @@ def _answer(
     """The answer for one step, and what it leaves to the next one."""
     drawn = list(_drawn_otherwise(left, right))
     same = are_one(left.program, right.program, (left.numbers, right.numbers))
-    two = TwoRuns(common_numbers(left, right), room, same)
+    numbers = common_numbers(left, right)
+    lone = numbers.lone
+    # Where one run alone has such a tensor, the two programs are not one, and law P tells how far they are apart.
+    if left.program.held & lone["reference"] and right.program.held & lone["candidate"]:
+        raise NotApplicable(
+            "a custom function or an optimizer takes a tensor that no recorded call made, another one in each run"
+        )
+    two = TwoRuns(numbers, room, same)
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)

@@ -28,11 +28,6 @@ class Place:
     opaque: bool = False
     body: Phase | None = None
 
-    @property
-    def is_of_function(self) -> bool:
-        """Whether it is the inside of a custom function."""
-        return self.opaque or self.body is not None
-
 
 class Places(threading.local):
     """The places around the code of a thread, the innermost last; each thread has its own."""

@@ -372,15 +372,14 @@ class Calls:
     def read_by_python(self, tensor: Any) -> None:
         """Note that later tensors may follow from these numbers, though no operator shows it."""
         around = self._rows.context() if isinstance(tensor, torch.Tensor) else None
-        if around is None or around.in_backward or around.in_transform:
+        if around is None or around.in_transform or self._is_within_body(around, (tensor,)):
+            return
+        if around.in_backward:
             return
         session = self._recording.session
         if session is None:
             self._recording.out_of_sight.was_read |= self._is_out_of_sight([tensor])
-        elif around.place and around.place.body is Phase.OPTIMIZER:
-            with Silence(self._recording.fail):
-                self._notes.taken((tensor,))
-        elif not (self._optimizers.at_work or (around.place and around.place.is_of_function)):
+        elif not (self._optimizers.at_work or (around.place and around.place.opaque)):
             with Silence(self._recording.fail):
                 self._notes.taken((tensor,))
                 session.arrivals.read_by_python(tensor)
@@ -388,14 +387,21 @@ class Calls:
     def taken_by_python(self, values: tuple[Any, ...]) -> None:
         """Count that Python takes numbers out of tensors to decide something."""
         around = self._rows.context()
-        if around is None or around.in_backward or around.in_transform:
+        if around is None or around.in_transform or self._is_within_body(around, values):
             return
-        is_scripts = not (
-            self._optimizers.at_work or (around.place and around.place.is_of_function)
-        )
-        if is_scripts and self._recording.session is not None:
+        is_scripts = not (self._optimizers.at_work or (around.place and around.place.opaque))
+        if is_scripts and not around.in_backward and self._recording.session is not None:
             with Silence(self._recording.fail):
                 self._notes.taken(values)
+
+    def _is_within_body(self, around: CallContext, values: tuple[Any, ...]) -> bool:
+        """Whether Python takes numbers within what is recorded as the body of a call; counts it."""
+        if around.place is None or around.place.body is None:
+            return False
+        if self._recording.session is not None:
+            with Silence(self._recording.fail):
+                self._notes.taken(values, within=True)
+        return True
 
     def gradient_given(self, parameter: Any) -> None:
         """A backward written by hand gives its gradients so; what an optimizer takes is seen when that steps."""

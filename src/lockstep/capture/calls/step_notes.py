@@ -25,12 +25,14 @@ class StepNotes:
     def __init__(self, recording: RankRecording) -> None:
         self._recording = recording
 
-    def taken(self, values: Iterable[object]) -> None:
-        """Python takes numbers out of the first tensor of these."""
+    def taken(self, values: Iterable[object], *, within: bool = False) -> None:
+        """Python takes numbers out of the first tensor of these; `within` a function or optimizer that runs again."""
         tensor, step = next(filter(_is_tensor, values), None), self._step
         if step is None or tensor is None:
             return
-        if is_floating_point(tensor):
+        if is_floating_point(tensor) and within:
+            step.float_reads = (step.float_reads or 0) + 1
+        elif is_floating_point(tensor):
             step.float_reads_after_backward = (step.float_reads_after_backward or 0) + 1
         else:
             step.decision_reads = (step.decision_reads or 0) + 1
