@@ -12,9 +12,10 @@ import torch
 from lockstep.core.laws import Quantity
 from lockstep.laws.arrangement import in_order, in_row, starts_in_row
 from lockstep.laws.distances import distance, relative, size
-from lockstep.laws.double_run import Rounding, Run
+from lockstep.laws.double_run import Run
 from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.program_memory import ALL_AT_ONCE, BOTH_AT_ONCE
+from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.step_events import Update
 from lockstep.laws.step_sides import CommonNumbers, Side
 from lockstep.replay.calls.recorded_tensors import widened

@@ -15,12 +15,13 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.laws.distances import distance, size
-from lockstep.laws.double_run import Rounding, Run
+from lockstep.laws.double_run import Run
 from lockstep.laws.draws import not_written
 from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
 from lockstep.laws.moved_by_updates import furthest, moves_otherwise
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
+from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.rank_prefixes import with_rank
 from lockstep.laws.sampled_updates import sample_of_update
 from lockstep.laws.step_events import RESULTS, Node, Update

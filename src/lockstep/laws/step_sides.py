@@ -14,7 +14,7 @@ from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import Role
 from lockstep.laws.arrangement import rearranged
 from lockstep.laws.distances import size
-from lockstep.laws.double_run import DoubleRun, Given, Rounding, Run
+from lockstep.laws.double_run import DoubleRun, Given, Run
 from lockstep.laws.double_updates import (
     ROUNDINGS,
     SPELLED,
@@ -28,6 +28,7 @@ from lockstep.laws.double_updates import (
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import StepOfRun, is_whole
+from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.step_events import RESULTS, Enters, NotApplicable, Source, StepProgram, Update
 from lockstep.laws.written_updates import without_written_updates
 from lockstep.replay.calls.recorded_tensors import widened
