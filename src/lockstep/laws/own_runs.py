@@ -16,6 +16,7 @@ from lockstep.core.site import Role
 from lockstep.laws.distances import distance, size
 from lockstep.laws.double_run import Run
 from lockstep.laws.double_updates import Updated, states_of, updated
+from lockstep.laws.more_draws import MoreDraws
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import is_whole
@@ -80,12 +81,15 @@ class OwnRuns:
         Where elements lie at a kink but for rounding: with these on its other side.
     left
         What the step leaves to the next one.
+    more
+        Further runs with rounding, for what has few numbers, as long as the results of `exact` are kept.
     """
 
     exact: OwnRun
     draws: list[OwnRun]
     at_kinks: list[OwnRun]
     left: Carried
+    more: MoreDraws
 
     @property
     def moved(self) -> list[OwnRun]:
@@ -116,7 +120,8 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
         _left(side, rounded, before.rounded, widened),
         left_own,
     )
-    return OwnRuns(exact, draws, [_at_kinks(side, turned, base)] if turned else [], left)
+    more = MoreDraws(side, before.exact, before.rounded, base)
+    return OwnRuns(exact, draws, [_at_kinks(side, turned, base)] if turned else [], left, more)
 
 
 @dataclass
