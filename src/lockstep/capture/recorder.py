@@ -18,15 +18,16 @@ from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.calls import Calls
-from lockstep.capture.command.before_backward import end_process
-from lockstep.capture.command.environment import UNMATCHED, leave_note
-from lockstep.capture.command.first_numbers import FirstParameter
-from lockstep.capture.command.loss_watch import LossWatch
-from lockstep.capture.command.step_limit import StepLimit
-from lockstep.capture.command.waiting import wait_until_written
 from lockstep.capture.ends.process_states import KeptStates
+from lockstep.capture.followed.loss_watch import LossWatch
+from lockstep.capture.followed.step_limit import StepLimit
 from lockstep.capture.modules.live_modules import LivingModules, living
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.process.before_backward import end_process
+from lockstep.capture.process.environment import UNMATCHED, leave_note
+from lockstep.capture.process.first_numbers import FirstParameter
+from lockstep.capture.process.waiting import wait_until_written
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.capture.settings import setup
@@ -38,7 +39,6 @@ from lockstep.capture.steps import End, Steps
 from lockstep.capture.taps.compiled_code import CompiledCodeGate, wrap_compile
 from lockstep.capture.taps.interception import Taps
 from lockstep.capture.taps.parameter_hooks import ParameterHooks
-from lockstep.capture.taps.patches import Patch
 from lockstep.capture.updates.optimizers import (
     Optimizers,
     optimizer_name,
@@ -437,7 +437,7 @@ class Recorder:
                 optimizers = self._optimizers.taking_part()
                 if len(optimizers) == 1:  # of several nobody knows yet in which order they step
                     self.optimizer_called(optimizers[0], optimizer_name(optimizers[0]))
-        end_process(self.directory)
+        end_process(self.directory, setup.rank_and_world_size()[1])
 
     def _end_and_advance(self, by: End) -> None:
         """A step has ended, recorded or not: the next one comes."""

@@ -41,10 +41,10 @@ from lockstep.capture.calls.surroundings import (
 )
 from lockstep.capture.calls.update_bodies import UpdateBodies
 from lockstep.capture.modules.module_paths import class_name, is_wrapper
+from lockstep.capture.patching.callers import Caller
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.callers import Caller
 from lockstep.capture.taps.interception import Taps
 from lockstep.capture.taps.listener import EngineRun
 from lockstep.capture.updates.optimizers import Optimizers

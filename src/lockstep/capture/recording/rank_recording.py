@@ -17,20 +17,20 @@ from typing import Any
 import torch
 
 from lockstep.capture.calls.unseen_work import OutOfSight
-from lockstep.capture.command.environment import TRAINS, UNWRITTEN, leave_note
-from lockstep.capture.command.first_numbers import before_first_numbers
 from lockstep.capture.ends.afterwards import Tables
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.process.environment import TRAINS, UNWRITTEN, leave_note
+from lockstep.capture.process.first_numbers import before_first_numbers
 from lockstep.capture.recording.apart import StepsApart
 from lockstep.capture.recording.rank_directories import as_json, claim_rank_directory, copy_of
 from lockstep.capture.recording.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows.held_rows import TopResults
 from lockstep.capture.rows.session import Session
-from lockstep.capture.rows.source_lines import rows_around
-from lockstep.capture.rows.user_code import module_files
 from lockstep.capture.settings import setup
 from lockstep.capture.settings.loaders import Loaders, random_states
 from lockstep.capture.silence import Silence
+from lockstep.capture.source_code.source_lines import rows_around
+from lockstep.capture.source_code.user_code import module_files
 from lockstep.capture.steps import Steps
 from lockstep.capture.taps.parameter_hooks import ParameterHooks
 from lockstep.capture.tensors.whole_sources import WholeSources
@@ -69,7 +69,7 @@ class RankRecording:
     is_of_command
         Whether `lockstep record` began it, rather than the script.
     border
-        See `capture.rows.stacks.Stacks`.
+        See `capture.source_code.stacks.Stacks`.
     is_wanted
         Whether a step may be recorded in this process.
     stop

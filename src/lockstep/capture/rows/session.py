@@ -130,7 +130,7 @@ class Session:
     fail
         Takes an error of our own that must not reach the training.
     border
-        See `capture.rows.stacks.Stacks`.
+        See `capture.source_code.stacks.Stacks`.
     out_of_sight
         What the model has computed where no step was open.
     optimizer_state

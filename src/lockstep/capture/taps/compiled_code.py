@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from lockstep.capture.calls.call_rows import OneCall
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.patching.untraced import never_compiled
 from lockstep.capture.taps.interception import Taps
-from lockstep.capture.taps.patches import Patch
-from lockstep.capture.taps.untraced import never_compiled
 
 
 def wrap_compile(

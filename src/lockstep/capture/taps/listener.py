@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._C._functorch import is_legacy_batchedtensor
 
-from lockstep.capture.taps.callers import Caller
+from lockstep.capture.patching.callers import Caller
 
 if TYPE_CHECKING:
     from lockstep.capture.calls.compiled_calls import CompiledCalls
