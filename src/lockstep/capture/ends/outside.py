@@ -28,7 +28,7 @@ from lockstep.capture.ends.function_ends import (
 )
 from lockstep.capture.ends.holdings import Known, Walk
 from lockstep.capture.ends.instances import attributes_of, forget_classes, module_of
-from lockstep.capture.ends.states_at_deletion import NamedModule
+from lockstep.capture.modules.process_modules import NamedModule
 from lockstep.capture.patching.callers import without_us
 from lockstep.capture.silence import Silence
 from lockstep.capture.source_code.user_code import is_of_the_user

@@ -1,1 +1,1 @@
-"""The rows of a recorded step."""
+"""The rows of a recorded step: calls, parameters, batches and updates."""
