@@ -25,7 +25,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch.onnx.verification import verify_onnx_program
 
-from lockstep.capture.taps.exported_modules import module_of
+from lockstep.capture.modules.exported_modules import module_of
 from lockstep.core.finding import Verdict
 from lockstep_deploy import exporting
 from lockstep_deploy.calls import array_of, names_of

@@ -26,23 +26,12 @@ def test_imports_go_downwards_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lint_imports(cache_dir=None, no_cache=True) == 0
 
 
-_ONE_FILE = ("lockstep.laws",)
-"""Rooms that count as one file: `laws.question` loads `laws.step_laws`, which asks it, when a step is run."""
-
-
 def test_no_files_import_each_other_in_a_circle_though_it_be_for_type_checkers_or_later() -> None:
     # given every import of every file
     packages = [member.package for member in MEMBERS]
     graph = grimp.build_graph("lockstep", *packages, cache_dir=None)
 
-    def file_of(module: str) -> str:
-        return next((room for room in _ONE_FILE if module.startswith(f"{room}.")), module)
-
-    imports: dict[str, set[str]] = defaultdict(set)
-    for module in graph.modules:
-        imports[file_of(module)] |= {
-            file_of(other) for other in graph.find_modules_directly_imported_by(module)
-        } - {file_of(module)}
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert "lockstep.core.finding" in imports["lockstep.comparison"]
     # then there is an order in which each has only what stands before it
     try:

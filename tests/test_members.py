@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lockstep import plugins
-from lockstep.capture.rows.code_frames import frames_here
-from lockstep.capture.rows.user_code import is_of_the_user
+from lockstep.capture.source_code.code_frames import frames_here
+from lockstep.capture.source_code.user_code import is_of_the_user
 from lockstep.cli.main import main
 from lockstep.core.members import MEMBERS, OWN_VERBS, Member, own_folders
 from lockstep.core.version import DISTRIBUTION, VERSION

@@ -9,16 +9,16 @@ from lockstep.core.faces import names_of_face
 if TYPE_CHECKING:
     from lockstep.capture.api import Recording, record
     from lockstep.capture.calls.leaves import argument_tensors, plain_arguments
+    from lockstep.capture.modules.exported_modules import module_of
     from lockstep.capture.modules.live_modules import living
     from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
     from lockstep.capture.recorder import Recorder
-    from lockstep.capture.rows.user_code import is_of_the_user
     from lockstep.capture.settings.setup import (
         rank_and_world_size,
         seed_everything,
         seed_generators,
     )
-    from lockstep.capture.taps.exported_modules import module_of
+    from lockstep.capture.source_code.user_code import is_of_the_user
     from lockstep.capture.user_notes import warn
     from lockstep.devices.tensor_numbers import digest_of
     from lockstep.devices.torch_files import save_tensor

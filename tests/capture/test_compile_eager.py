@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import lockstep
-from lockstep.capture.taps.graphs import moved_path
+from lockstep.capture.compiled.graphs import moved_path
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Verdict
 from lockstep.core.records import Call

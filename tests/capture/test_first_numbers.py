@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 import lockstep
-from lockstep.capture.command import first_numbers
+from lockstep.capture.process import first_numbers
 from lockstep.capture.recorder import Recorder
 from lockstep.core.manifest import Options
 

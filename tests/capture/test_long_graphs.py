@@ -11,7 +11,7 @@ import torch
 from harness import Training, check, supervised
 from torch import Tensor, nn
 
-from lockstep.capture.taps.long_graphs import _SPACING, LongGraphs
+from lockstep.capture.calls.long_graphs import _SPACING, LongGraphs
 
 LONG = 20_000
 STACK_BYTES = 2 << 20

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.capture.command.process_ends import Endings, named, uncaught
+from lockstep.capture.process.process_ends import Endings, named, uncaught
 
 SENDERS = ("kill", "killpg")
 EVERY = [(os, name) for name in ("_exit", "abort", "execv", "execve", *SENDERS)] + [

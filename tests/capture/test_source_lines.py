@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import lockstep
-from lockstep.capture.rows.source_lines import NamedLine, rows_around
+from lockstep.capture.source_code.source_lines import NamedLine, rows_around
 from lockstep.core.errors import CorruptError
 from lockstep.store.reader import RankRecording
 from lockstep.store.schema import SOURCES, SOURCES_FILE

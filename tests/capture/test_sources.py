@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from lockstep.capture.rows.user_code import loaded_sources
+from lockstep.capture.source_code.user_code import loaded_sources
 
 
 def test_a_module_is_named_by_the_file_that_a_link_leads_to(

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from lockstep.capture.command.waiting import wait_until_written
+from lockstep.capture.process.waiting import wait_until_written
 from lockstep.store.writer import RankWriter
 
 

@@ -202,7 +202,7 @@ def test_scalars_and_nothing_are_saved_too(tmp_path: Path, value: Tensor) -> Non
 def test_without_whole_tensors_nothing_is_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockstep.capture.tensors.derivations._elementwise", None)
+    monkeypatch.setattr("lockstep.capture.rows.derivations._elementwise", None)
     recording = check(lambda: supervised(Net(), tokens), tmp_path / "ref", save="sketch")
     assert contents_of(recording.ranks["rank0"]) == {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.capture.command.environment import ARMED, STARTUP, TRACE_VARIABLE, leave_note
+from lockstep.capture.process.environment import ARMED, STARTUP, TRACE_VARIABLE, leave_note
 from lockstep.launch.descendants import parent_of
 from lockstep.launch.unarmed import UnarmedSearch, why_unarmed
 

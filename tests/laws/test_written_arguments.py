@@ -12,8 +12,7 @@ from torch.nn import functional as F
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.site import Role
-from lockstep.laws.question import StepOfRun
-from lockstep.laws.step_events import Node
+from lockstep.laws.step_events import Node, StepOfRun
 from lockstep.laws.step_sides import side_of
 
 

@@ -143,7 +143,7 @@ def _is_of_other_numbers(left: Call, right: Call) -> bool:
 
 
 def is_compiled(call: Call) -> bool:
-    """Return whether a call is one of a compiled function, as `lockstep.capture.calls.reach` names them."""
+    """Return whether a call is one of a compiled function, as `lockstep.capture.handlers.reach` names them."""
     return call.site.op.startswith("torch.compile(")
 
 

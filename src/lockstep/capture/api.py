@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from lockstep.capture.command.process_ends import Endings, named, uncaught
+from lockstep.capture.process.process_ends import Endings, named, uncaught
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.settings.setup import seed_everything
 from lockstep.capture.user_notes import warn

@@ -16,18 +16,22 @@ from typing import Protocol
 import torch
 from torch.optim.optimizer import Optimizer
 
-from lockstep.capture.calls.call_rows import CallRows
-from lockstep.capture.calls.calls import Calls
-from lockstep.capture.command.before_backward import end_process
-from lockstep.capture.command.environment import UNMATCHED, leave_note
-from lockstep.capture.command.first_numbers import FirstParameter
-from lockstep.capture.command.loss_watch import LossWatch
-from lockstep.capture.command.step_limit import StepLimit
-from lockstep.capture.command.waiting import wait_until_written
+from lockstep.capture.compiled.compiled_code import CompiledCodeGate, wrap_compile
 from lockstep.capture.ends.process_states import KeptStates
+from lockstep.capture.followed.loss_watch import LossWatch
+from lockstep.capture.followed.step_limit import StepLimit
+from lockstep.capture.handlers.call_rows import CallRows
+from lockstep.capture.handlers.calls import Calls
 from lockstep.capture.modules.live_modules import LivingModules, living
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.modules.parameter_hooks import ParameterHooks
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.process.before_backward import end_process
+from lockstep.capture.process.environment import UNMATCHED, leave_note
+from lockstep.capture.process.first_numbers import FirstParameter
+from lockstep.capture.process.waiting import wait_until_written
 from lockstep.capture.recording.rank_recording import RankRecording
+from lockstep.capture.recording.update_notes import UpdateNotes
 from lockstep.capture.rows.session import Session
 from lockstep.capture.settings import setup
 from lockstep.capture.settings.configuration import Configuration
@@ -35,16 +39,11 @@ from lockstep.capture.settings.without_draws import without_draws
 from lockstep.capture.silence import Silence
 from lockstep.capture.step_log.training_log import TrainingLog
 from lockstep.capture.steps import End, Steps
-from lockstep.capture.taps.compiled_code import CompiledCodeGate, wrap_compile
-from lockstep.capture.taps.interception import Taps
-from lockstep.capture.taps.parameter_hooks import ParameterHooks
-from lockstep.capture.taps.patches import Patch
 from lockstep.capture.updates.optimizers import (
     Optimizers,
     optimizer_name,
 )
 from lockstep.capture.updates.trainers import Trainers
-from lockstep.capture.updates.update_notes import UpdateNotes
 from lockstep.capture.user_notes import warn
 from lockstep.capture.windows.inputs_of_reference import GivenInputs
 from lockstep.capture.windows.window_starts import WindowStarts
@@ -177,9 +176,9 @@ class Recorder:
             Patch(
                 torch,
                 "compile",
-                lambda original: wrap_compile(original, _taps_now, eager=options.compile_eager),
+                lambda original: wrap_compile(original, _calls_now, eager=options.compile_eager),
             ),
-            *CompiledCodeGate(_taps_now).patches(),
+            *CompiledCodeGate(_calls_now).patches(),
         ]
 
     @property
@@ -437,7 +436,7 @@ class Recorder:
                 optimizers = self._optimizers.taking_part()
                 if len(optimizers) == 1:  # of several nobody knows yet in which order they step
                     self.optimizer_called(optimizers[0], optimizer_name(optimizers[0]))
-        end_process(self.directory)
+        end_process(self.directory, setup.rank_and_world_size()[1])
 
     def _end_and_advance(self, by: End) -> None:
         """A step has ended, recorded or not: the next one comes."""
@@ -636,8 +635,8 @@ def active_recorder() -> Recorder | None:
     return _active
 
 
-def _taps_now() -> Taps | None:
-    return None if _active is None else _active.taps
+def _calls_now() -> Calls | None:
+    return None if _active is None else _active._calls
 
 
 def _is_data_worker() -> bool:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.capture.command.lineage import command_line, lineage
+from lockstep.capture.process.lineage import command_line, lineage
 from lockstep.capture.recording.apart import StepsApart
 from lockstep.capture.recording.rank_directories import as_json, claim_rank_directory, copy_of
-from lockstep.capture.rows.code_frames import frames_here
-from lockstep.capture.rows.user_code import loaded_sources
 from lockstep.capture.sink_call import Shared, SinkCall
+from lockstep.capture.source_code.code_frames import frames_here
+from lockstep.capture.source_code.user_code import loaded_sources
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.formulas import Stored
 from lockstep.core.manifest import (

@@ -309,7 +309,7 @@ class RankManifest:
     `trained` counts the steps of the whole training, as far as it is known: not where it was killed, nor those that a
     compiled optimizer took behind the recorded ones. `ended_by` says what ended the process before its recording was
     done: an exception that nobody caught, `os._exit(3)`, a signal that it sent itself, an option of Lockstep.
-    `lineage` tells which child of its parent the process was, see `lockstep.capture.command.lineage`; earlier builds
+    `lineage` tells which child of its parent the process was, see `lockstep.capture.process.lineage`; earlier builds
     leave it empty. `files` holds length and digest of every file beside the manifest, see
     `lockstep.store.integrity`. `asked` is what `lockstep record` was asked to change of the training: no shuffling,
     no dropout, its length; empty where it is as it would be alone.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from lockstep.capture.command.environment import unmatched_notes
+from lockstep.capture.process.environment import unmatched_notes
 from lockstep.core.unmatched import unmatched_by_all
 from lockstep.launch.events import Event, Notice
 from lockstep.launch.unarmed import UnarmedSearch

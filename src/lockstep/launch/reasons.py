@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.capture.command.environment import Reached, Traces
+from lockstep.capture.process.environment import Reached, Traces
 from lockstep.core.manifest import NotSeen, Options
 from lockstep.plugins import frameworks
 from lockstep.store.reader import Recording

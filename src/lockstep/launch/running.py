@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.command.environment import (
+from lockstep.capture.process.environment import (
     TRACE_VARIABLE,
     Reached,
     environment_for,

@@ -1,7 +1,7 @@
 """Python processes of a recorded command that load torch without Lockstep's start-up hook: nothing of them is recorded.
 
 Each process that imports torch behind the hook notes its number before the first library of torch is loaded
-(`capture.command.environment.ARMED`). One in which that library is seen and that has left no note was started past
+(`capture.process.environment.ARMED`). One in which that library is seen and that has left no note was started past
 the hook.
 """
 
@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from lockstep.capture.command.environment import (
+from lockstep.capture.process.environment import (
     STARTUP,
     TRACE_VARIABLE,
     VARIABLE,

@@ -14,7 +14,6 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.draws import drops, is_drawn, kept_elements
 from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.question import is_whole
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
@@ -25,6 +24,7 @@ from lockstep.laws.step_events import (
     Source,
     StepProgram,
     Taken,
+    is_whole,
 )
 
 Numbers = Mapping[int, torch.Tensor]

@@ -19,8 +19,16 @@ from lockstep.core.site import CallKind, Role
 from lockstep.laws.changed_between import changed_otherwise, named_inputs
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.joint_program import program_of
-from lockstep.laws.question import OfSteps, StepOfBoth, StepOfRun, is_whole, sketches_of
-from lockstep.laws.step_events import Enters, NotApplicable, StepProgram
+from lockstep.laws.question import OfSteps
+from lockstep.laws.step_events import (
+    Enters,
+    NotApplicable,
+    StepOfBoth,
+    StepOfRun,
+    StepProgram,
+    is_whole,
+    sketches_of,
+)
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import AnswersAhead
 

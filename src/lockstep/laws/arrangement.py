@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from lockstep.core.records import TensorRecord
-from lockstep.laws.question import is_whole
+from lockstep.laws.step_events import is_whole
 from lockstep.replay.calls.recorded_tensors import load, widened
 
 

@@ -7,7 +7,7 @@ import torch
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
-from lockstep.laws.question import is_whole
+from lockstep.laws.step_events import is_whole
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of
 from lockstep.replay.calls.refusals import CannotReplay

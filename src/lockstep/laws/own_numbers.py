@@ -14,7 +14,7 @@ from lockstep.core.sketch import SKETCH_SIZE, plan_of, sketch_of
 from lockstep.core.sketch import distance as distance_of_sketches
 from lockstep.devices.tensor_numbers import numbers_of
 from lockstep.laws.distances import distance, row_of
-from lockstep.laws.question import is_whole
+from lockstep.laws.step_events import is_whole
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 

@@ -19,9 +19,8 @@ from lockstep.laws.double_updates import Updated, states_of, updated
 from lockstep.laws.more_draws import MoreDraws
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_numbers import OwnNumbers
-from lockstep.laws.question import is_whole
 from lockstep.laws.random_rounding import Rounding
-from lockstep.laws.step_events import Node, NotApplicable, Update
+from lockstep.laws.step_events import Node, NotApplicable, Update, is_whole
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.rebuild import torch_dtype

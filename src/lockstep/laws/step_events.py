@@ -1,4 +1,4 @@
-"""What a step's program is made of: calls, backward passes and updates, and where each takes its tensors from.
+"""What a run recorded of a step, and what its program is made of: calls, backward passes and updates, with their links.
 
 Knows no torch.
 """
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from lockstep.core.operators import AUTOGRAD_GRAD
-from lockstep.core.records import GIVES_GRADIENTS, Call, TensorRecord
+from lockstep.core.records import GIVES_GRADIENTS, Call, Sketch, TensorRecord
 from lockstep.core.site import Role
 
 RESULTS = (Role.OUTPUT, Role.BUFFER)
@@ -19,6 +19,41 @@ RESULTS = (Role.OUTPUT, Role.BUFFER)
 
 class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure of Lockstep
     """A law cannot be applied to a step; the message says why. Never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfRun:
+    """What a run recorded of a step.
+
+    Parameters
+    ----------
+    calls
+        All of it.
+    starts
+        Parameters and buffers by name, as the first recorded step took them.
+    sketches
+        Of what was not saved whole, by number of the content.
+    """
+
+    calls: tuple[Call, ...]
+    starts: Mapping[str, TensorRecord] = field(default_factory=dict)
+    sketches: Mapping[int, Sketch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfBoth:
+    """One step of both runs.
+
+    `names` is what the reference calls a parameter of the candidate, where that is another name; `reads_numbers` tells
+    that Python took numbers out of tensors on the way to a loss, `reads_behind` that it did so behind the last backward
+    pass.
+    """
+
+    reference: StepOfRun
+    candidate: StepOfRun
+    names: Mapping[str, str]
+    reads_numbers: bool = False
+    reads_behind: bool = False
 
 
 class Enters(Enum):
@@ -360,3 +395,37 @@ def named_where_taken(record: TensorRecord) -> str:
 def _takes_gradient(operator: Operator) -> bool:
     links = [taken.link for taken in operator.taken.values()]
     return any(isinstance(one, Source) and one.kind is Enters.GRADIENT for one in links)
+
+
+def is_whole(record: TensorRecord) -> bool:
+    """Whether all numbers of a tensor were recorded."""
+    return record.content.loader is not None or record.content.numel == 0
+
+
+def sketches_of(calls: Iterable[Call]) -> dict[int, Sketch]:
+    """The sketches of what was not saved whole, by number of the content."""
+    contents = {
+        record.content.id: record.content
+        for whole in calls
+        for call in (whole, *whole.body)
+        for record in (*call.records, *call.sample)
+        if not is_whole(record) and record.role in _HELD_AGAINST
+    }
+    found = {number: content.sketch for number, content in contents.items()}
+    return {number: sketch for number, sketch in found.items() if sketch is not None}
+
+
+_HELD_AGAINST = frozenset(
+    {
+        Role.OUTPUT,
+        Role.BUFFER,
+        Role.GRAD_OUTPUT,
+        Role.PARAM_GRAD,
+        Role.PARAM_AFTER,
+        Role.STATE_AFTER,
+        Role.PARAM,
+        Role.STATE,
+        Role.SAMPLE,
+    }
+)
+"""Roles of tensors that law K compares with what a program gives, and of those that an update takes."""

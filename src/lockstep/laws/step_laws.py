@@ -21,9 +21,16 @@ from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precisio
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
-from lockstep.laws.question import StepOfBoth, is_whole
 from lockstep.laws.sound_kernels import Kernels, kernels
-from lockstep.laws.step_events import RESULTS, Enters, Node, NotApplicable, named_where_taken
+from lockstep.laws.step_events import (
+    RESULTS,
+    Enters,
+    Node,
+    NotApplicable,
+    StepOfBoth,
+    is_whole,
+    named_where_taken,
+)
 from lockstep.laws.step_sides import (
     CommonNumbers,
     Side,

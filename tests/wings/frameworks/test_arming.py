@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lockstep.capture.command.environment import Reached, environment_for, take_traces
+from lockstep.capture.process.environment import Reached, environment_for, take_traces
 from lockstep.core.manifest import REWRITTEN, Options
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.hookspecs import Framework

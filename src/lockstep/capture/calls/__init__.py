@@ -1,1 +1,1 @@
-"""A call from the tap that sees it begin to the rows that tell of it."""
+"""What a call is: its tensors and plain values, its place, its context, its gradients."""

@@ -9,8 +9,8 @@ from functools import lru_cache
 import torch
 
 from lockstep.capture.calls.leaves import NamedTensor
-from lockstep.capture.settings.setup import autocast_dtypes
 from lockstep.capture.tensors.shards import local_part
+from lockstep.core.devices import devices
 from lockstep.core.operators import Family, canonical_name, family_of
 from lockstep.core.records import Conditions
 from lockstep.devices.methods import is_contiguous, storage_offset, stride, untyped_storage
@@ -19,6 +19,8 @@ from lockstep.store.context_texts import conditions_text, layout_text
 
 _MAY_DRAW = re.compile(r"dropout|attention|lstm|gru|rnn|rrelu")
 """Operators that draw where an argument asks for it."""
+
+_AUTOCAST_DEVICES = tuple(one.name for one in devices() if one.autocast)
 
 
 def layout_of(tensor: torch.Tensor) -> str:
@@ -85,6 +87,16 @@ def conditions_now(gradients: bool) -> str:
         return "grad" if gradients else "no_grad"
     autocast = tuple((device, dtype_name(dtype)) for device, dtype in autocast_dtypes().items())
     return conditions_text(Conditions(gradients, autocast))
+
+
+def autocast_dtypes() -> dict[str, torch.dtype]:
+    """Device types where autocast is on, with the dtype that it computes in."""
+    supported = getattr(torch._C, "_autocast_supported_devices", None)  # newer than torch 2.8
+    return {
+        device: torch.get_autocast_dtype(device)
+        for device in (supported() if supported is not None else _AUTOCAST_DEVICES)
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    }
 
 
 @lru_cache(maxsize=1 << 12)

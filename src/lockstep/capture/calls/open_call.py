@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import Node
 
 from lockstep.capture.calls.call_places import Place
 from lockstep.capture.calls.leaves import NamedTensor
+from lockstep.capture.tensors.contents import Contents
 from lockstep.core.site import CallKind, Phase
 from lockstep.store.schema import NO_CONTENT
-
-if TYPE_CHECKING:
-    from lockstep.capture.tensors.contents import Contents
 
 Edge = tuple[Node, int]
 Positions = tuple[tuple[int, int], ...]

@@ -1,1 +1,1 @@
-"""How `lockstep record` arms the processes of its command, and how each of them ends."""
+"""How `lockstep record` arms the processes of its command."""

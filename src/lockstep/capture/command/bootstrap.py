@@ -13,7 +13,10 @@ from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lockstep.capture.command.environment import (
+from lockstep.capture.command.rank_places import RankPlaces
+from lockstep.capture.command.tracebacks import show_tracebacks_without_us
+from lockstep.capture.patching.untraced import untraced
+from lockstep.capture.process.environment import (
     ARMED,
     LEFT_OUT,
     TRAINED,
@@ -25,13 +28,10 @@ from lockstep.capture.command.environment import (
     module_from_sources,
     request_from,
 )
-from lockstep.capture.command.lineage import count_forks
-from lockstep.capture.command.process_ends import Endings, uncaught
-from lockstep.capture.command.rank_places import RankPlaces
-from lockstep.capture.command.tracebacks import show_tracebacks_without_us
+from lockstep.capture.process.lineage import count_forks
+from lockstep.capture.process.process_ends import Endings, uncaught
 from lockstep.capture.recorder import Recorder, active_recorder
 from lockstep.capture.settings.setup import note_seed_at_import, seed_everything
-from lockstep.capture.taps.untraced import untraced
 from lockstep.devices.emulation.mode import Emulation
 from lockstep.devices.emulation.profiles import device_of
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.rows.user_code import is_of_the_user
 from lockstep.capture.settings.setup import rank_and_world_size
+from lockstep.capture.source_code.user_code import is_of_the_user
 from lockstep.core.replacement import replacing
 from lockstep.store.permissions import make_private_directory, write_private
 

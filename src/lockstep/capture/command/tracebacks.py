@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from lockstep.capture.taps.callers import STAND_IN
+from lockstep.capture.patching.callers import STAND_IN
 
 _OURS = str(Path(__file__).parents[1])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import polars as pl
 import torch
 from torch.optim.optimizer import Optimizer
 
@@ -13,16 +12,16 @@ from lockstep.capture.ends.made_anew import MadeAnew
 from lockstep.capture.ends.outside import Outside
 from lockstep.capture.ends.states_at_deletion import (
     LastStates,
-    NamedModule,
     OptimizedNames,
     held_by_optimizer,
 )
+from lockstep.capture.modules.process_modules import NamedModule
+from lockstep.capture.recording.rank_recording import Tables
 from lockstep.capture.tensors.state_taker import StateTaker
 from lockstep.core.states import Moment, Standing
 from lockstep.store import schema
 from lockstep.store.encoding import Row
 
-Tables = dict[str, tuple[pl.Schema, list[Row]]]
 Owners = dict[int, tuple[str, str]]
 """Path and full name of each parameter and buffer that is known, by identity."""
 

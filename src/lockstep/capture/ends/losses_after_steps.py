@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from lockstep.capture.patching.callers import passed_over
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.callers import passed_over
-from lockstep.capture.taps.patches import Patch
 from lockstep.capture.tensors.shards import local_part
 from lockstep.devices.methods import is_floating_point, item, numel
 from lockstep.devices.tensor_numbers import dtype_name

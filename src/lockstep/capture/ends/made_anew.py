@@ -10,9 +10,10 @@ import torch
 from torch.nn import Module
 from torch.optim.optimizer import Optimizer
 
-from lockstep.capture.ends.states_at_deletion import LastStates, NamedModule, OptimizedNames
+from lockstep.capture.ends.states_at_deletion import LastStates, OptimizedNames
 from lockstep.capture.modules.live_modules import living
 from lockstep.capture.modules.module_paths import clean_tree
+from lockstep.capture.modules.process_modules import NamedModule
 from lockstep.core.states import Standing
 
 Places = list[list[tuple[str, str]]]

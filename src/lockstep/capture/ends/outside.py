@@ -28,10 +28,10 @@ from lockstep.capture.ends.function_ends import (
 )
 from lockstep.capture.ends.holdings import Known, Walk
 from lockstep.capture.ends.instances import attributes_of, forget_classes, module_of
-from lockstep.capture.ends.states_at_deletion import NamedModule
-from lockstep.capture.rows.user_code import is_of_the_user
+from lockstep.capture.modules.process_modules import NamedModule
+from lockstep.capture.patching.callers import without_us
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.callers import without_us
+from lockstep.capture.source_code.user_code import is_of_the_user
 from lockstep.capture.tensors.state_taker import Held, StateTaker
 from lockstep.core.site import Role
 from lockstep.core.states import HeldSetting, Moment, Standing

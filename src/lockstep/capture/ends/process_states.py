@@ -6,12 +6,11 @@ from functools import partial
 
 from torch.optim.optimizer import Optimizer
 
-from lockstep.capture.ends.afterwards import Afterwards, Owners, Tables, owners_of
-from lockstep.capture.ends.states_at_deletion import NamedModule
+from lockstep.capture.ends.afterwards import Afterwards, Owners, owners_of
 from lockstep.capture.modules.live_modules import LivingModules
-from lockstep.capture.modules.process_modules import held_modules
+from lockstep.capture.modules.process_modules import NamedModule, held_modules
 from lockstep.capture.recording.rank_directories import as_json
-from lockstep.capture.recording.rank_recording import RankRecording
+from lockstep.capture.recording.rank_recording import RankRecording, Tables
 from lockstep.capture.silence import Silence
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.core.manifest import END, HELD, NotSeen, RankManifest

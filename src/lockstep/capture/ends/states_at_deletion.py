@@ -13,7 +13,7 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn import Module
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.calls.leaves import tensors_in
+from lockstep.capture.modules.process_modules import NamedModule
 from lockstep.capture.silence import Silence
 from lockstep.capture.tensors.state_taker import Held, StateTaker
 from lockstep.core.site import Role
@@ -28,48 +29,6 @@ from lockstep.core.states import Moment, Standing
 
 _MOST_VISITED = 100_000
 """Objects that are looked at for a way back to what holds a tensor; where there are more, one is taken to exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedModule:
-    """A module with its path, and what it is to the training.
-
-    `left_out` are full names of its tensors that are told elsewhere: second names of one that another module holds;
-    `trained` gives whether an optimizer holds a tensor, by its identity.
-    """
-
-    module: Module
-    path: str
-    standing: Standing
-    left_out: frozenset[str]
-    trained: frozenset[int]
-
-    def held(self) -> Iterator[Held]:
-        """Its own tensors."""
-        yield from self.held_in(self.module._parameters, self.module._buffers)
-
-    @property
-    def of_gone(self) -> HeldIn:
-        """Gives its own tensors by its dictionaries, without the module itself."""
-        return replace(self, module=_NO_MODULE).held_in
-
-    def held_in(
-        self,
-        parameters: Mapping[str, torch.Tensor | None],
-        buffers: Mapping[str, torch.Tensor | None],
-    ) -> Iterator[Held]:
-        """The tensors of such a module, by its dictionaries."""
-        for role, tensors in ((Role.PARAM, parameters), (Role.BUFFER, buffers)):
-            for key, tensor in tensors.items():
-                name = f"{self.path}.{key}" if self.path else key
-                if tensor is not None and name not in self.left_out:
-                    trained = id(tensor) in self.trained
-                    standing = Standing.TRAINED if trained else self.standing
-                    yield Held(self.path, name, role, standing, tensor)
-
-
-_NO_MODULE: Any = None
-HeldIn = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Held]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The modules of a process and their names."""
+"""The modules of a process, their names, and the hooks on their parameters."""

@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn import Module
 
 from lockstep.capture.modules.made_buffers import MadeBuffers
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 
 
 def living(*kinds: type) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
-from lockstep.capture.taps.callers import without_us
+from lockstep.capture.patching.callers import without_us
 
 Told = tuple[tuple[str, int, str], ...]
 """File, line and function of each frame, innermost first."""

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from lockstep.capture.modules.live_modules import LivingModules
 from lockstep.capture.modules.made_buffers import Told
-from lockstep.capture.rows.user_code import INSTALLED
+from lockstep.capture.source_code.user_code import INSTALLED
 from lockstep.devices.methods import numel
 
 _WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")

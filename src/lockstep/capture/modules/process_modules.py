@@ -8,15 +8,60 @@ to chance. Their parts are called as by `named_modules`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn import Module
 
-from lockstep.capture.ends.states_at_deletion import NamedModule
 from lockstep.capture.modules.live_modules import LivingModules
 from lockstep.capture.modules.module_paths import ModuleNames, clean_tree, plain_class
+from lockstep.capture.tensors.state_taker import Held
+from lockstep.core.site import Role
 from lockstep.core.states import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModule:
+    """A module with its path, and what it is to the training.
+
+    `left_out` are full names of its tensors that are told elsewhere: second names of one that another module holds;
+    `trained` gives whether an optimizer holds a tensor, by its identity.
+    """
+
+    module: Module
+    path: str
+    standing: Standing
+    left_out: frozenset[str]
+    trained: frozenset[int]
+
+    def held(self) -> Iterator[Held]:
+        """Its own tensors."""
+        yield from self.held_in(self.module._parameters, self.module._buffers)
+
+    @property
+    def of_gone(self) -> HeldIn:
+        """Gives its own tensors by its dictionaries, without the module itself."""
+        return replace(self, module=_NO_MODULE).held_in
+
+    def held_in(
+        self,
+        parameters: Mapping[str, torch.Tensor | None],
+        buffers: Mapping[str, torch.Tensor | None],
+    ) -> Iterator[Held]:
+        """The tensors of such a module, by its dictionaries."""
+        for role, tensors in ((Role.PARAM, parameters), (Role.BUFFER, buffers)):
+            for key, tensor in tensors.items():
+                name = f"{self.path}.{key}" if self.path else key
+                if tensor is not None and name not in self.left_out:
+                    trained = id(tensor) in self.trained
+                    standing = Standing.TRAINED if trained else self.standing
+                    yield Held(self.path, name, role, standing, tensor)
+
+
+_NO_MODULE: Any = None
+HeldIn = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Held]]
 
 
 def held_modules(

@@ -14,25 +14,25 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import polars as pl
 import torch
 
 from lockstep.capture.calls.unseen_work import OutOfSight
-from lockstep.capture.command.environment import TRAINS, UNWRITTEN, leave_note
-from lockstep.capture.command.first_numbers import before_first_numbers
-from lockstep.capture.ends.afterwards import Tables
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.modules.parameter_hooks import ParameterHooks
+from lockstep.capture.process.environment import TRAINS, UNWRITTEN, leave_note
+from lockstep.capture.process.first_numbers import before_first_numbers
 from lockstep.capture.recording.apart import StepsApart
 from lockstep.capture.recording.rank_directories import as_json, claim_rank_directory, copy_of
 from lockstep.capture.recording.redacted_writer import RedactedWriter, redact, redaction_of_process
 from lockstep.capture.rows.held_rows import TopResults
 from lockstep.capture.rows.session import Session
-from lockstep.capture.rows.source_lines import rows_around
-from lockstep.capture.rows.user_code import module_files
 from lockstep.capture.settings import setup
 from lockstep.capture.settings.loaders import Loaders, random_states
 from lockstep.capture.silence import Silence
+from lockstep.capture.source_code.source_lines import rows_around
+from lockstep.capture.source_code.user_code import module_files
 from lockstep.capture.steps import Steps
-from lockstep.capture.taps.parameter_hooks import ParameterHooks
 from lockstep.capture.tensors.whole_sources import WholeSources
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.capture.user_notes import warn
@@ -44,7 +44,11 @@ from lockstep.core.text import words_of
 from lockstep.devices.emulation.mode import unmatched_operators
 from lockstep.devices.tensor_numbers import copy_bytes
 from lockstep.store.claim import Claim
+from lockstep.store.encoding import Row
 from lockstep.store.writer import RankWriter
+
+Tables = dict[str, tuple[pl.Schema, list[Row]]]
+"""Tables beside those of the calls, by their names: columns and rows."""
 
 
 class RankRecording:
@@ -69,7 +73,7 @@ class RankRecording:
     is_of_command
         Whether `lockstep record` began it, rather than the script.
     border
-        See `capture.rows.stacks.Stacks`.
+        See `capture.source_code.stacks.Stacks`.
     is_wanted
         Whether a step may be recorded in this process.
     stop

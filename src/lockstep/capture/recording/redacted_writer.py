@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.rows.user_code import short_path
+from lockstep.capture.source_code.user_code import short_path
 from lockstep.core.manifest import RankManifest
 from lockstep.core.records import Frame
 from lockstep.core.redaction import REDACTED, Redaction

@@ -1,1 +1,1 @@
-"""The rows of a recorded step, with the lines of the script that they belong to."""
+"""The rows of a recorded step: calls, parameters, batches and updates."""

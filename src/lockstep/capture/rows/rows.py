@@ -13,8 +13,8 @@ from typing import Any
 
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.rows.held_rows import HeldRows, RowSink
-from lockstep.capture.rows.source_lines import NamedLine
-from lockstep.capture.rows.stacks import Stacks
+from lockstep.capture.source_code.source_lines import NamedLine
+from lockstep.capture.source_code.stacks import Stacks
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.encoding import Row
 from lockstep.store.writer import RankWriter

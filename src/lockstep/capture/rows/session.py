@@ -37,22 +37,22 @@ from lockstep.capture.calls.leaves import (
     NamedTensor,
     values_refused,
 )
+from lockstep.capture.calls.long_graphs import LongGraphs
 from lockstep.capture.calls.open_call import NO_NUMBERS, Edge, OpenCall, Positions
 from lockstep.capture.calls.surroundings import arguments_written
 from lockstep.capture.calls.unseen_work import OutOfSight
 from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.rows.arrival_rows import Arrivals
+from lockstep.capture.rows.derivations import Derivations
 from lockstep.capture.rows.gaps import Gaps
+from lockstep.capture.rows.hand_updates import HandUpdates
 from lockstep.capture.rows.parameter_rows import ParameterRows
 from lockstep.capture.rows.rows import Made, Rows
 from lockstep.capture.rows.update_rows import UpdateRows
 from lockstep.capture.silence import silently
-from lockstep.capture.taps.long_graphs import LongGraphs
 from lockstep.capture.tensors.contents import UNRECORDED, Contents
-from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.tensors.memory import part_indexed
 from lockstep.capture.tensors.whole_sources import WholeSources
-from lockstep.capture.updates.hand_updates import HandUpdates
 from lockstep.core.manifest import Event, NotSeen
 from lockstep.core.operators import Family, family_of
 from lockstep.core.records import GIVES_GRADIENTS, LEAF, NO_GRADIENT
@@ -130,7 +130,7 @@ class Session:
     fail
         Takes an error of our own that must not reach the training.
     border
-        See `capture.rows.stacks.Stacks`.
+        See `capture.source_code.stacks.Stacks`.
     out_of_sight
         What the model has computed where no step was open.
     optimizer_state

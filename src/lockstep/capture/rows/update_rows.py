@@ -11,12 +11,12 @@ from lockstep.capture.calls.kernel_context import layout_of
 from lockstep.capture.calls.leaves import tensors_in
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.rows.derivations import Derivations
+from lockstep.capture.rows.hand_updates import HandUpdates
 from lockstep.capture.rows.rows import Rows
+from lockstep.capture.rows.update_samples import Sample, UpdateSample, sample_of
 from lockstep.capture.tensors.contents import Contents
-from lockstep.capture.tensors.derivations import Derivations
 from lockstep.capture.tensors.memory import memory_of
-from lockstep.capture.updates.hand_updates import HandUpdates
-from lockstep.capture.updates.update_samples import Sample, UpdateSample, sample_of
 from lockstep.core.formulas import Formula
 from lockstep.core.records import BEGAN_ANEW, GIVEN
 from lockstep.core.selection import SiteFilter

@@ -13,8 +13,8 @@ from typing import Any
 
 from lockstep.capture.calls.leaves import plain_setting
 from lockstep.capture.modules.live_modules import living
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.patches import Patch
 
 _MOST = 1024
 """Values that are kept of each kind."""

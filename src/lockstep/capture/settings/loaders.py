@@ -16,8 +16,8 @@ import torch
 import xxhash
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import LoaderSetup, RankManifest
 from lockstep.devices.tensor_numbers import digest_of
 

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from lockstep.capture.calls.collectives import groups
-from lockstep.capture.command.lineage import command_line, lineage
-from lockstep.capture.rows.user_code import loaded_sources
+from lockstep.capture.calls.kernel_context import autocast_dtypes
+from lockstep.capture.process.lineage import command_line, lineage
 from lockstep.capture.settings.unseeded_generators import drew_own_seed, unseeded_generators
 from lockstep.capture.settings.without_draws import NO_DROPOUT, NO_SHUFFLE
+from lockstep.capture.source_code.user_code import loaded_sources
 from lockstep.core.arguments import MOST_SEED, integer_of
-from lockstep.core.devices import devices
 from lockstep.core.manifest import DEFAULT_RNG, FOLLOWER, MAX_STEPS, Options, RankManifest
 from lockstep.core.redaction import REDACTED
 from lockstep.core.script_inputs import library_versions, read_variables
@@ -208,25 +208,12 @@ def _asked(question: Callable[[], object]) -> str:
         return "mixed"
 
 
-_AUTOCAST_DEVICES = tuple(one.name for one in devices() if one.autocast)
-
-
 def note_autocast(manifest: RankManifest) -> None:
     """Note on which devices autocast is on, and to which dtype."""
     for device, dtype in autocast_dtypes().items():
         manifest.mixed_precision[f"autocast_{device}"] = str(dtype)
         if device not in manifest.autocast_policies:
             manifest.autocast_policies[device] = policy_of(device, dtype)
-
-
-def autocast_dtypes() -> dict[str, torch.dtype]:
-    """Device types where autocast is on, with the dtype that it computes in."""
-    supported = getattr(torch._C, "_autocast_supported_devices", None)  # newer than torch 2.8
-    return {
-        device: torch.get_autocast_dtype(device)
-        for device in (supported() if supported is not None else _AUTOCAST_DEVICES)
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    }
 
 
 def seed_everything(seed: int) -> None:

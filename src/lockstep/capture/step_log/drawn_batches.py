@@ -14,8 +14,8 @@ import xxhash
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.patches import Patch
 from lockstep.devices.methods import contiguous, detach, view
 from lockstep.devices.tensor_numbers import raw_bytes
 

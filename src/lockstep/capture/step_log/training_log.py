@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 
 from lockstep.capture.ends.losses_after_steps import LaterLosses
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
 from lockstep.capture.step_log.drawn_batches import DrawnBatches
@@ -34,7 +35,6 @@ from lockstep.capture.step_log.update_facts import (
     settings_of_scaler,
     takes_norms,
 )
-from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import STEP_LOG, NotSeen
 from lockstep.core.step_rows import BY_LOSS, StepRow
 from lockstep.core.text import words_of

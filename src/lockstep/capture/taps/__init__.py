@@ -1,1 +1,1 @@
-"""The places in torch where recording listens, and how each is put back."""
+"""The places in torch where recording listens."""

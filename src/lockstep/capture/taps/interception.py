@@ -21,10 +21,10 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lockstep.capture.taps.callers import ASKING, Callers, wrap_warn
+from lockstep.capture.patching.callers import ASKING, Callers, wrap_warn
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.taps.listener import EngineRun, Listener
 from lockstep.capture.taps.originals import Originals, is_torchs
-from lockstep.capture.taps.patches import Patch
 from lockstep.capture.taps.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
 from lockstep.capture.taps.recursion_limit import STRIDE, RaisedLimit
 from lockstep.devices.emulation.mode import enter_above_emulations, leave_dispatch

@@ -1,19 +1,16 @@
-"""What the taps tell of what they see: `Calls`, in `capture/calls`, hears it."""
+"""What the taps tell of what they see: `Calls`, in `capture/handlers`, hears it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch._C._functorch import is_legacy_batchedtensor
 
-from lockstep.capture.taps.callers import Caller
-
-if TYPE_CHECKING:
-    from lockstep.capture.calls.compiled_calls import CompiledCalls
+from lockstep.capture.patching.callers import Caller
 
 Run = Callable[..., Any]
 
@@ -51,9 +48,6 @@ class EngineRun:
 class Listener(Protocol):
     """Hears of every call; what it is given to run, it runs once and returns the result of."""
 
-    compiled: CompiledCalls
-    compiler_loaded: Callable[[], None]
-    """Is told that the compiler may trace what the script calls from now on."""
     waited: Callable[[Any], None]
     """Is told that the script has waited for what a collective brings."""
 

@@ -1,1 +1,1 @@
-"""Optimizers, updates written by hand, and who trains."""
+"""Optimizers: which of them update, when they step, and who trains."""

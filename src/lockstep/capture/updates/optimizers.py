@@ -20,11 +20,11 @@ from torch.optim.optimizer import (
 from lockstep.capture.calls.leaves import plain_setting
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.modules.module_paths import ModuleNames
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.patching.untraced import untraced
 from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End
-from lockstep.capture.taps.patches import Patch
-from lockstep.capture.taps.untraced import untraced
 from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.capture.updates.optimizer_lines import OptimizerLines, Successions
 from lockstep.capture.updates.step_hooks import StepHook, give_back_places, steps_here

@@ -17,10 +17,10 @@ from lockstep.capture.ends.holdings import Known, Walk
 from lockstep.capture.ends.instances import forget_classes
 from lockstep.capture.ends.outside import script_variables
 from lockstep.capture.ends.states_at_deletion import (
-    NamedModule,
     OptimizedNames,
     held_by_optimizer,
 )
+from lockstep.capture.modules.process_modules import NamedModule
 from lockstep.capture.tensors.shards import local_part
 from lockstep.capture.updates.optimizers import optimizer_name
 from lockstep.capture.windows.live_generators import LiveGenerator, generator_of, global_generators

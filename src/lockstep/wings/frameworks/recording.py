@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.capture.command.environment import (
+from lockstep.capture.process.environment import (
     TRAINS,
     UNWRITTEN,
     VARIABLE,
@@ -27,7 +27,7 @@ from lockstep.capture.command.environment import (
     leave_trace,
     request_from,
 )
-from lockstep.capture.command.process_ends import Endings, uncaught
+from lockstep.capture.process.process_ends import Endings, uncaught
 from lockstep.capture.sink import Sink
 from lockstep.capture.sink_call import SinkCall
 from lockstep.capture.user_notes import warn

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from lockstep.capture.rows.code_frames import frame_of, innermost
+from lockstep.capture.source_code.code_frames import frame_of, innermost
 from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 from lockstep.wings.frameworks.jax.objects import (
     class_name,
     inside_of,

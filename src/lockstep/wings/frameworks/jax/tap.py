@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lockstep.capture.command.process_ends import uncaught
+from lockstep.capture.process.process_ends import uncaught
 from lockstep.wings.frameworks.jax.followers import OTHER_GRADIENTS
 from lockstep.wings.frameworks.jax.known import Known, KnownPrograms, dynamic_leaves
 from lockstep.wings.frameworks.jax.steps import Opened, Steps

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import jax
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 
 
 class Listener(Protocol):

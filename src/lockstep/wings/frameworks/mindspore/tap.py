@@ -23,8 +23,8 @@ from mindspore.graph import api
 from mindspore.ops.composite import base
 from mindspore.utils.ms_dispatch import MsDispatchMode
 
-from lockstep.capture.rows.code_frames import frames_here
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.source_code.code_frames import frames_here
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.mindspore.cells import class_name, paths_of, settings_of, states_of

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import tf_stack
 
-from lockstep.capture.rows.code_frames import frame_of, frames_here, innermost
+from lockstep.capture.source_code.code_frames import frame_of, frames_here, innermost
 from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 

@@ -12,7 +12,7 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import custom_gradient
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 from lockstep.core.manifest import INNER_BACKWARD
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util
 
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.sink_call import Shared
-from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import COMPILED_BY_XLA, REWRITTEN
 
 if TYPE_CHECKING:

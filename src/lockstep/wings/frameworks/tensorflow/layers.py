@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite
 from lockstep.wings.frameworks.tensorflow.attributes import plain_settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.command.environment import trace_of
-from lockstep.capture.command.lineage import command_line
+from lockstep.capture.process.environment import trace_of
+from lockstep.capture.process.lineage import command_line
 from lockstep.capture.user_notes import warn
 from lockstep.core.arguments import choice_of
 from lockstep.core.errors import LockstepError, UsageError

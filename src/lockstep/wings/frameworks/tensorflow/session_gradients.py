@@ -13,7 +13,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import gradients_util
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 
 _NAMED = re.compile(r"gradients(_\d+)?/")
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.client import session as sessions
 
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.sink_call import Shared
-from lockstep.capture.taps.patches import Patch
 from lockstep.core.manifest import REWRITTEN
 from lockstep.wings.frameworks.recording import FrameworkRecording
 from lockstep.wings.frameworks.tensorflow.graph_looks import REWRITES, REWRITTEN_REASON

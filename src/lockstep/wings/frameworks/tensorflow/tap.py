@@ -20,9 +20,9 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import op_callbacks, ops
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep.capture.rows.code_frames import frames_here
+from lockstep.capture.patching.patches import Patch
 from lockstep.capture.sink_call import Shared
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.source_code.code_frames import frames_here
 from lockstep.core.records import Frame
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.wings.frameworks.adapter import CodeSite

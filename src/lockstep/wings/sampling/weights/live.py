@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from lockstep.capture.command.environment import VARIABLE as RECORDED
+from lockstep.capture.process.environment import VARIABLE as RECORDED
 from lockstep.capture.recorder import active_recorder
 from lockstep.capture.silence import Silence
 from lockstep.core.errors import OutputExistsError, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lockstep.capture.modules.module_paths import ModuleNames
-from lockstep.capture.taps.untraced import untraced
+from lockstep.capture.patching.untraced import untraced
 from lockstep.capture.tensors.memory import takes_gradient
 
 Accumulated = Callable[[torch.Tensor], None]

@@ -11,12 +11,12 @@ import torch
 
 from lockstep.capture.calls.call_context import context_at
 from lockstep.capture.calls.call_places import Place
-from lockstep.capture.calls.call_rows import CallRows, OneCall
 from lockstep.capture.calls.leaves import NamedTensor, argument_tensors
 from lockstep.capture.calls.open_call import OpenCall
-from lockstep.capture.calls.openings import Openings
-from lockstep.capture.calls.reach import compiled_name, modules_reached
 from lockstep.capture.calls.surroundings import buffers_of, has_parameters
+from lockstep.capture.handlers.call_rows import CallRows, OneCall
+from lockstep.capture.handlers.openings import Openings
+from lockstep.capture.handlers.reach import compiled_name, modules_reached
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.core.manifest import AT_BOUNDARY, INSIDE
@@ -36,7 +36,7 @@ class CompiledCalls:
     rows
         Begins and ends the rows of calls.
     eager
-        Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.taps.graphs`.
+        Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.compiled.graphs`.
 
     Attributes
     ----------

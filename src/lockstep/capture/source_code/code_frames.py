@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from types import CodeType, FrameType
 
-from lockstep.capture.rows.user_code import is_of_the_user, short_path
+from lockstep.capture.source_code.user_code import is_of_the_user, short_path
 from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 

@@ -6,8 +6,8 @@ Those of `torch.optim` are run again by their class.
 from __future__ import annotations
 
 from lockstep.capture.calls.call_places import Place
-from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.open_call import OpenCall
+from lockstep.capture.handlers.call_rows import CallRows
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.core.site import Phase
 

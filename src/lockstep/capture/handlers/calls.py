@@ -17,16 +17,10 @@ import torch
 
 from lockstep.capture.calls.call_context import CallContext
 from lockstep.capture.calls.call_places import Place
-from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.collectives import is_collective, is_functional, wait_for, with_groups
-from lockstep.capture.calls.compiled_calls import CompiledCalls
-from lockstep.capture.calls.custom_function_calls import CustomFunctionCalls
-from lockstep.capture.calls.engine_calls import EngineCalls
 from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import argument_tensors, flattened, tensors_in
 from lockstep.capture.calls.open_call import OpenCall
-from lockstep.capture.calls.openings import Openings
-from lockstep.capture.calls.step_notes import StepNotes
 from lockstep.capture.calls.surroundings import (
     SET_ITEM,
     below_functions,
@@ -39,12 +33,18 @@ from lockstep.capture.calls.surroundings import (
     unwrapped,
     written,
 )
-from lockstep.capture.calls.update_bodies import UpdateBodies
+from lockstep.capture.handlers.call_rows import CallRows
+from lockstep.capture.handlers.compiled_calls import CompiledCalls
+from lockstep.capture.handlers.custom_function_calls import CustomFunctionCalls
+from lockstep.capture.handlers.engine_calls import EngineCalls
+from lockstep.capture.handlers.openings import Openings
+from lockstep.capture.handlers.step_notes import StepNotes
+from lockstep.capture.handlers.update_bodies import UpdateBodies
 from lockstep.capture.modules.module_paths import class_name, is_wrapper
+from lockstep.capture.patching.callers import Caller
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence
-from lockstep.capture.taps.callers import Caller
 from lockstep.capture.taps.interception import Taps
 from lockstep.capture.taps.listener import EngineRun
 from lockstep.capture.updates.optimizers import Optimizers

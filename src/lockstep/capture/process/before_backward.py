@@ -13,17 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from lockstep.capture.command.environment import STOPPED, count_of, leave_note
-from lockstep.capture.settings.setup import rank_and_world_size
+from lockstep.capture.process.environment import STOPPED, count_of, leave_note
 
 _LOOKS_EVERY_S = 0.01
 _WAITS_S = 60.0
 """For ranks that never come this far; they hang without Lockstep too."""
 
 
-def end_process(directory: Path) -> NoReturn:
-    """End this process, with what it has printed and without what it would do at exit."""
-    _wait_for_other_ranks(directory)
+def end_process(directory: Path, world_size: int) -> NoReturn:
+    """End this process, with what it has printed and without what it would do at exit; it is one of `world_size`."""
+    _wait_for_other_ranks(directory, world_size)
     for child in multiprocessing.active_children():
         if child.daemon:  # workers of data loaders, which would outlive it for a while
             child.terminate()
@@ -33,9 +32,8 @@ def end_process(directory: Path) -> NoReturn:
     os._exit(0)
 
 
-def _wait_for_other_ranks(directory: Path) -> None:
+def _wait_for_other_ranks(directory: Path, world_size: int) -> None:
     """One that was gone would end the others in the midst of a collective."""
-    world_size = rank_and_world_size()[1]
     if world_size < 2:
         return
     leave_note(directory, STOPPED)

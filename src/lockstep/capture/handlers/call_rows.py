@@ -15,8 +15,8 @@ from lockstep.capture.calls.collectives import Unwaited, is_collective, is_work,
 from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import NamedTensor, flattened, result_tensors
 from lockstep.capture.calls.open_call import OpenCall
-from lockstep.capture.calls.openings import Openings
 from lockstep.capture.calls.surroundings import buffers_of, has_parameters, is_compiled
+from lockstep.capture.handlers.openings import Openings
 from lockstep.capture.modules.module_paths import class_name, without_wrappers
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session

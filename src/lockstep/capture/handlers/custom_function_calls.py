@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
-from lockstep.capture.calls.call_rows import CallRows, OneCall
 from lockstep.capture.calls.gradients import graph_node
 from lockstep.capture.calls.leaves import tensors_in
+from lockstep.capture.handlers.call_rows import CallRows, OneCall
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
 

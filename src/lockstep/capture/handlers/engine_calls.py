@@ -8,12 +8,12 @@ from types import FrameType
 from typing import Any
 
 from lockstep.capture.calls.call_context import CallContext
-from lockstep.capture.calls.call_rows import CallRows
 from lockstep.capture.calls.leaves import tensors_in
 from lockstep.capture.calls.open_call import OpenCall
-from lockstep.capture.calls.openings import Openings
-from lockstep.capture.calls.step_notes import StepNotes
 from lockstep.capture.calls.surroundings import unwrapped
+from lockstep.capture.handlers.call_rows import CallRows
+from lockstep.capture.handlers.openings import Openings
+from lockstep.capture.handlers.step_notes import StepNotes
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.session import Session
 from lockstep.capture.silence import Silence

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from lockstep.capture.patching.untraced import untraced
 from lockstep.capture.recording.apart import is_followed
-from lockstep.capture.taps.untraced import untraced
 from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.following.last_step import LastStep, last_step_in
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from lockstep.capture.calls.compiled_calls import CompiledCalls
-from lockstep.capture.taps.interception import Taps
+from lockstep.capture.handlers.calls import Calls
+from lockstep.capture.handlers.compiled_calls import CompiledCalls
 from lockstep.core.members import own_folders
 
 Key = tuple[str, str]
@@ -53,7 +53,7 @@ class ModuleCall:
         return int(self.key[0].partition("@")[0])
 
 
-def eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[[GraphModule, Any], Any]:
+def eager_backend(calls_now: Callable[[], Calls | None]) -> Callable[[GraphModule, Any], Any]:
     """A backend for `torch.compile` that runs each graph as it is, under the taps where they are at work."""
 
     def lockstep_eager(graph: GraphModule, example_inputs: Any) -> Callable[..., Any]:
@@ -63,10 +63,10 @@ def eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[[GraphModule,
         plan = GraphPlan(graph)
 
         def call(*args: Any) -> Any:
-            taps = taps_now()
-            if taps is None:
+            calls = calls_now()
+            if calls is None:
                 return graph(*args)
-            around, listener = _module_around(), taps.listener.compiled
+            around, listener = _module_around(), calls.compiled
 
             tensors = [one for one in args if isinstance(one, torch.Tensor)]
 
@@ -74,7 +74,7 @@ def eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[[GraphModule,
                 moved = plan.moved(listener.owners(args))
                 return GraphRun(plan, listener, moved).run(*args)
 
-            return taps.call_tapped(
+            return calls.taps.call_tapped(
                 lambda: listener.graph_run(run, around, tensors), lambda: graph(*args)
             )
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.capture.taps.patches import Patch
+from lockstep.capture.patching.patches import Patch
 
 _AT_ONCE = ("_exit", "abort", "execv", "execve")
 """Functions of `os` that end the process, or its program where there is another one to run."""

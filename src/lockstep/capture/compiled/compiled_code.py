@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.calls.call_rows import OneCall
-from lockstep.capture.taps.interception import Taps
-from lockstep.capture.taps.patches import Patch
-from lockstep.capture.taps.untraced import never_compiled
+from lockstep.capture.handlers.call_rows import OneCall
+from lockstep.capture.handlers.calls import Calls
+from lockstep.capture.patching.patches import Patch
+from lockstep.capture.patching.untraced import never_compiled
 
 
 def wrap_compile(
     compile_: Callable[..., Any],
-    taps_now: Callable[[], Taps | None],
+    calls_now: Callable[[], Calls | None],
     *,
     eager: bool = False,
 ) -> Callable[..., Any]:
@@ -30,32 +30,32 @@ def wrap_compile(
 
     @functools.wraps(compile_)
     def compile_with_taps(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        taps = taps_now()
-        if taps is None:
+        calls = calls_now()
+        if calls is None:
             return compile_(model, *args, **kwargs)
         if eager:
             kwargs = {key: value for key, value in kwargs.items() if key not in ("mode", "options")}
-            kwargs["backend"] = _eager_backend(taps_now)
-        compiled = taps.call_untapped(lambda: compile_(model, *args, **kwargs))
-        taps.listener.compiler_loaded()
+            kwargs["backend"] = _eager_backend(calls_now)
+        compiled = calls.taps.call_untapped(lambda: compile_(model, *args, **kwargs))
+        calls.compiler_loaded()
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
             return compiled
-        return _with_boundary(compiled, model, taps_now)
+        return _with_boundary(compiled, model, calls_now)
 
     return compile_with_taps
 
 
-def _eager_backend(taps_now: Callable[[], Taps | None]) -> Callable[..., Any]:
-    """See `lockstep.capture.taps.graphs`; what it needs of torch takes a second to load."""
-    from lockstep.capture.taps.graphs import eager_backend
+def _eager_backend(calls_now: Callable[[], Calls | None]) -> Callable[..., Any]:
+    """See `lockstep.capture.compiled.graphs`; what it needs of torch takes a second to load."""
+    from lockstep.capture.compiled.graphs import eager_backend
 
-    return eager_backend(taps_now)
+    return eager_backend(calls_now)
 
 
 def _with_boundary(
     compiled: Callable[..., Any],
     function: Callable[..., Any],
-    taps_now: Callable[[], Taps | None],
+    calls_now: Callable[[], Calls | None],
 ) -> Callable[..., Any]:
     """A compiled function whose calls are recorded as one operator."""
 
@@ -63,14 +63,14 @@ def _with_boundary(
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return compiled(*args, **kwargs)
-        taps = taps_now()
-        if taps is None or not taps.installed:
+        calls = calls_now()
+        if calls is None or not calls.taps.installed:
             return compiled(*args, **kwargs)
 
         def untapped(*args: Any, **kwargs: Any) -> Any:
-            return taps.call_untapped(lambda: compiled(*args, **kwargs))
+            return calls.taps.call_untapped(lambda: compiled(*args, **kwargs))
 
-        return taps.listener.compiled.call(function, untapped, args, kwargs)
+        return calls.compiled.call(function, untapped, args, kwargs)
 
     return call
 
@@ -84,13 +84,13 @@ class CompiledCodeGate(threading.local):
 
     Parameters
     ----------
-    taps_now
-        Gives the taps at work, if any.
+    calls_now
+        Gives what records the calls of the process, if anything does.
     """
 
-    def __init__(self, taps_now: Callable[[], Taps | None]) -> None:
-        self._taps_now = taps_now
-        self._left: Taps | None = None
+    def __init__(self, calls_now: Callable[[], Calls | None]) -> None:
+        self._calls_now = calls_now
+        self._left: Calls | None = None
         self._wrapper = 0
         self._call: OneCall | None = None
 
@@ -129,19 +129,19 @@ class CompiledCodeGate(threading.local):
         return never_compiled(maybe_set_eval_frame)
 
     def _enter(self, wrapper: FrameType) -> None:
-        taps = self._taps_now()
-        if taps is None or not taps.installed:
+        calls = self._calls_now()
+        if calls is None or not calls.taps.installed:
             return
-        self._left, self._wrapper = taps, id(wrapper)
+        self._left, self._wrapper = calls, id(wrapper)
         given = wrapper.f_locals
         if callable(given.get("fn")) and "args" in given and "kwargs" in given:
-            self._call = taps.listener.compiled.begun(given["fn"], given["args"], given["kwargs"])
-        taps.enter_untapped()
+            self._call = calls.compiled.begun(given["fn"], given["args"], given["kwargs"])
+        calls.taps.enter_untapped()
 
-    def _leave(self, wrapper: FrameType, taps: Taps) -> None:
-        taps.leave_untapped()
+    def _leave(self, wrapper: FrameType, calls: Calls) -> None:
+        calls.taps.leave_untapped()
         one, self._call, self._left = self._call, None, None
         if one is not None:
             given = wrapper.f_locals
             raised = not given.get("call_succeeded", "result" in given)
-            taps.listener.compiled.ended(one, given.get("result"), raised=raised)
+            calls.compiled.ended(one, given.get("result"), raised=raised)

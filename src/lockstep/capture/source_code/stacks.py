@@ -9,9 +9,9 @@ from types import CodeType, FrameType
 
 import torch
 
-from lockstep.capture.rows.source_lines import NamedLine
-from lockstep.capture.rows.user_code import is_of_the_user, short_path
-from lockstep.capture.taps.callers import STAND_IN
+from lockstep.capture.patching.callers import STAND_IN
+from lockstep.capture.source_code.source_lines import NamedLine
+from lockstep.capture.source_code.user_code import is_of_the_user, short_path
 from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 

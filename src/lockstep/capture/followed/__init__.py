@@ -1,0 +1,1 @@
+"""A training that another process follows: the step it is to end after, and its losses until one differs."""

@@ -1,0 +1,1 @@
+"""What hears of the calls that the taps see, and records them."""

@@ -1,0 +1,1 @@
+"""The code of the script: which is the user's, its lines, frames and stacks."""
