@@ -30,7 +30,7 @@ from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.question import StepOfRun, is_whole
 from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.step_events import RESULTS, Enters, NotApplicable, Source, StepProgram, Update
-from lockstep.laws.written_updates import without_written_updates
+from lockstep.laws.written_views import without_written_updates
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 
