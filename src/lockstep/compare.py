@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from lockstep.core.told_facts import Told
     from lockstep.report.comparison.json import comparison_json
     from lockstep.report.comparison.screen import print_comparison, render_comparison
-    from lockstep.report.comparison.tally import tally_of
-    from lockstep.report.comparison.verdict_words import answer_of, headline, lines_below
+    from lockstep.report.comparison.verdict_words import answer_of, headline, lines_below, tally_of
 else:
     __getattr__ = names_of_face(__name__)
 

@@ -36,14 +36,12 @@ from lockstep.laws.program_memory import memory_for_programs
 from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
 from lockstep.locate.by_laws import by_laws
 from lockstep.locate.causes.explained_origins import explained_origins
-from lockstep.locate.conclusion import conclusion
+from lockstep.locate.conclusion import by_windows, conclusion, with_step_logs
 from lockstep.locate.flow.ledger import Ledger, State, last_updates
 from lockstep.locate.flow.setup_walk import SetupWalk
 from lockstep.locate.flow.updates import UpdateWalk, gradients_of_backward
 from lockstep.locate.flow.walk import StepWalk
-from lockstep.locate.from_one_state import shared_windows, together
 from lockstep.locate.gathered import Gathered
-from lockstep.locate.step_log.compared_logs import compare_step_logs, with_step_logs
 from lockstep.measure.measured_pair import Measured
 from lockstep.reading.paired_steps import (
     Given,
@@ -183,15 +181,12 @@ def compare_recordings(
         found = conclusion(gathered, stopper, steps, allow_crash=allow_crash, looks_at_ends=ends)
         return by_laws(found, laws.applied)
 
-    shared = shared_windows(pairing, steps)
-    if shared is None or not shared.windows:
-        found = judged(steps if shared is None else (), ends=shared is None)
-    if shared is not None:
-        each = [judged(window.steps, ends=False) for window in shared.windows]
-        found = together(shared, each, None if each else found)
+    found = by_windows(pairing, steps, partial(judged, ends=False))
+    if found is None:
+        found = judged(steps, ends=True)
     if steps is None and not pairing.is_of_another_tool:
         noisy = None if calibration is None else opened("calibration", calibration)
-        found = with_step_logs(found, compare_step_logs(pairing, noisy))
+        found = with_step_logs(found, pairing, noisy)
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
-    from lockstep.cli.elsewhere import runs_elsewhere
-    from lockstep.cli.options import OPTIONS, Duration, Option, Size, as_json, force, limit, option
-    from lockstep.cli.paths import PATH
-    from lockstep.cli.training_command import TrainingCommand, training_command
+    from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
+    from lockstep.cli.options import (
+        OPTIONS,
+        PATH,
+        Duration,
+        Option,
+        Size,
+        as_json,
+        force,
+        limit,
+        option,
+    )
     from lockstep.cli.typed import typed_again
     from lockstep.core.arguments import choice_of, integer_of, path_of, patterns_of, truth_of
     from lockstep.core.selection import StepSelection

@@ -27,18 +27,10 @@ if TYPE_CHECKING:
     from lockstep.core.states import Moment
     from lockstep.kernels.digest import digest_of_bytes
     from lockstep.kernels.numbers import statistics_of
-    from lockstep.reading import (
-        PairedStep,
-        calls_matching,
-        check_choice,
-        every_call,
-        paired_records,
-        paired_steps,
-        record_table,
-        series,
-    )
+    from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call
     from lockstep.reading.first_non_finite import Part, first_made, is_finite
-    from lockstep.reading.paired_steps import opened
+    from lockstep.reading.paired_steps import PairedStep, opened, paired_records, paired_steps
+    from lockstep.reading.record_tables import record_table, series
     from lockstep.store.directory import RunDirectory, is_recording
     from lockstep.store.later_tensors import ReadLater
     from lockstep.store.partial import marked_as_part

@@ -11,13 +11,19 @@ if TYPE_CHECKING:
     from lockstep.cli.notices import tell
     from lockstep.cli.progress_bar import progress_bar
     from lockstep.cli.sentences import say
-    from lockstep.core.patterns import nearest_names
     from lockstep.core.progress import Progress
+    from lockstep.core.selection import nearest_names
     from lockstep.core.text import listed, message, printable, shell_line, times, words_of
-    from lockstep.report.console import OutputConsole
     from lockstep.report.csv_tables import Cell, write_csv_table
     from lockstep.report.json_text import enveloped, json_text
-    from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
+    from lockstep.report.paragraphs import (
+        OutputConsole,
+        Page,
+        add_line,
+        add_paragraph,
+        counted,
+        terminal_width,
+    )
     from lockstep.report.table import Column, add_more, add_table, figure, table_text
     from lockstep.report.workbook import workbook_at, write_sheets
 else:

@@ -17,8 +17,8 @@ import pytest
 from command_tree import every_command
 
 from lockstep.cli import options
+from lockstep.cli.elsewhere import TrainingCommand
 from lockstep.cli.main import main
-from lockstep.cli.training_command import TrainingCommand
 
 COMMANDS = {
     name: command for name, command in every_command() if not isinstance(command, click.Group)

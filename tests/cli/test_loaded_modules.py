@@ -9,8 +9,8 @@ import pytest
 
 from lockstep.testing.fixtures import FaultyPair
 
-MOST_MODULES = 300
-"""With the empty ones of packages. The aim is 200: some 190 of them run in such a comparison."""
+MOST_MODULES = 200
+"""With those of packages, which hold a docstring and a list of names."""
 
 PROGRAM = """
 import sys
@@ -38,10 +38,14 @@ def test_a_comparison_loads_few_modules(loaded: set[str]) -> None:
 
 
 def test_a_comparison_loads_no_other_verb_and_no_room_for_rare_cases(loaded: set[str]) -> None:
-    # given what such a comparison has no use for: other verbs, ranks that are put together, a writer, noise
+    # given what such a comparison has no use for: other verbs, ranks that are put together, a writer, noise, operators
+    # of devices, object storage, step logs, windows, other machines, layouts of two frameworks, tables
     unused = (
         "lockstep.wings.", "lockstep_", "lockstep.unify.by_", "lockstep.unify.one_recording", "lockstep.store.writer",
-        "lockstep.store.other_tools", "lockstep.judge.calibration", "lockstep.capture.",
+        "lockstep.store.other_tools", "lockstep.judge.calibration", "lockstep.capture.", "lockstep.devices.",
+        "lockstep.store.storage", "lockstep.locate.step_log", "lockstep.locate.from_one_state",
+        "lockstep.cli.elsewhere", "lockstep.core.tensor_layouts",
+        "lockstep.align.summed", "lockstep.reading.record_tables",
     )  # fmt: skip
     # then none of it is loaded
     assert [name for name in sorted(loaded) if name.startswith(unused)] == []

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import lockstep
-from lockstep.core.distribution import shadow
+from lockstep.core.members import shadow
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import lockstep
-from lockstep.core.gradient_calls import parameters_by_call
+from lockstep.core.operators import parameters_by_call
 
 
 def test_calls_on_a_gradient_are_told_by_the_parameter(tmp_path: Path) -> None:

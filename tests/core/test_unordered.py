@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.core.operators import canonical_name
-from lockstep.core.unordered import LISTED, why_unordered
+from lockstep.judge.repeated_runs import LISTED, why_unordered
 
 _LEFT_OUT = {"bmm", "resize"}
 

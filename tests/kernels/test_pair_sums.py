@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.kernels.fused_formulas import GRIDS
 from lockstep.kernels.jit import available
 from lockstep.kernels.pair_sums import COUNTS, SUMS, add_chunks
-from lockstep.kernels.ulps import GRIDS
 
 pytestmark = pytest.mark.skipif(not available(), reason="Numba cannot be used here")
 

@@ -14,9 +14,8 @@ import lockstep
 from lockstep.core.laws import Breach
 from lockstep.core.site import Role
 from lockstep.laws.own_runs import Carried, OwnRun, OwnRuns, own_runs
-from lockstep.laws.question import StepOfRun
 from lockstep.laws.sound_kernels import kernels
-from lockstep.laws.step_events import Node
+from lockstep.laws.step_events import Node, StepOfRun
 from lockstep.laws.step_sides import Side, side_of
 
 pytestmark = pytest.mark.filterwarnings(

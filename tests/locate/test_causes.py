@@ -14,7 +14,7 @@ import lockstep
 from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, Kind, Origin, Outcome, Verdict
 from lockstep.core.site import Phase
-from lockstep.report.comparison.idle_settings import idle_settings
+from lockstep.report.comparison.end_words import idle_settings
 from lockstep.report.comparison.screen import headline, render_comparison
 
 SOUND = Loop()

@@ -13,7 +13,7 @@ import lockstep
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Outcome, Pair
 from lockstep.core.records import Content, TensorRecord
 from lockstep.core.site import Phase, Role, Site
-from lockstep.locate.of_findings import flipped_choices
+from lockstep.locate.conclusion import flipped_choices
 
 
 def chosen(step: int, call: int, role: Role = Role.OUTPUT) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.core.manifest import RankManifest
-from lockstep.locate.setups.circumstances import circumstances
+from lockstep.locate.setups.setup_facts import circumstances
 
 
 def manifest(**values: Any) -> RankManifest:

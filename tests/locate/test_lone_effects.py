@@ -16,7 +16,7 @@ import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.remarks import On
 from lockstep.core.site import Phase
-from lockstep.report.comparison.idle_settings import idle_settings
+from lockstep.report.comparison.end_words import idle_settings
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.screen import headline
 

@@ -281,7 +281,7 @@ class Allowing:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was recorded counts as computed on a GPU."""
-    monkeypatch.setattr("lockstep.locate.setups.tf32_allowed.DEVICES", ("cpu",))
+    monkeypatch.setattr("lockstep.locate.setups.precision.DEVICES", ("cpu",))
 
 
 @pytest.mark.usefixtures("on_a_gpu")

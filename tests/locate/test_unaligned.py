@@ -9,7 +9,7 @@ import pytest
 from small_training import Loop, against_sound, compared
 
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.locate.lone_calls.unaligned_calls import CalledFrom, words_for
+from lockstep.locate.unaligned_calls import CalledFrom, words_for
 from lockstep.report.comparison.csv import write_csv
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.lone_calls import unaligned_sentences

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.core.records import Content, Statistics
 from lockstep.core.sketch import sketch_of
-from lockstep.measure.masks import is_same_mask
+from lockstep.measure.measured_pair import is_same_mask
 
 KEEP = np.array([[1, 1, 0], [1, 0, 0]], dtype=bool)
 LOWEST = float(np.finfo(np.float32).min)

@@ -16,7 +16,7 @@ import lockstep
 from lockstep.core.finding import Comparison, Outcome, Verdict
 from lockstep.devices.tensor_numbers import numbers_of
 from lockstep.kernels.not_finite import not_finite_of
-from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import tally_of
 
 NAN, INF = float("nan"), float("inf")
 

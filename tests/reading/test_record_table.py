@@ -13,7 +13,7 @@ import lockstep
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.records import TensorRecord
 from lockstep.reading import record_table, series
-from lockstep.reading.record_table import COLUMNS, NUMBERS
+from lockstep.reading.record_tables import COLUMNS, NUMBERS
 from lockstep.store.tables import Chunks
 
 

@@ -15,7 +15,7 @@ from lockstep.core.operators import chains_matmuls
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
-from lockstep.replay.verdicts.roundoff import steps_through
+from lockstep.replay.calls.held_results import steps_through
 
 STEPS, BATCH, WIDTH, ENTERING, LAYERS = 20, 8, 32, 16, 2
 _noise = torch.Generator().manual_seed(1)

@@ -25,8 +25,8 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.replay.calls.refusals import CannotReplay, Crashed
 from lockstep.replay.process import rerun_process as apart
+from lockstep.replay.process.answers import judgement_of
 from lockstep.replay.process.confinement import landlock_version
-from lockstep.replay.process.judgements_sent import judgement_of
 from lockstep.replay.process.messages import answer, answer_in
 from lockstep.replay.process.questions import Again
 from lockstep.replay.process.rerun_process import RerunsApart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lockstep.core.finding import Comparison, Evidence, Kind, Outcome
-from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import tally_of
 
 
 def test_one_pass_counts_what_each_count_alone_does(diverged: Comparison) -> None:

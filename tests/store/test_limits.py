@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
-from lockstep.store import limits, ranges
-from lockstep.store.panics import unprinted_panics
-from lockstep.store.parquet import DamagedError, claims_of
-from lockstep.store.tables import read_table
+from lockstep.store import integrity, limits
+from lockstep.store.limits import DamagedError, claims_of
+from lockstep.store.tables import read_table, unprinted_panics
 
 # --- files that are none
 
@@ -219,7 +218,7 @@ def test_one_text_in_each_row_is_counted_as_often(
     assert path.stat().st_size < 5000
     columns = pl.Schema({"module": pl.String()})
     assert read_table(path, columns).height == 1000
-    monkeypatch.setattr(ranges, "TABLE_BYTES", 1 << 20)
+    monkeypatch.setattr(integrity, "TABLE_BYTES", 1 << 20)
     with pytest.raises(CorruptError, match="holds texts of 2000000 bytes, the longest of 2000"):
         read_table(path, columns)
 
@@ -285,9 +284,9 @@ def test_calls_lie_within_each_other_as_deep_as_functions_do(
     parents[3] = 2
     order = np.random.default_rng(0).permutation(call_ids.size)
     if not is_refused:
-        ranges.check_tree(tmp_path, call_ids[order], parents[order])
-        ranges.check_tree(tmp_path, call_ids[20:], parents[20:])
-        ranges.check_tree(tmp_path, call_ids[:0], parents[:0])
+        integrity.check_tree(tmp_path, call_ids[order], parents[order])
+        integrity.check_tree(tmp_path, call_ids[20:], parents[20:])
+        integrity.check_tree(tmp_path, call_ids[:0], parents[:0])
         return
     with pytest.raises(CorruptError, match="a call lies within more than 1000 others"):
-        ranges.check_tree(tmp_path, call_ids[order], parents[order])
+        integrity.check_tree(tmp_path, call_ids[order], parents[order])

@@ -21,7 +21,8 @@ from lockstep.core.errors import CorruptError, UsageError
 from lockstep.store import storage
 from lockstep.store.partial import marked_as_part
 from lockstep.store.reader import open_recording
-from lockstep.store.storage import Storage, StorageError, url_of
+from lockstep.store.storage import Storage, StorageError
+from lockstep.store.urls import url_of
 from lockstep.testing import MadeTraining, write_recording
 
 BUCKET = "s3://bucket"

@@ -14,15 +14,19 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass
 from functools import partial
 
-from lockstep.align.calls_in_parts import calls_in_parts
-from lockstep.align.likeness import align_by_content, is_near, takes_alike
+from lockstep.align.likeness import align_by_content, calls_in_parts, is_near, takes_alike
 from lockstep.align.names import SAME_NAMES, NameMap
 from lockstep.align.paired_records import layout_of
 from lockstep.align.sequences import Match, align_sequences, pair_in_order
 from lockstep.core.dtypes import is_complex
 from lockstep.core.finding import CallPair, Pair
-from lockstep.core.gradient_calls import parameters_by_call
-from lockstep.core.operators import Family, canonical_name, family_of, operator_of
+from lockstep.core.operators import (
+    Family,
+    canonical_name,
+    family_of,
+    operator_of,
+    parameters_by_call,
+)
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 

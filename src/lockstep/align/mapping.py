@@ -1,4 +1,4 @@
-"""The mapping file: names that the two runs use for the same thing, written by hand.
+"""Names that the two runs use for the same thing: the mapping file, written by hand, and those found for a rank.
 
 ```yaml
 # reference name: candidate name. A * stands for any text, the same on both sides; quote a name that
@@ -30,14 +30,22 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import polars as pl
 import yaml
 
 from lockstep.align.names import BY_FILE, SUM, NameMap
+from lockstep.align.renames import Node, find_renames, module_tree
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names
-from lockstep.core.tensor_layouts import Layout
+from lockstep.core.records import Content
+from lockstep.core.selection import nearest_names
+from lockstep.core.site import CallKind
 from lockstep.core.text import listed
+from lockstep.store.reader import RankRecording
+
+if TYPE_CHECKING:
+    from lockstep.core.tensor_layouts import Layout
 
 _SECTIONS = ("modules", "parameters", "operators", "states")
 _KEYS = (*_SECTIONS, "layouts", "activations", "guesses")
@@ -133,7 +141,7 @@ class NameMapping:
 
     def __post_init__(self) -> None:
         for words in (*self.layouts.values(), *self.activations):
-            Layout.parse(words, self.where)
+            _layout_of(words, self.where)
         for rule in self.rules():
             if rule.reference.count("*") != rule.candidate.count("*"):
                 raise UsageError(
@@ -223,13 +231,13 @@ class NameMapping:
                 found[rule.section].setdefault(rule.candidate, rule.reference)
         found_by = {name: BY_FILE for names in found.values() for name in names}
         declared = {
-            name: Layout.parse(words)
+            name: _layout_of(words)
             for pattern, words in self.layouts.items()
             for name, _ in _matching(pattern, reference.parameters, "parameters")
         }
         return NameMap(
             found["modules"], found["parameters"], found["operators"], {}, found_by, found["states"],
-            declared, tuple(map(Layout.parse, self.activations)),
+            declared, tuple(map(_layout_of, self.activations)),
         )  # fmt: skip
 
     def unconfirmed(self) -> str:
@@ -270,6 +278,13 @@ def _check_section(path: str | Path, section: object, names: object) -> None:
             )
 
 
+def _layout_of(words: str, where: str = "layout") -> Layout:
+    """A layout in words, as a value."""
+    from lockstep.core.tensor_layouts import Layout  # two runs of one framework have none
+
+    return Layout.parse(words, where)
+
+
 def _matching(
     pattern: str, names: Collection[str], section: str
 ) -> list[tuple[str, tuple[str, ...]]]:
@@ -293,3 +308,46 @@ def _problem(error: Exception) -> str:
 def _listed(names: Collection[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}"
+
+
+def names_between(
+    reference: RankRecording, candidate: RankRecording, mapping: NameMapping | None = None
+) -> NameMap:
+    """Match the names of both module trees; names of a mapping file come first."""
+    trees = _tree(reference), _tree(candidate)
+    given = NameMap()
+    if mapping is not None:
+        given = mapping.names_between(names_in(reference), names_in(candidate))
+    return find_renames(*trees, given)
+
+
+def names_in(rank: RankRecording) -> Names:
+    """Every name that a mapping file may speak of."""
+    tree = _tree(rank)
+    kinds = (CallKind.OPERATOR.value, CallKind.MODULE.value)
+    operators = rank.call_table.filter(pl.col("kind").is_in(kinds))["op"].to_list()
+    parameters = frozenset(name for node in tree.values() for name in node.tensors)
+    # What another tool wrote may tell where calls are, and no modules.
+    paths = {*tree, *rank.call_table["module"].unique().to_list()}
+    updates = rank.calls(rank.steps[0], kind=CallKind.OPTIMIZER) if rank.steps else ()
+    kept = {record.name for call in updates for record in call.records}
+    states = frozenset(name.partition("|")[2] for name in kept if "|" in name)
+    return Names(frozenset(paths), parameters, frozenset(operators), states)
+
+
+def _tree(rank: RankRecording) -> dict[str, Node]:
+    table = rank.module_table
+    classes = dict(zip(table["module"].to_list(), table["module_class"].to_list(), strict=True))
+    called = rank.call_table.filter(pl.col("kind") == CallKind.MODULE.value)
+    for path, name in zip(called["module"].to_list(), called["op"].to_list(), strict=True):
+        classes.setdefault(path, name)
+    return module_tree(classes, _initial_tensors(rank))
+
+
+def _initial_tensors(rank: RankRecording) -> Iterator[tuple[str, str, Content]]:
+    """Parameters and buffers as they were when the recording began."""
+    steps = rank.call_table.filter(pl.col("kind") == CallKind.INIT.value)["step"].unique()
+    calls = [call for step in sorted(steps) for call in rank.calls(step, kind=CallKind.INIT)]
+    records = [(record, call) for call in calls for record in call.records]
+    for record, call in sorted(records, key=lambda item: item[0].sequence):
+        yield call.site.module, record.name, record.content

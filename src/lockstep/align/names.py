@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lockstep.core.finding import Axes
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind
-from lockstep.core.tensor_layouts import Layout
+
+if TYPE_CHECKING:
+    from lockstep.core.tensor_layouts import Layout
 
 SUM = " + "
 """Between the names of parameters that are one in the other run: their sum has a name that no tensor has."""

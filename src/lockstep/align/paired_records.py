@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from typing import TYPE_CHECKING
 
 from lockstep.align.names import SAME_NAMES, SUM, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.records import Call, Content, TensorRecord
 from lockstep.core.site import Role
-from lockstep.core.tensor_layouts import Layout
 from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
+
+if TYPE_CHECKING:
+    from lockstep.core.tensor_layouts import Layout
 
 
 def pair_records(pair: CallPair, names: NameMap = SAME_NAMES) -> list[Pair]:

@@ -1,20 +1,17 @@
-"""One step of one rank in both recordings, aligned: calls, records, data flow and names."""
+"""One step of one rank in both recordings, aligned: calls, stretches of calls without partner, data flow and names."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lockstep.align.alignment import align_calls
-from lockstep.align.commuted import commuted
-from lockstep.align.constants import without_other_constants
 from lockstep.align.dataflow import Flow
-from lockstep.align.names import SAME_NAMES, NameMap
-from lockstep.align.other_parts import without_other_parts
+from lockstep.align.names import SAME_NAMES, SUM, NameMap
+from lockstep.align.other_parts import commuted, without_other_constants, without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
-from lockstep.align.summed import moved_apart, with_sums
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import AUTOGRAD_GRAD, agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -76,8 +73,15 @@ class AlignedStep:
         names: NameMap = SAME_NAMES,
     ) -> None:
         self._names = names
-        self.moved_apart = moved_apart(reference, names.tensors.values())
-        reference = with_sums(reference, names.tensors.values())
+        self.moved_apart: tuple[str, ...] = ()
+        if any(SUM in name for name in names.tensors.values()):
+            from lockstep.align.summed import (  # few models have sums; loads kernels
+                moved_apart,
+                with_sums,
+            )
+
+            self.moved_apart = moved_apart(reference, names.tensors.values())
+            reference = with_sums(reference, names.tensors.values())
         self.recorded = tuple(reference), tuple(candidate)
         reference, candidate = (
             _without_asked_gradients(reference),
@@ -283,3 +287,66 @@ def common_path(paths: Sequence[str]) -> str:
             break
         shared.append(level[0])
     return ".".join(shared)
+
+
+def regions_of(step: AlignedStep, first: int = 0) -> Iterator[tuple[int, CallPair]]:
+    """Calls of modules and operators without partner, numbered by region.
+
+    A region is what stands between two aligned calls of the training's own code, or inside of one aligned module call.
+    Two calls that only return the same (a fused operator, and the last of its parts) belong to it.
+    """
+    inside: dict[int, int] = {}
+    region, fresh = first - 1, True
+    for pair in step.pairs:
+        if pair.present.kind not in (CallKind.MODULE, CallKind.OPERATOR):
+            continue
+        if is_aligned(pair):
+            fresh = fresh or pair.present.parent not in step.reference.calls
+            continue
+        around = _aligned_around(step, pair)
+        if around is None:
+            region, fresh = region + fresh, False
+            yield region, pair
+            continue
+        if around not in inside:
+            region, fresh = region + 1, True
+            inside[around] = region
+        yield inside[around], pair
+
+
+def is_aligned(pair: CallPair) -> bool:
+    """Whether two calls were found to be the same one."""
+    return not (pair.reference is None or pair.candidate is None or _replaces(pair))
+
+
+def _replaces(pair: CallPair) -> bool:
+    """Whether two calls return the same, by other means."""
+    left, right = pair.reference, pair.candidate
+    return pair.only_results and left is not None and right is not None and left.site != right.site
+
+
+def _aligned_around(step: AlignedStep, pair: CallPair) -> int | None:
+    """Number of the reference's call of the innermost aligned module around a call without partner."""
+    is_candidate = pair.reference is None
+    flow, aligned = _side(step, is_candidate=is_candidate)
+    parent = flow.calls.get(pair.present.parent)
+    while parent is not None:
+        item = aligned(parent)
+        if item is not None:
+            return item.reference.id
+        parent = flow.calls.get(parent.parent)
+    return None
+
+
+def is_inside_lone(step: AlignedStep, call: Call, *, is_candidate: bool) -> bool:
+    flow, aligned = _side(step, is_candidate=is_candidate)
+    parent = flow.calls.get(call.parent)
+    return parent is not None and aligned(parent) is None
+
+
+def _side(
+    step: AlignedStep, *, is_candidate: bool
+) -> tuple[Flow, Callable[[Call], Aligned | None]]:
+    if is_candidate:
+        return step.candidate, step.of_candidate
+    return step.reference, step.of_reference

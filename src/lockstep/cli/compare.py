@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 from lockstep.cli import comparing, options
-from lockstep.cli.elsewhere import run_where_it_lies
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
@@ -94,6 +93,8 @@ def compare(
     lockstep compare --where-it-lies gpu1:runs/ref gpu2:runs/cand
     """
     if where_it_lies:
+        from lockstep.cli.elsewhere import run_where_it_lies
+
         return run_where_it_lies("--where-it-lies", writes=("--output", "--csv", "--xlsx"))
     comparing.check_two(reference, candidate)
     plans = _plan_reports(output, {"csv": csv, "xlsx": xlsx}, force=force)

@@ -9,14 +9,15 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.cli.paths import PATH
+from lockstep.cli.options import PATH
 from lockstep.cli.progress_bar import progress_bar
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.progress import Progress
 from lockstep.store.directory import is_recording
 from lockstep.store.reader import open_recording
-from lockstep.store.storage import COPYING, Storage, fetch_all, remove_recording, store_all, url_of
+from lockstep.store.storage import COPYING, Storage, fetch_all, remove_recording, store_all
+from lockstep.store.urls import url_of
 
 
 @click.command()

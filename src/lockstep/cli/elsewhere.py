@@ -1,4 +1,4 @@
-"""`--on NAME`: a decorator that lets any verb with a command run on a different machine."""
+"""`--on NAME`: a decorator that lets any verb with a command run on a different machine; the command after `--`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import click
 from click.core import ParameterSource
 
 from lockstep.cli import options
-from lockstep.cli.training_command import training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.members import lacking
 from lockstep.hookspecs import Elsewhere, PathWord, Use
 from lockstep.plugins import manager
-from lockstep.store.storage import url_of
+from lockstep.store.urls import url_of
 
 _META = "lockstep.on"
 
@@ -137,3 +136,30 @@ def _word(value: Any, use: Use) -> str | PathWord:
     if isinstance(value, Path):
         return url_of(value) or PathWord(value, use)  # storage is reached from there
     return str(value)
+
+
+_TRAINING = "lockstep.training"
+
+
+class TrainingCommand(click.Command):
+    """A command that takes a training to run after `--`; `usage` is how its help writes that."""
+
+    usage = "-- COMMAND..."
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Keep the words after `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            context.meta[_TRAINING] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """Return `[OPTIONS]` and the verb's arguments."""
+        return ["[OPTIONS]", self.usage]
+
+
+def training_command() -> tuple[str, ...]:
+    """Return the words after `--`; empty if there are none."""
+    command: tuple[str, ...] = click.get_current_context().meta.get(_TRAINING, ())
+    return command

@@ -13,11 +13,10 @@ from contextlib import suppress
 import click
 
 from lockstep.cli.starting import verb_begins
-from lockstep.core.distribution import shadow
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.garbage import rare_collections
-from lockstep.core.members import installing, lacking, member_of
+from lockstep.core.members import installing, lacking, member_of, shadow
 from lockstep.core.text import message, printable
 from lockstep.core.version import VERSION
 from lockstep.kernels.jit import say_before_compiling

@@ -8,14 +8,15 @@ those of plug-ins too, and compares each with the table.
 from __future__ import annotations
 
 import enum
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
 
-from lockstep.cli.paths import PATH
 from lockstep.cli.sentences import say
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, MOST_SEED
 from lockstep.core.errors import UsageError
@@ -35,6 +36,25 @@ class AddOption(Protocol):
 
 
 # -- types
+
+
+class _GivenPath(click.Path):
+    """A path. An empty one, as an unset variable leaves it, would be the current folder, which nobody asked for."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if not os.fspath(value):
+            name = param.get_error_hint(ctx) if param is not None and ctx is not None else "PATH"
+            raise UsageError(f"{name}: is empty; give a path, or . for the current folder")
+        return super().convert(value, param, ctx)
+
+
+PATH = _GivenPath(path_type=Path)
+"""The type of an argument or option that is a path, not empty."""
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -393,3 +413,12 @@ def thinned(steps: str, every: int) -> str:
     if "," in steps or steps.count(":") != 1:
         raise UsageError(f"--steps {steps} with --every {every}: give one range, as in 0:1000")
     return f"{steps}:{every}"
+
+
+def recording_at(path: Path | None) -> str:
+    """Return the absolute path of a recording that can be opened, "" for None."""
+    from lockstep.store.reader import (
+        open_recording,
+    )  # loads polars, which most commands do not need
+
+    return "" if path is None else str(open_recording(path).path.absolute())

@@ -14,7 +14,7 @@ from lockstep.launch import launch
 from lockstep.store.kept_windows import kept_windows
 from lockstep.store.reader import Recording, open_recording
 from lockstep.store.step_log import read_step_log
-from lockstep.store.storage import url_of
+from lockstep.store.urls import url_of
 
 
 def course_place(directory: Path, source: Path | None, options: Options, *, force: bool) -> Path:

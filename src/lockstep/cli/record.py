@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from lockstep.cli import options as shared
 from lockstep.cli.elsewhere import runs_elsewhere
 from lockstep.cli.notices import say, tell
+from lockstep.cli.options import recording_at
 from lockstep.cli.own_course import course_place, record_own_course
-from lockstep.cli.paths import recording_at
 from lockstep.commands.record_again import record_again
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode
@@ -30,8 +30,8 @@ from lockstep.launch import Ended, is_left_running, launch
 from lockstep.store.kept_windows import kept_windows
 from lockstep.store.leftovers import drop_empty
 from lockstep.store.reader import Recording, open_recording
-from lockstep.store.storage import url_of
 from lockstep.store.uploading import uploaded
+from lockstep.store.urls import url_of
 
 
 def _show_devices(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -9,7 +9,7 @@ import click
 from lockstep.cli import options
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.selection import RankSelection, StepSelection
-from lockstep.reading import calls_matching, check_choice
+from lockstep.reading.chosen_calls import calls_matching, check_choice
 from lockstep.report.json_text import json_text
 from lockstep.report.recording import recording_json, render_calls, render_recording
 from lockstep.store.reader import open_recording

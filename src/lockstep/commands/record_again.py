@@ -23,7 +23,7 @@ from lockstep.core.text import listed, shell_line
 from lockstep.core.variables import VARIABLES
 from lockstep.store.reader import Recording
 from lockstep.store.script_variables import variables_read
-from lockstep.store.storage import Storage, url_of
+from lockstep.store.urls import url_of
 
 UNKNOWN = "..."
 """Stands for a command that was not kept."""
@@ -250,6 +250,8 @@ def _is_taken(place: Path) -> bool:
     url = url_of(place)
     if not url:
         return os.path.lexists(place)
+    from lockstep.store.storage import Storage
+
     with suppress(LockstepError):
         return bool(Storage(url).names())
     return False

@@ -1,11 +1,13 @@
-"""The members of Lockstep: packages with verbs that are installed apart, each by an extra of its name."""
+"""The members of Lockstep, packages installed apart, each by an extra of its name; strangers of Lockstep's own name."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -130,3 +132,40 @@ def _folders_of(member: Member) -> Iterator[str]:
         folder = Path(source) / member.package
         if folder.is_dir():
             yield str(folder)
+
+
+OTHERS = ("lockstep-ml", "lockstep")
+"""Distributions that are known to bring a package `lockstep`, or may."""
+
+_HERE = Path(__file__).parents[1]
+
+
+def shadow() -> str:
+    """Return the file that hides this package, in one sentence; "" if none does."""
+    package = sys.modules.get("lockstep")
+    place = getattr(package, "__file__", None) or ""
+    if getattr(package, "DISTRIBUTION", "") != DISTRIBUTION or Path(place).parent != _HERE:
+        return (
+            f"the package `lockstep` at {place or 'an unknown place'} is another project's; uninstall that project and"
+            f" install {DISTRIBUTION} again"
+        )
+    for name in OTHERS:
+        version = _installed(name)
+        if version:
+            return (
+                f"{name} {version}, another project, is installed here and brings a package `lockstep` too, so each"
+                f" overwrites the other's files; pip uninstall {name}, then install {DISTRIBUTION} again"
+            )
+    return ""
+
+
+def _installed(name: str) -> str:
+    """Version of a distribution that brings a package `lockstep` of its own, "" where there is none."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return ""
+    # An earlier build of this very package went by another name.
+    ours = any(point.value == "lockstep.report.writers" for point in found.entry_points)
+    brings = found.files is None or any(file.parts[0] == "lockstep" for file in found.files)
+    return "" if ours or not brings else found.version

@@ -8,6 +8,9 @@ from enum import Enum
 
 from lockstep.core.text import listed
 
+STEP_LOG = "step_log.jsonl"
+"""The file of a rank's directory that holds it."""
+
 BY_LOSS = "by_loss"
 """The setting of an optimizer whose learning rates follow losses."""
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from lockstep.align.comparability import shared_steps
-from lockstep.align.ranks import RankPairs
+from lockstep.align.ranks import RankPairs, shared_steps
 from lockstep.comparison import Rule, compare_recordings
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.known_results import KnownResults, Values, Work, using

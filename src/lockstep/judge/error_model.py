@@ -20,13 +20,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lockstep.core.content_notes import NoteKind
 from lockstep.core.finding import CallPair
 from lockstep.core.operators import Family
 from lockstep.core.site import Phase
-from lockstep.judge.affine_regions import other_factor
-from lockstep.judge.bounds import Bound, floats, relative_bound, same_dtype, subnormal_rounding
-from lockstep.judge.common_factor import with_common_factor
-from lockstep.judge.exact_sizes import with_exact_size
+from lockstep.judge.affine_regions import other_factor, region_error
+from lockstep.judge.bounds import (
+    Bound,
+    bilinear_operands,
+    floats,
+    relative_bound,
+    same_dtype,
+    spread,
+    subnormal_rounding,
+)
+from lockstep.judge.exact_sizes import with_common_factor, with_exact_size
 from lockstep.judge.forward_model import forward_bound
 from lockstep.judge.gradient_model import gradient_bound
 from lockstep.judge.protocol import (
@@ -39,10 +47,8 @@ from lockstep.judge.protocol import (
     is_gradient,
     whole_numbers,
 )
-from lockstep.judge.region_model import region_error
-from lockstep.judge.rounded_parts import rounded_parts
-from lockstep.judge.rounded_twice import rounded_twice
 from lockstep.judge.tolerances import (
+    BIAS_DEVIATIONS,
     DEFAULT_CONDITION,
     DRAWN_ROUNDINGS,
     FLIP_DEVIATIONS,
@@ -54,6 +60,7 @@ from lockstep.judge.tolerances import (
     SETTING_MARGIN,
     SETTING_TRUST,
     SINGLE,
+    SKETCHED_ALIKE,
     UPDATE_ROUNDINGS,
 )
 from lockstep.judge.update_model import correction_size, inherited_bound, rounded_size
@@ -231,3 +238,72 @@ def _flipped_roundings(bound: Bound, output: Measured) -> float:
 _ROUNDED_ONCE = frozenset(
     {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.MEAN}
 )
+
+
+def rounded_parts(output: Measured) -> float:
+    """Return how far the roundings of its parts may take a tensor that was added up of them, as Euclidean distance.
+
+    A rank rounds its part `g_r` before anything is added: by at most `u |g_r|` in each element, with the unit roundoff
+    `u` of their dtype. One rank rounds the sum alone, so where parts cancel the sums differ by more than `u |sum g_r|`.
+    What is added up of `n` parts is then off by `u (|g_1| + ... + |g_n|)` at most; the recording tells that number, of
+    the Euclidean norms. 0 for any other tensor.
+
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2 (sums in any order).
+    """
+    notes = (
+        record.content.told
+        for record in (output.pair.reference, output.pair.candidate)
+        if record is not None
+    )
+    return sum(float(one.fields[1]) for one in notes if one.kind is NoteKind.ADDED_UP)
+
+
+__all__ = ["rounded_parts"]
+
+
+# Results in 16 bits that one run rounds once and the other twice: a sum of products, then the sum with a bias.
+#
+# Where the library adds the bias, the whole is rounded once; where a kernel of its own adds it afterwards, the sum of
+# products `s` is rounded before. Both round to nearest, so both are sound. Rounding `s` moves it by a quarter of a unit
+# in its last place on average, and takes the result `y` to the neighbour as often as it is moved in such units. With
+# `u` the unit roundoff, a unit in the last place is at most `2 u |y|`, so
+#
+#     E d_i**2 <= 2 u |y_i| (u / 2) |s_i|      and      |d| <= u sqrt(|y| |s|)      (Cauchy-Schwarz)
+#
+# A kernel that truncates leaves as large a distance. Statistics tell the two apart: differences of two roundings to
+# nearest have either sign as often, and for signs drawn independently (Hoeffding, Probability inequalities for sums of
+# bounded random variables, JASA 58, 1963, theorem 2)
+#
+#     |sum d_i| <= t |d|      and      |sum (y1_i + y2_i) d_i| = | |y2|**2 - |y1|**2 | <= t 2 max|y| |d|
+#
+# Truncation takes half a unit in the last place from each number, `u |y_i| / 2` at least, and `u |y|**2` from the
+# square of the norm. Where chance may take as much, which is so for a result of less than some hundred elements,
+# nothing is allowed.
+
+
+def rounded_twice(operation: Operation, output: Measured) -> float:
+    """How far apart a bias that is added to a rounded sum of products may take two results, in the tensor's unit.
+
+    0 where nothing is added, and where the differences lie to one side or it cannot be told whether they do.
+    """
+    _, addends = bilinear_operands(operation)
+    if not addends or is_gradient(output) or output.unit <= SINGLE or not _has_either_sign(output):
+        return 0.0
+    added = sum(spread(output, item) * item.norm for item in addends)
+    return SKETCHED_ALIKE * output.unit * math.sqrt(output.norm * (output.norm + added))
+
+
+def _has_either_sign(output: Measured) -> bool:
+    """Whether statistics show that two results do not differ to one side, as truncation would."""
+    left, right = output.pair.reference, output.pair.candidate
+    one = left.content.statistics if left is not None else None
+    two = right.content.statistics if right is not None else None
+    if one is None or two is None or not math.isfinite(output.distance):
+        return False
+    distance = SKETCHED_ALIKE * output.distance
+    chance = 2.0 * BIAS_DEVIATIONS * output.peak * distance
+    if not chance < output.unit * output.norm * output.norm:
+        return False
+    longer = abs(two.norm - one.norm) * (two.norm + one.norm)
+    sum_apart = abs(two.mean - one.mean) * output.numel
+    return longer <= chance and sum_apart <= BIAS_DEVIATIONS * distance

@@ -1,4 +1,4 @@
-"""Formulas over float32 arrays, run block by block with every result in a processor's first cache.
+"""Formulas and distances over arrays, run block by block with every result in a processor's first cache.
 
 Each operation rounds as IEEE 754 has it, so the bits are those that NumPy gives; see `lockstep.store.derived.search`.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.kernels.jit import exactly, exactly_part
+from lockstep.kernels.jit import exactly, exactly_part, inlined
 
 BLOCK = 1024
 """Elements that one operation takes at a time: 4 kB."""
@@ -217,3 +217,65 @@ def run(program: Any, inputs: Any, used: Any, table: Any, result: Any) -> None:
         row = program[last, 4]
         for place in range(count):
             result[start + place] = table[row, place]
+
+
+GRIDS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 5}
+"""Numbers that ULPs are counted on, by dtype: how wide they are, or for float16, which is no shorter single, how wide
+their exponent is."""
+
+
+@inlined
+def _bfloat16_place(number: Any) -> Any:
+    """Place among the bfloat16 numbers: the upper half of a single, rounded to nearest even."""
+    bits = np.int64(np.float32(number).view(np.int32))
+    size = bits & 0x7FFF_FFFF
+    size = (size + 0x7FFF + ((size >> 16) & 1)) >> 16
+    return -size if bits < 0 else size
+
+
+@inlined
+def _float16_place(number: Any) -> Any:
+    """Place among the float16 numbers, rounded to nearest even; 0.5 has the spacing of the subnormal ones."""
+    size = abs(np.float32(number))
+    bits = np.int64(np.float32(size).view(np.int32))
+    normal = (bits - (112 << 23) + 0xFFF + ((bits >> 13) & 1)) >> 13
+    shifted = np.float32(size + np.float32(0.5))
+    subnormal = np.int64(shifted.view(np.int32)) - 0x3F00_0000
+    found: Any = min(normal if size >= np.float32(2.0**-14) else subnormal, 0x7C00)
+    return -found if number < 0 else found
+
+
+@inlined
+def _single_place(number: Any) -> Any:
+    """Place among the singles, zero at 0."""
+    bits = np.int64(np.float32(number).view(np.int32))
+    size = bits & 0x7FFF_FFFF
+    return -size if bits < 0 else size
+
+
+@inlined
+def most_ulps(left: Any, right: Any, grid: int) -> float:
+    """Numbers of a grid between two, at most; `grid` is one of `GRIDS`, or 0 for none."""
+    most = np.int64(0)
+    if grid == 32:
+        for place in range(left.size):
+            most = max(most, abs(_single_place(left[place]) - _single_place(right[place])))
+    elif grid == 16:
+        for place in range(left.size):
+            most = max(most, abs(_bfloat16_place(left[place]) - _bfloat16_place(right[place])))
+    elif grid == 5:
+        for place in range(left.size):
+            most = max(most, abs(_float16_place(left[place]) - _float16_place(right[place])))
+    return np.float64(most)
+
+
+@inlined
+def most_double_ulps(left: Any, right: Any) -> float:
+    """The same for doubles, whose places may be more than `2**63` apart."""
+    most = np.uint64(0)
+    for place in range(left.size):
+        one, two = left[place], right[place]
+        one = -(one & 0x7FFF_FFFF_FFFF_FFFF) if one < 0 else one
+        two = -(two & 0x7FFF_FFFF_FFFF_FFFF) if two < 0 else two
+        most = max(most, np.uint64(max(one, two)) - np.uint64(min(one, two)))
+    return np.float64(most)

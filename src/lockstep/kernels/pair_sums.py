@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.kernels.fused_formulas import OPERAND, Operand, evaluate, new_table
+from lockstep.kernels.fused_formulas import (
+    OPERAND,
+    Operand,
+    evaluate,
+    most_double_ulps,
+    most_ulps,
+    new_table,
+)
 from lockstep.kernels.jit import compiled, inlined
-from lockstep.kernels.ulps import most_double_ulps, most_ulps
 
 CHUNK_ELEMENTS = 1 << 16
 """Elements that share one row of sums."""

@@ -49,7 +49,7 @@ from lockstep.laws.step_events import (
     Taken,
     finished,
 )
-from lockstep.laws.written_updates import without_written_updates
+from lockstep.laws.written_views import without_written_updates
 
 
 def program_of(calls: Sequence[Call]) -> StepProgram:

@@ -40,8 +40,7 @@ from lockstep.laws.step_events import (
     asked_of,
     finished,
 )
-from lockstep.laws.written_updates import without_written_updates, written_updates
-from lockstep.laws.written_views import WrittenViews
+from lockstep.laws.written_views import WrittenViews, without_written_updates, written_updates
 
 SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 

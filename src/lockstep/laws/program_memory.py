@@ -11,7 +11,7 @@ from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sizes import size_text
 from lockstep.laws.step_events import NotApplicable
-from lockstep.replay.calls.budget import BASE_BYTES
+from lockstep.replay.calls.refusals import BASE_BYTES
 
 _DOUBLE_BYTES = 8
 

@@ -38,7 +38,7 @@ from lockstep.laws.step_events import (
     Update,
     is_whole,
 )
-from lockstep.laws.written_updates import without_written_updates
+from lockstep.laws.written_views import without_written_updates
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 

@@ -1,4 +1,4 @@
-"""Tensors that change because a view of them is written to: `h[:, :12].clamp_(min=0)` changes `h`.
+"""Tensors that change because a view of them is written to, `h[:, :12].clamp_(min=0)`; updates that a script writes.
 
 No call gives the changed tensor; a later call takes it. The program then holds a call more: the tensor, with what was
 written put into the same view of it. Knows no torch.
@@ -7,11 +7,12 @@ written put into the same view of it. Knows no torch.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.core.operators import Trait, operator_of, writes_in_place
 from lockstep.core.records import Call, TensorRecord
-from lockstep.core.site import Role
+from lockstep.core.site import CallKind, Role
 from lockstep.laws.step_events import RESULTS, Link, Node, Operator, Taken, View, Written
 
 _INDEXES = "torch.Tensor.__getitem__"
@@ -121,3 +122,52 @@ def _has_gradients(call: Call) -> bool:
 
 def _fits(one: TensorRecord, two: TensorRecord) -> bool:
     return (one.shape, one.dtype) == (two.shape, two.dtype)
+
+
+# Updates by optimizers of a script's own, of which each call is recorded: a part of the program like all other calls.
+#
+# Knows no torch.
+
+
+def written_updates(calls: Sequence[Call]) -> dict[int, list[Call]]:
+    """By its first call: the updates of each step of an optimizer of which all calls are recorded.
+
+    One that has torch's own optimizers work for it is run again as a class of these.
+
+    Parameters
+    ----------
+    calls
+        All of one step of one rank.
+    """
+    updates = sorted(
+        (one for one in calls if one.kind is CallKind.OPTIMIZER), key=lambda one: one.id
+    )
+    found: dict[int, list[Call]] = {}
+    latest: list[Call] = []
+    for call in updates:
+        if call.body:
+            latest = found[call.id] = [call]
+        elif latest and call.site.op == latest[0].site.op:
+            latest.append(call)
+        else:
+            latest = []
+    return {number: group for number, group in found.items() if _is_whole(group, updates)}
+
+
+def _is_whole(group: Sequence[Call], updates: Sequence[Call]) -> bool:
+    """Whether the calls of a step are all that updates its parameters: no optimizer steps within."""
+    body, own = group[0].body, {one.id for one in group}
+    within = range(group[0].id, body[-1].id)
+    nested = any(one.id in within and one.id not in own for one in updates)
+    return not nested and not any("torch/optim/" in _library(one) for one in body)
+
+
+def _library(call: Call) -> str:
+    return call.library.replace("\\", "/")
+
+
+def without_written_updates(calls: Sequence[Call]) -> list[Call] | None:
+    """The calls with updates as what an optimizer's class makes; None where they are that already."""
+    if not any(one.body and one.kind is CallKind.OPTIMIZER for one in calls):
+        return None
+    return [replace(one, body=()) if one.kind is CallKind.OPTIMIZER else one for one in calls]

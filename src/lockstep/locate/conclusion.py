@@ -1,8 +1,8 @@
-"""Collect the results of all ranks and steps of a comparison, and draw the verdict from them."""
+"""Collect the results of all ranks and steps of a comparison, and draw the verdict and its remarks from them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.core.finding import (
@@ -11,36 +11,37 @@ from lockstep.core.finding import (
     Ends,
     Evidence,
     Finding,
+    Kind,
     Origin,
     Outcome,
     verdict_of,
 )
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared, WhyNot
+from lockstep.core.reason import About
 from lockstep.core.records import TensorRecord
 from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind, Role
+from lockstep.core.step_rows import STEP_LOG
 from lockstep.core.text import listed
 from lockstep.core.told_facts import Told
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states
-from lockstep.locate.ends.processes import endings, is_crash, ranks_compared, with_exit_codes
-from lockstep.locate.ends.training_sides import Side, training_sides
+from lockstep.locate.ends.training_sides import (
+    Side,
+    endings,
+    is_crash,
+    ranks_compared,
+    training_sides,
+    with_exit_codes,
+)
 from lockstep.locate.flow.origins import once_over_ranks, without_sent
 from lockstep.locate.gathered import Gathered
-from lockstep.locate.left_out import left_out
-from lockstep.locate.lone_calls.calls_of_ranks import with_calls_of_one_rank
-from lockstep.locate.of_findings import (
-    beside_training,
-    flipped_choices,
-    overruled,
-    without_places,
-)
 from lockstep.locate.setups.model_setup import compiled_in
-from lockstep.locate.uncompared import not_compared_in
-from lockstep.locate.unseeded import without_seed
+from lockstep.locate.unaligned_calls import with_calls_of_one_rank
+from lockstep.locate.uncompared import left_out, not_compared_in, without_seed
 from lockstep.reading.paired_steps import Pairing
-from lockstep.store.reader import Recording
+from lockstep.store.reader import RankRecording, Recording
 
 
 def conclusion(
@@ -111,6 +112,64 @@ def conclusion(
         endings=ended,
         crashes=crashes,
     )
+
+
+def by_windows(
+    pairing: Pairing,
+    steps: Collection[int] | None,
+    judged: Callable[[Collection[int]], Comparison],
+) -> Comparison | None:
+    """Return one comparison of all windows that begin with one state; None where neither run was set to a state.
+
+    Parameters
+    ----------
+    pairing
+        The two recordings.
+    steps
+        Steps that are to be compared; None for all.
+    judged
+        Compares these steps, and no ends.
+    """
+    ranks = [rank for both in pairing.ranks.both.values() for rank in both]
+    if not any(start.source for rank in ranks for start in rank.manifest.windows):
+        return None
+    from lockstep.locate.from_one_state import judged_by_windows  # few trainings are set to a state
+
+    return judged_by_windows(pairing, steps, judged)
+
+
+def with_step_logs(
+    found: Comparison, pairing: Pairing, calibration: Recording | None = None
+) -> Comparison:
+    """Return a comparison with what the step logs say; a fact that ceases to be equal is a difference.
+
+    Parameters
+    ----------
+    found
+        The comparison of the recorded steps.
+    pairing
+        The two recordings.
+    calibration
+        A calibrated run of the reference, where there is one.
+
+    Raises
+    ------
+    CorruptError
+        If a step log was changed.
+    """
+    ranks = [rank for both in pairing.ranks.both.values() for rank in both]
+    if calibration is not None:
+        ranks += calibration.ranks.values()
+    if not any(map(_has_step_log, ranks)):
+        return found
+    from lockstep.locate.step_log.compared_logs import compared_with_logs
+
+    return compared_with_logs(found, pairing, calibration)
+
+
+def _has_step_log(rank: RankRecording) -> bool:
+    path = rank.path / STEP_LOG
+    return path.exists() or path.is_symlink()
 
 
 def _named(gathered: Gathered, held: Sequence[HeldStates], *, uniform: bool) -> list[Origin]:
@@ -266,3 +325,67 @@ def _events(reference: Recording, candidate: Recording) -> tuple[Event, ...]:
             for event in rank.manifest.events:
                 seen.setdefault((event.kind, event.step, event.detail), event)
     return tuple(seen.values())
+
+
+def flipped_choices(findings: Sequence[Finding]) -> list[Event]:
+    """One event for all choices (an argmax, a routing) that differ though their inputs differ by noise only.
+
+    It is at the first place, with how many there are.
+    """
+    flipped = [
+        finding
+        for finding in findings
+        if finding.kind is Kind.DECISION and finding.pair.present.role is Role.OUTPUT
+    ]
+    if not flipped:
+        return []
+    record, count = flipped[0].pair.present, len(flipped)
+    times = "" if count == 1 else f"{count} times, first at "
+    detail = f"{times}{record.site.module or 'the model'} ({record.site.op}): {flipped[0].reason}"
+    return [Event(Kind.DECISION.value, record.step, detail)]
+
+
+def overruled(findings: Iterable[Finding]) -> Iterator[Remark]:
+    """Tensors that are a fault by their size and none run again: how many, and where the first is."""
+    found = [one for one in findings if one.overrules]
+    if found:
+        record = found[0].pair.present
+        where = f"{record.role.value} of {record.site} at step {record.step}"
+        yield Remark(
+            On.OVERRULED, count=len(found), at=where, step=record.step, rank=record.rank,
+            numbers={"difference": found[0].difference},
+        )  # fmt: skip
+
+
+def beside_training(findings: Iterable[Finding]) -> Iterator[Remark]:
+    """Tensors that differ, and that nothing trained depends on: how many, and where the first is."""
+    found = [
+        (one, clause)
+        for one in findings
+        for clause in one.reason.clauses
+        if clause.about is About.BESIDE
+    ]
+    if found:
+        (first, clause), record = found[0], found[0][0].pair.present
+        where = f"{record.role.value} of {record.site} at step {record.step}"
+        yield Remark(
+            On.BESIDE, count=len(found), at=where, step=record.step, rank=record.rank,
+            reason=clause.words, numbers={"difference": first.difference},
+        )  # fmt: skip
+
+
+def without_places(findings: Iterable[Finding]) -> Iterator[Remark]:
+    """Tensors with as many elements that are not finite, of which a recording does not tell the places."""
+    count = sum(
+        one.metrics.evidence in (Evidence.SKETCH, Evidence.STATISTICS)
+        and any(
+            record is not None
+            and record.statistics is not None
+            and (record.statistics.nan_count or record.statistics.inf_count)
+            and record.statistics.not_finite is None
+            for record in (one.pair.reference, one.pair.candidate)
+        )
+        for one in findings
+    )
+    if count:
+        yield Remark(On.NO_PLACES, count=count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.finding import Comparison, JudgedWindow, UniformChange, Verdict, verdict_of
@@ -13,8 +13,21 @@ from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording
 
 
+def judged_by_windows(
+    pairing: Pairing,
+    steps: Collection[int] | None,
+    judged: Callable[[Collection[int]], Comparison],
+) -> Comparison | None:
+    """Return one comparison of all windows, each judged by itself; None where neither run was set to a state."""
+    shared = _shared_windows(pairing, steps)
+    if shared is None:
+        return None
+    each = [judged(window.steps) for window in shared.windows]
+    return _together(shared, each, None if each else judged(()))
+
+
 @dataclass(frozen=True, slots=True)
-class SharedWindow:
+class _SharedWindow:
     """A window that both trainings began with one state.
 
     `differed`, `left` and `not_set` are of all ranks; `distance` is the largest of them.
@@ -28,14 +41,14 @@ class SharedWindow:
 
 
 @dataclass(slots=True)
-class SharedWindows:
+class _SharedWindows:
     """The windows of two recordings, and why others are not compared."""
 
-    windows: list[SharedWindow] = field(default_factory=list)
+    windows: list[_SharedWindow] = field(default_factory=list)
     left_out: list[NotCompared] = field(default_factory=list)
 
 
-def shared_windows(pairing: Pairing, steps: Collection[int] | None) -> SharedWindows | None:
+def _shared_windows(pairing: Pairing, steps: Collection[int] | None) -> _SharedWindows | None:
     """Return the windows; None of two recordings of which neither was set to a state.
 
     Parameters
@@ -52,7 +65,7 @@ def shared_windows(pairing: Pairing, steps: Collection[int] | None) -> SharedWin
     every = [start for sides in both.values() for side in sides for start in side.values()]
     if not any(start.source for start in every):
         return None
-    found = SharedWindows()
+    found = _SharedWindows()
     shared = list(pairing.shared_steps(steps))
     chosen = {one.step for one in every if steps is None or one.step in steps}
     for window in windows_in({one.step for one in every} & set(shared), shared):
@@ -81,8 +94,8 @@ def shared_windows(pairing: Pairing, steps: Collection[int] | None) -> SharedWin
     return found
 
 
-def together(
-    shared: SharedWindows, judged: Sequence[Comparison], without: Comparison | None = None
+def _together(
+    shared: _SharedWindows, judged: Sequence[Comparison], without: Comparison | None = None
 ) -> Comparison:
     """Return one comparison of all windows; it is that of the first window that does not agree, with all findings.
 
@@ -136,7 +149,7 @@ def together(
     )
 
 
-def _verdict(window: SharedWindow, judged: Comparison) -> Verdict:
+def _verdict(window: _SharedWindow, judged: Comparison) -> Verdict:
     return Verdict.DIVERGED if window.differed or window.left else judged.verdict
 
 
@@ -230,10 +243,10 @@ def _share(mean: MeanRate) -> str:
 
 def _shared(
     steps: tuple[int, ...], starts: Sequence[WindowStart | None], left: Sequence[StateDifference]
-) -> SharedWindow:
+) -> _SharedWindow:
     found = [one for one in starts if one is not None]
     distances = [one.distance for one in found if one.distance is not None]
-    return SharedWindow(
+    return _SharedWindow(
         steps,
         tuple(dict.fromkeys(each for one in found for each in one.differed)),
         tuple(dict.fromkeys(each for one in found for each in one.not_set)),

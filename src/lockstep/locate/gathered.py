@@ -1,7 +1,8 @@
-"""What gathers over the ranks and steps of one comparison."""
+"""Gather over the ranks and steps of one comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.align.step import AlignedStep
@@ -16,23 +17,19 @@ from lockstep.core.finding import (
 )
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind
 from lockstep.judge.protocol import Judge
-from lockstep.locate.causes.between_modules import operators_unseen
-from lockstep.locate.causes.causes import Causes
-from lockstep.locate.coverage import Coverage
+from lockstep.locate.causes.causes import Causes, operators_unseen
+from lockstep.locate.coverage import CompiledCode, Coverage
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.origins import Origins
-from lockstep.locate.hidden_code import CompiledCode
-from lockstep.locate.lone_calls.idle_calls import IdleCalls
-from lockstep.locate.lone_calls.lone_effects import lone_effects
-from lockstep.locate.lone_calls.unaligned_calls import Unaligned
-from lockstep.locate.setups.autocast_policies import autocast_policies
-from lockstep.locate.setups.circumstances import circumstances
-from lockstep.locate.setups.dtype_changes import DtypeChanges
+from lockstep.locate.lone_effects import Idiom, LoneEffect, idle_causes, lone_effects
+from lockstep.locate.setups.dtype_changes import DtypeChanges, autocast_policies
 from lockstep.locate.setups.model_setup import ModelSetup, model_setup
-from lockstep.locate.setups.precision import PrecisionClasses
-from lockstep.locate.setups.tf32_allowed import tf32_allowed
+from lockstep.locate.setups.precision import PrecisionClasses, tf32_allowed
+from lockstep.locate.setups.setup_facts import circumstances
+from lockstep.locate.unaligned_calls import Unaligned, called_words, words_for
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording
 
@@ -135,3 +132,46 @@ def _missing(pair: Pair, reason: str) -> Finding:
         float("nan"),
         Reason(Clause(About.ALONE, reason)),
     )
+
+
+@dataclass(slots=True)
+class IdleCalls:
+    """Collects, over the steps of one rank, the calls of one run alone that changed nothing.
+
+    The steps agree, and what one run alone clips may bite in a later one: the headline tells of it.
+    """
+
+    remarks: list[Remark] = field(default_factory=list)
+    _known: set[tuple[object, ...]] = field(default_factory=set)
+
+    def gather(self, effects: Sequence[LoneEffect]) -> None:
+        """Take in one more step."""
+        for together in idle_causes(effects):
+            first = together[0]
+            key = (first.is_candidate, first.idiom or (first.call.site.op, first.call.source))
+            if key not in self._known:
+                self._known.add(key)
+                self.remarks.append(_remark(together))
+
+
+def _remark(together: Sequence[LoneEffect]) -> Remark:
+    acting = next((one for one in together if one.works_on is not None), together[-1])
+    return Remark(
+        On.CALLS_IDLE,
+        side="candidate" if acting.is_candidate else "reference",
+        step=acting.call.step,
+        names=(acting.call.site.op if acting.idiom is None else acting.idiom.value,),
+        at=acting.call.library or acting.call.source,
+        reason=_words(together, acting.idiom, is_candidate=acting.is_candidate),
+    )
+
+
+def _words(together: Sequence[LoneEffect], idiom: Idiom | None, *, is_candidate: bool) -> str:
+    called = [(one.call.site.op, one.call.library or one.call.source) for one in together]
+    if idiom is None:
+        return words_for([], called) if is_candidate else words_for(called, [])
+    side, other = ("candidate", "reference") if is_candidate else ("reference", "candidate")
+    return f"{idiom.value} in the {side}, not in the {other}: {called_words(called)}"
+
+
+__all__ = ["IdleCalls"]

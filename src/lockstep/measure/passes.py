@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from lockstep.core.mapped import release_pages, release_part
 from lockstep.core.records import Array, Pieces
-from lockstep.kernels.fused_formulas import Operand
+from lockstep.kernels.fused_formulas import GRIDS, Operand
 from lockstep.kernels.jit import available
 from lockstep.kernels.pair_sums import CHUNK_ELEMENTS, COUNTS, SUMS, add_chunks, add_operands
-from lockstep.kernels.ulps import GRIDS
 from lockstep.measure.sums import Sums, blocks, common_exponent
 
 STRETCH_CHUNKS = 16

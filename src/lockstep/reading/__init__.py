@@ -4,6 +4,9 @@ What a plug-in uses; `docs/internals.md` shows each by an example. Nothing here 
 is asked for.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from lockstep.reading.chosen_calls import (
     calls_matching,
     check_choice,
@@ -12,7 +15,9 @@ from lockstep.reading.chosen_calls import (
     site_names,
 )
 from lockstep.reading.paired_steps import PairedStep, paired_records, paired_steps
-from lockstep.reading.record_table import record_table, series
+
+if TYPE_CHECKING:
+    from lockstep.reading.record_tables import record_table, series
 
 __all__ = [
     "PairedStep",
@@ -26,3 +31,10 @@ __all__ = [
     "series",
     "site_names",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a table's maker when it is first used: comparing makes no table."""
+    if name not in ("record_table", "series"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.record_tables"), name)

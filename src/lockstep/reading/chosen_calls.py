@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names, site_matches
 from lockstep.core.records import Call
-from lockstep.core.selection import RankSelection, StepSelection, is_rank, is_step
+from lockstep.core.selection import (
+    RankSelection,
+    StepSelection,
+    is_rank,
+    is_step,
+    nearest_names,
+    site_matches,
+)
 from lockstep.core.site import Site
 from lockstep.core.text import spans
 from lockstep.store.reader import Recording

@@ -10,12 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lockstep.align.comparability import shared_steps, why_incomparable
 from lockstep.align.extent import Extent, View, looked_at_more
-from lockstep.align.mapping import NameMapping, Names
+from lockstep.align.mapping import NameMapping, Names, names_between, names_in
 from lockstep.align.names import NameMap
-from lockstep.align.naming import names_between, names_in
-from lockstep.align.ranks import RankPairs, pair_ranks
+from lockstep.align.ranks import RankPairs, pair_ranks, shared_steps, why_incomparable
 from lockstep.align.step import AlignedStep
 from lockstep.core.arguments import path_of, steps_of
 from lockstep.core.errors import UsageError

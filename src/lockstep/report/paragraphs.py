@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 import textwrap
 
+from rich.console import Console
 from rich.text import Text
 
 from lockstep.core.text import printable
@@ -72,3 +75,17 @@ def add_line(text: Text, line: str) -> None:
 def counted(count: int, noun: str) -> str:
     """A number and its noun: 1 file, 2 files."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+class OutputConsole(Console):
+    """A console whose closed pipe is an error as any other: rich would end with 1, which says that two runs differ."""
+
+    def on_broken_pipe(self) -> None:
+        """Pass the error on.
+
+        Raises
+        ------
+        BrokenPipeError
+            Always.
+        """
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.core.formulas import Stored
 from lockstep.core.records import STATISTICS, Statistics
-from lockstep.store.encoding import Row
+
+if TYPE_CHECKING:
+    from lockstep.store.encoding import Row
 
 _NAMES = tuple(one.name for one in STATISTICS)
 _UNWRITTEN: tuple[Any, ...] = tuple(one.unwritten for one in STATISTICS)

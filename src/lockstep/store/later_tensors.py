@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.read_calls import LaterTensor
 from lockstep.core.records import Array
 from lockstep.store.tensors import RawTensor, can_store, decoded_elements
+
+if TYPE_CHECKING:
+    from lockstep.core.read_calls import LaterTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Array, TensorRecord
 from lockstep.store.later_tensors import ReadLater
-from lockstep.store.stored_tensor import StoredTensor
+from lockstep.store.stored_contents import StoredTensor
 from lockstep.store.tensors import can_store, write_named
 
 

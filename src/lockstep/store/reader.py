@@ -31,17 +31,21 @@ from lockstep.core.records import Call, Frame, TensorRecord
 from lockstep.core.site import CallKind
 from lockstep.core.states import HeldSetting, LaterLoss, StateRecord
 from lockstep.store import later_tensors, schema
-from lockstep.store.call_decoder import CallDecoder
+from lockstep.store.call_decoder import CallDecoder, frames_in
 from lockstep.store.integrity import GROWING, Files
 from lockstep.store.limits import check_directory
-from lockstep.store.manifest_files import read_rank_manifest, read_run_manifest
-from lockstep.store.rank_names import RANK, absent_ranks, rank_order
+from lockstep.store.manifest_files import (
+    RANK,
+    absent_ranks,
+    rank_order,
+    read_rank_manifest,
+    read_run_manifest,
+)
 from lockstep.store.record_columns import record_rows
-from lockstep.store.source_frames import frames_in
 from lockstep.store.state_tables import held_settings_in, losses_in, states_in
-from lockstep.store.storage import UrlPath, cached, url_of
 from lockstep.store.stored_contents import StoredContents
 from lockstep.store.tables import Chunks, Index, LatestChunks, read_table
+from lockstep.store.urls import UrlPath, url_of
 
 
 def open_recording(
@@ -86,6 +90,8 @@ def open_recording(
     """
     given = path_of("path", path)
     if url := url_of(given):
+        from lockstep.store.storage import cached
+
         recording = Recording(cached(url), read_sketches=read_sketches, ranks=ranks)
         recording.path = recording.new_beside = UrlPath(given)
         return recording

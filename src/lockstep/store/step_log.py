@@ -18,11 +18,11 @@ from typing import Any
 import xxhash
 
 from lockstep.core.errors import CorruptError, VersionError
+from lockstep.core.step_rows import STEP_LOG as STEP_LOG
 from lockstep.core.step_rows import StepLog, StepRow
 from lockstep.store.limits import size_of, values_of
 from lockstep.store.permissions import open_private
 
-STEP_LOG = "step_log.jsonl"
 MOST_ROWS = 1 << 20
 """Steps that are logged of a training: some 200 MB."""
 ROW_BYTES = 300

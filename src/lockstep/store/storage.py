@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,7 +30,6 @@ PIECE_BYTES = 8 << 20
 COPYING = ".copying"
 """Names what a place is being filled with, and goes when all is there."""
 
-_URL = re.compile(r"(s3|gs|az|obs|sftp|memory):/{1,2}(?=[^/])")
 _PACKAGES = {
     "s3": ("s3fs", "storage"),
     "obs": ("s3fs", "storage"),
@@ -53,35 +51,6 @@ _LASTING = (
 
 class StorageError(LockstepError):
     """Object storage cannot be read or written."""
-
-
-def url_of(path: str | os.PathLike[str]) -> str:
-    """Return the URL that a path was meant to be, which has one slash too few as a `Path`; "" of a path here.
-
-    >>> url_of(Path("s3://bucket/ref")), url_of("runs/ref")
-    ('s3://bucket/ref', '')
-    """
-    text = os.fspath(path)
-    found = _URL.match(text)
-    if found is None or Path(text).exists():
-        return ""
-    return f"{found[1]}://{text[found.end() :].rstrip('/')}"
-
-
-class UrlPath(type(Path())):  # type: ignore[misc]  # the class of this system's paths
-    """A path that stands for a URL, and for one beside or below it, and is written as that.
-
-    >>> str(UrlPath("s3://bucket/ref").with_name("cand"))
-    's3://bucket/cand'
-    """
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        return url_of(text) or text
-
-    def absolute(self) -> UrlPath:
-        """Return the path itself: no folder of this machine is above it."""
-        return self
 
 
 class Storage:

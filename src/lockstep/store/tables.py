@@ -6,10 +6,14 @@ calls and contents, is read once for all chunks; the rest of a chunk when someth
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
@@ -21,10 +25,8 @@ from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind
 from lockstep.core.text import printable
 from lockstep.store import schema
-from lockstep.store.integrity import Files
+from lockstep.store.integrity import Files, check_modules, check_numbers, check_texts, check_tree
 from lockstep.store.limits import Quota, check_table
-from lockstep.store.panics import unprinted_panics
-from lockstep.store.ranges import check_modules, check_numbers, check_texts, check_tree
 
 _CHUNK = re.compile(r"(calls|contents|records)-(\d{5,})\.parquet")
 
@@ -439,3 +441,46 @@ def _chosen(file: BinaryIO, columns: pl.Schema) -> pl.DataFrame:
     except pl.exceptions.ColumnNotFoundError:
         file.seek(0)
         return pl.read_parquet(file)  # an older build's table, or a damaged one
+
+
+_STANDARD_ERROR = 2
+_LOCK = RLock()
+"""There is one standard error for all threads."""
+
+
+@contextmanager
+def unprinted_panics() -> Iterator[None]:
+    """Hold back the output on standard error, and print it afterwards unless a panic was raised.
+
+    What other threads print meanwhile comes a moment later; in a panic it goes down with the library's.
+    """
+    with _LOCK, ExitStack() as stack:
+        held = _redirected(stack)
+        try:
+            yield
+        except BaseException as error:  # a panic is no Exception
+            if isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
+                _pass_on(held)
+            raise
+        _pass_on(held)
+
+
+def _redirected(stack: ExitStack) -> tuple[BinaryIO, int] | None:
+    """A file in the place of standard error until the end, and where that is meanwhile; None where it cannot be."""
+    with suppress(OSError):
+        file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        real = os.dup(_STANDARD_ERROR)
+        stack.callback(os.close, real)
+        stack.callback(os.dup2, real, _STANDARD_ERROR)
+        os.dup2(file.fileno(), _STANDARD_ERROR)
+        return file, real
+    return None
+
+
+def _pass_on(held: tuple[BinaryIO, int] | None) -> None:
+    if held is None:
+        return
+    file, real = held
+    file.seek(0)
+    if text := file.read():
+        os.write(real, text)

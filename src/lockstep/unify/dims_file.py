@@ -25,8 +25,8 @@ import yaml
 
 from lockstep.core.dims import Dims, Mesh, dims_of
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import site_matches
 from lockstep.core.records import TensorRecord
+from lockstep.core.selection import site_matches
 from lockstep.core.site import Role, Site
 
 _MOST_BYTES = 1 << 20

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.core.errors import UsageError
-from lockstep.core.gradient_calls import parameters_by_call
 from lockstep.core.manifest import APART, ARGUMENTS, LEFT_OUT, PUT_TOGETHER, NotSeen
+from lockstep.core.operators import parameters_by_call
 from lockstep.core.read_calls import ReadCall, ReadTensor
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind

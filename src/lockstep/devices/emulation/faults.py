@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.core.patterns import matches, nearest_names
+from lockstep.core.selection import matches, nearest_names
 from lockstep.devices.emulation.profiles import WrongOperator, named_operator
 from lockstep.devices.emulation.rounding import Generators
 

@@ -14,12 +14,13 @@ from lockstep.core.records import Content
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import FACTOR_SHARE, FACTORS_ALIKE, NOT_ZEROED_SHARE, STRAIGHT
-from lockstep.locate.causes.clips import clips_of, more_clips
 from lockstep.locate.causes.lone_updates import origin_of_lone
 from lockstep.locate.causes.scaling import (
+    clips_of,
     factor_between,
     is_alike,
     left_over,
+    more_clips,
     scaled_by,
     scaling_words,
 )

@@ -1,4 +1,4 @@
-"""Calls that the script made with other settings: said once for all places, the settings first."""
+"""Calls with other settings or other inputs, said once for all places, the settings first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import math
 from dataclasses import replace
 
 from lockstep.align.settings import Setting, chosen_otherwise
-from lockstep.align.step import Aligned
-from lockstep.core.finding import Finding, Kind, Origin, Outcome
+from lockstep.align.step import Aligned, AlignedStep, is_aligned
+from lockstep.core.finding import Finding, Kind, Origin, Outcome, Pair
 from lockstep.core.operators import agreed_name
 from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES
 from lockstep.locate.causes.step_origins import StepOrigins
 from lockstep.locate.flow.origins import origin_at, place_of
 from lockstep.locate.flow.words import left_clause, setting_clause
-from lockstep.locate.setups.module_differences import is_within
+from lockstep.locate.setups.model_setup import is_within
 
 _OTHER_DATA = Clause(About.CAUSE, "the script makes it of other numbers")
 
@@ -134,3 +135,45 @@ class SettingCauses(StepOrigins):
 def _has_other_shape(origin: Origin) -> bool:
     left, right = origin.finding.pair.reference, origin.finding.pair.candidate
     return left is not None and right is not None and left.shape != right.shape
+
+
+def taken_instead(pair: Pair, step: AlignedStep) -> str:
+    """Return the call whose result the candidate takes in place of the reference's; "" if that is not proven.
+
+    It is, if both runs make one of the two results, bitwise equal, and each takes what a different call made.
+    """
+    left, right = pair.reference, pair.candidate
+    if left is None or right is None or right.role is not Role.INPUT:
+        return ""
+    used = step.reference.producer(left.content.id, left.sequence)
+    taken = step.candidate.producer(right.content.id, right.sequence)
+    if used is None or taken is None:
+        return ""
+    in_reference, in_candidate = step.of_candidate(taken), step.of_reference(used)
+    if in_reference is None or used is in_reference.reference:
+        return ""  # made by a call of one run alone, which is told as such, or by the same one
+    around = left.site.module
+    by_candidate = f"the candidate takes {_result(in_reference.reference, around)} here"
+    by_reference = f"the reference takes {_result(used, around, 'that')}"
+    if _makes(in_reference.reference, right):
+        return f"{by_candidate}, which is bitwise equal in both runs, where {by_reference}"
+    makes = in_candidate is not None and _makes(in_candidate.candidate, left)
+    if makes and is_aligned(in_reference.calls):
+        return f"{by_candidate}, where {by_reference}, which is bitwise equal in both runs"
+    return ""
+
+
+def _makes(call: Call, record: TensorRecord) -> bool:
+    return record.digest is not None and any(
+        one.digest == record.digest for one in call.with_role(Role.OUTPUT)
+    )
+
+
+def _result(call: Call, around: str, word: str = "the result") -> str:
+    """A call's result in words; what arrives from outside is the result of nothing."""
+    named = f"{call.site.op} #{call.site.call}"
+    if call.kind is CallKind.DATA:
+        return f"the {named}"
+    module = call.site.module
+    within = "" if module == around else f" of {module or 'the model'}"
+    return f"{word} of {named}{within}"

@@ -10,11 +10,11 @@ from lockstep.core.finding import Finding, Kind, Origin, Outcome, Pair, SetupDif
 from lockstep.core.operators import Family, family_of
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.causes.frozen_parameters import frozen_origin, tied_origin
+from lockstep.locate.causes.lone_updates import frozen_origin, tied_origin
 from lockstep.locate.causes.step_origins import StepOrigins, is_cut
 from lockstep.locate.flow.origins import origin_at, place_of_call
 from lockstep.locate.flow.words import setting_clause
-from lockstep.locate.setups.module_differences import (
+from lockstep.locate.setups.model_setup import (
     MODE,
     OtherModule,
     clauses_for_modules,

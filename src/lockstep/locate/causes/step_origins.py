@@ -13,8 +13,8 @@ from lockstep.locate.causes.scaling import StepGradients
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.origins import Origins
 from lockstep.locate.flow.updates import BETWEEN
-from lockstep.locate.lone_calls.regions import Regions
 from lockstep.locate.setups.model_setup import ModelSetup
+from lockstep.locate.unaligned_calls import Regions
 
 
 @dataclass(slots=True)

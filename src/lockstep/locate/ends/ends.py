@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lockstep.core.content_notes import NoteKind
 from lockstep.core.dtypes import is_floating, unit_roundoff
@@ -14,7 +15,6 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
-from lockstep.locate.ends.held_outside import HeldOutside, held_beyond_noise, held_outside
 from lockstep.locate.ends.rounding_alone import NO_STEPS, RoundingAlone
 from lockstep.locate.ends.training_sides import (
     SIDES,
@@ -26,6 +26,9 @@ from lockstep.locate.ends.training_sides import (
     norm,
     relative,
 )
+
+if TYPE_CHECKING:
+    from lockstep.locate.ends.held_outside import HeldOutside
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,11 @@ def course_of(
         return RankEnds(Course.APART, (other,), certain=True)
     if cut := next((side.end_cut for side in sides if side.end_cut), ""):
         return RankEnds(Course.UNKNOWN, (Remark(On.UNJOINED, reason=cut),))
+    from lockstep.locate.ends.held_outside import (  # long, for runs that agree
+        held_beyond_noise,
+        held_outside,
+    )
+
     if not equal:
         return RankEnds(Course.NOISE, notes=held_beyond_noise(*sides))
     found = _equal_or_not(sides, rounding_alone)

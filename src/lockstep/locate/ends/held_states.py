@@ -30,7 +30,7 @@ from lockstep.locate.ends.training_sides import (
     relative,
     root_of,
 )
-from lockstep.locate.flow.counts import count_words
+from lockstep.locate.flow.words import count_words
 
 _PHASES = {Moment.FIRST: Phase.INIT, Moment.LAST: Phase.OPTIMIZER}
 

@@ -1,4 +1,4 @@
-"""Branches of the graph that end in one run: a stray detach, a gradient that only the other run sends on."""
+"""Branches of the graph that end in one run, and the last function that sends a gradient on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import replace
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Outcome, Pair
 from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.records import OF_LAST_FUNCTION, Call, Content
 from lockstep.core.site import Role
 from lockstep.judge.protocol import AGREES
+from lockstep.locate.flow.boundary import Places
 from lockstep.locate.flow.ledger import Key, Ledger, State, key_of
 from lockstep.locate.flow.origins import Origins, without_partner
-from lockstep.locate.flow.places import Places
 from lockstep.locate.flow.settling import Settling
 from lockstep.locate.flow.words import what_enters
 from lockstep.measure.measured_pair import Measured
@@ -137,3 +138,43 @@ def _is_sent_on(item: Aligned, pair: Pair) -> bool:
 def _norm(pair: Pair) -> float:
     statistics = pair.present.statistics
     return statistics.norm if statistics is not None else math.nan
+
+
+# Whether the last function of a call's graph is the same in two dumps, whose tools note the gradient that it sends.
+#
+# `linear` may end in `addmm`, which sends a bias's gradient first, or in a conversion, which sends on what it got.
+
+OTHER_FUNCTION = "the graph of this call ends in a different function in the two runs"
+"""Why such a gradient is not judged."""
+
+
+def is_of_other_function(item: Aligned, pair: Pair) -> bool:
+    """Whether a gradient is one that two different functions sent on, so that nothing follows from how it differs.
+
+    Their gradients have different extents, or in one run a conversion comes last: it sends on what arrived,
+    in a dtype of its own.
+    """
+    left, right = pair.reference, pair.candidate
+    if left is None or right is None or not left.name.startswith(OF_LAST_FUNCTION):
+        return False
+    read = left.content.loader is not None and right.content.loader is not None
+    if left.content.numel != right.content.numel or (left.shape != right.shape and not read):
+        return True
+    if left.dtype == right.dtype:
+        return False
+    handed_on = _arrived(item.reference, left.content), _arrived(item.candidate, right.content)
+    return handed_on[0] != handed_on[1]
+
+
+def _arrived(call: Call, gradient: Content) -> bool:
+    """Whether a gradient is one that arrived at its call, by its extremes: a conversion sends it on."""
+    one = gradient.statistics
+    if one is None or not one.maximum:
+        return False
+    arrived = (record.content for record in call.with_role(Role.GRAD_OUTPUT))
+    return any(
+        other.numel == gradient.numel
+        and other.statistics is not None
+        and (other.statistics.minimum, other.statistics.maximum) == (one.minimum, one.maximum)
+        for other in arrived
+    )

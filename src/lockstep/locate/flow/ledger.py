@@ -1,22 +1,25 @@
-"""Keep the results for aligned tensors: their distance, and whether it follows from an origin."""
+"""Keep the results for aligned tensors and buffers: their distance, and whether it follows from an origin."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lockstep.align.dataflow import Flow
 from lockstep.align.settings import Setting
-from lockstep.align.step import Aligned
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.dependence import Dependence
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
-from lockstep.core.reason import Reason
-from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement
+from lockstep.core.reason import About, Clause, Reason
+from lockstep.core.records import Call, TensorRecord
+from lockstep.core.site import CallKind, Phase, Role
+from lockstep.core.text import listed
+from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement, Region
 from lockstep.judge.tolerances import TRAINED_ALIKE, UNBOUNDED
 from lockstep.locate.ends.rounding_alone import RoundingAlone
-from lockstep.locate.flow.buffers import Buffers
-from lockstep.locate.flow.origins import Place
-from lockstep.locate.flow.words import settled_reason
+from lockstep.locate.flow.origins import Origins, Place
+from lockstep.locate.flow.words import left_clause, origin_reason, settled_reason
 from lockstep.locate.setups.precision import PrecisionClasses
 from lockstep.measure.measured_pair import (
     Measured,
@@ -361,3 +364,115 @@ def settle(ledger: Ledger, state: State) -> None:
     ledger.report(
         state, settled_reason(state.measured, state.judgement, state.outcome), inherited=differs
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """One judged tensor that is an origin by itself, before equal causes are put together."""
+
+    place: Place
+    state: State
+    entering: list[Measured]
+
+
+def report_together(
+    wrong: Sequence[Wrong],
+    ledger: Ledger,
+    origins: Origins,
+    *,
+    one_of: tuple[Hashable, ...] | None = None,
+) -> None:
+    """Report tensors that went wrong in the same way as one origin, saying how many."""
+    first: Finding | None = None
+    for one in wrong:
+        reason = _reason(one)
+        finding = ledger.report(one.state, reason, inherited=first is not None)
+        first = first or finding
+    if first is None:
+        return
+    names = list(dict.fromkeys(one.place.tensor.split("|")[0] for one in wrong))
+    more = [f"and {listed(names[1:])}"] if len(names) > 1 else []
+    reason = Reason(first.reason, *more)
+    if not origins.add(wrong[0].place, first, reason, one_of=one_of):
+        ledger.repeat(first)
+
+
+def _reason(one: Wrong) -> Reason:
+    measured, judgement = one.state.measured, one.state.judgement
+    if one.place.phase is Phase.INIT:
+        left, step = (
+            left_clause(measured, judgement, one.place.tensor or "parameter"),
+            measured.pair.present.step,
+        )
+        return Reason(
+            left, *[f"the fault lies before step {step}, record from step 0"] * bool(step)
+        )
+    if one.place.phase is Phase.DATA:
+        return Reason(left_clause(measured, judgement, f"the batch ({one.place.tensor})"))
+    if measured.pair.present.role is Role.PARAM_AFTER and math.isnan(judgement.tolerance):
+        words = "gradients agree, but the parameters move by a different amount"
+        return Reason(Clause(About.LEFT, words))
+    return origin_reason(one.entering, measured, judgement)
+
+
+# Buffers as a step leaves them, where no call that both runs make was seen to write them.
+#
+# A batch normalisation inside of compiled code is not seen; that its running mean changed is, at the compiled module.
+# In a run that is not compiled the operator itself writes it. These two records belong to no pair of calls.
+
+Latest = dict[str, TensorRecord]
+"""The last record of each buffer, by its name in the reference."""
+
+
+class Buffers:
+    """The buffers of one rank in both runs, from step to step."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Latest, Latest] = ({}, {})
+
+    def written_unseen(self, step: AlignedStep) -> Iterator[tuple[Pair, Pair | None]]:
+        """Buffers that a step changed in either run, and that no pair of its calls holds as they were left.
+
+        With each the pair as it was before the step, where both runs hold it.
+        """
+        before: list[Latest] = []
+        written: set[str] = set()
+        for latest, flow in zip(self._latest, (step.reference, step.candidate), strict=True):
+            earlier = dict(latest)
+            for call in flow.calls.values():
+                for record in call.with_role(Role.BUFFER):
+                    name = step.name_of(record, is_candidate=flow is step.candidate)
+                    latest[name] = record
+                    if call.kind is CallKind.INIT:
+                        earlier[name] = record
+                    else:
+                        written.add(name)
+            before.append(earlier)
+        paired = {
+            (id(pair.reference), id(pair.candidate)) for item in step.aligned for pair in item.whole
+        }
+        for name in sorted(written):
+            left, right = (latest.get(name) for latest in self._latest)
+            if left is None or right is None or (id(left), id(right)) in paired:
+                continue
+            as_it_was = Pair(before[0].get(name), before[1].get(name))
+            whole = as_it_was.reference is not None and as_it_was.candidate is not None
+            yield Pair(left, right, "buffer"), as_it_was if whole else None
+
+
+def region_inside(step: AlignedStep, item: Aligned) -> Region:
+    """Return the calls of both runs inside of a module."""
+    return Region(
+        tuple(_inside(step.reference, item.reference)),
+        tuple(_inside(step.candidate, item.candidate)),
+    )
+
+
+def _inside(flow: Flow, module: Call) -> Sequence[Call]:
+    within = {module.id}
+    found = []
+    for call in flow.calls.values():
+        if call.parent in within:
+            within.add(call.id)
+            found.append(call)
+    return found

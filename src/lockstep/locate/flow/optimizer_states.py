@@ -16,10 +16,9 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import NOTHING_BETWEEN, Judge, Judgement, Region
 from lockstep.judge.update_model import state_name
-from lockstep.locate.flow.counts import count_words
 from lockstep.locate.flow.ledger import Key, Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, origin_at, place_of, without_partner
-from lockstep.locate.flow.words import left_clause
+from lockstep.locate.flow.words import count_words, left_clause
 from lockstep.measure.measured_pair import Measured
 
 _BETWEEN_STEPS = Region(unseen=1)

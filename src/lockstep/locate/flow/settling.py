@@ -1,21 +1,22 @@
-"""What is said of a judged pair: it agrees, is inherited, or a difference begins there."""
+"""Judge a pair, and decide: it agrees, the difference is inherited, or it begins there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
-from lockstep.align.step import Aligned
+from lockstep.align.settings import Setting
+from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Kind, Outcome
 from lockstep.core.operators import Family, family_of
 from lockstep.core.reason import Reason
-from lockstep.judge.tolerances import LINEAR_REGIME, SECOND_ORIGIN, UNBOUNDED
-from lockstep.locate.flow.extents import Extents
-from lockstep.locate.flow.judged_pair import JudgedPair
+from lockstep.core.site import CallKind, Role
+from lockstep.judge.protocol import Judgement
+from lockstep.judge.tolerances import ILL_CONDITIONED, LINEAR_REGIME, SECOND_ORIGIN, UNBOUNDED
 from lockstep.locate.flow.ledger import Ledger, State, agreeing, key_of, settle
 from lockstep.locate.flow.origins import Origins, Place
-from lockstep.locate.flow.outweighed import NO_PAIR
-from lockstep.locate.flow.scopes import Scopes
+from lockstep.locate.flow.outweighed import NO_PAIR, Extents
 from lockstep.locate.flow.words import beside_reason, open_clause, origin_reason, settled_reason
 from lockstep.measure.measured_pair import Measured
 
@@ -152,3 +153,92 @@ class Settling:
         """Keep and report a pair that is no origin."""
         settle(self._ledger, state)
         self._scopes.widen(item, state.measured)
+
+
+_LEAVING = frozenset({Role.OUTPUT, Role.GRAD_INPUT, Role.BUFFER})
+
+
+class Scopes:
+    """Gathers the worst tensors of one step."""
+
+    def __init__(self, step: AlignedStep) -> None:
+        self._step = step
+        self._worst: dict[tuple[int, bool], Measured] = {}
+
+    def around(self, item: Aligned, measured: Measured, *, backward: bool) -> list[Measured]:
+        """The worst tensor seen so far inside the same module call, if any."""
+        passed_out = (
+            item.reference.kind is CallKind.MODULE and measured.pair.present.role in _LEAVING
+        )
+        scope = item.reference.id if passed_out else item.reference.parent
+        worst = self._worst.get((scope, backward))
+        return [worst] if worst is not None else []
+
+    def before(self, item: Aligned, *, backward: bool) -> list[Measured]:
+        """The worst tensor seen so far beside a call, inside the same module call, if any."""
+        worst = self._worst.get((item.reference.parent, backward))
+        return [worst] if worst is not None else []
+
+    def widen(self, item: Aligned, measured: Measured) -> None:
+        """Take a tensor into account."""
+        role, call = measured.pair.present.role, item.reference
+        if call.kind is CallKind.GRADIENT or role is Role.PARAM_GRAD:
+            return
+        scope = call.parent
+        if role is Role.INPUT or role is Role.GRAD_OUTPUT:
+            if not self._step.is_container(item):
+                return
+            scope = call.id
+        key = (scope, role is Role.GRAD_OUTPUT or role is Role.GRAD_INPUT)
+        worst = self._worst.get(key)
+        if worst is None or measured.relative > worst.relative:
+            self._worst[key] = measured
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPair:
+    """A pair with everything that the walk decides by.
+
+    Parameters
+    ----------
+    item
+        The call that the pair is met at.
+    measured, judgement
+        How far apart its sides are, and whether that is explained.
+    entering
+        What it was computed from.
+    place
+        Gives where an origin would be.
+    settings
+        What says that the call was made with other settings.
+    chosen
+        Settings that the script chose otherwise.
+    background
+        What it also depends on, without having been judged against it.
+    name
+        What an origin's words call it, "" where its place says enough.
+    cause
+        What origins of one cause have in common, None where each is its own.
+    """
+
+    item: Aligned
+    measured: Measured
+    judgement: Judgement
+    entering: Sequence[Measured]
+    place: Callable[[], Place]
+    settings: Sequence[Setting] = ()
+    chosen: tuple[Setting, ...] = ()
+    background: Sequence[Measured] = ()
+    name: str = ""
+    cause: tuple[Hashable, ...] | None = None
+
+    @property
+    def behind(self) -> tuple[Measured, ...]:
+        """All that a difference may be inherited from."""
+        return (*self.entering, *self.background)
+
+    @property
+    def is_amplified(self) -> bool:
+        """Whether a difference grows by far more than operators usually let it: ill-conditioned here."""
+        largest = max((one.relative for one in self.entering if one.floating), default=0.0)
+        return 0.0 < largest * ILL_CONDITIONED < self.measured.difference < math.inf

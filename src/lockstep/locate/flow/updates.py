@@ -20,11 +20,10 @@ from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
 from lockstep.judge.tolerances import LINEAR_REGIME, UPDATE_SIZE_LIMITS
 from lockstep.judge.update_model import update_sizes
-from lockstep.locate.flow.ledger import Ledger, State, agreeing, settle
+from lockstep.locate.flow.ledger import Ledger, State, Wrong, agreeing, report_together, settle
 from lockstep.locate.flow.optimizer_states import OptimizerStates
 from lockstep.locate.flow.origins import Origins, place_of, place_of_call, without_partner
 from lockstep.locate.flow.words import setting_clause
-from lockstep.locate.flow.wrong_together import Wrong, report_together
 from lockstep.measure.measured_pair import Measured, pooled
 
 BETWEEN = "gradient between backward and optimizer (clipping, unscaling, all-reduce)"

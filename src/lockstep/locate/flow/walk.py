@@ -25,14 +25,16 @@ from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, OPEN, Judge, Judgement, Operation, as_open
 from lockstep.judge.stray_elements import with_stray_elements
 from lockstep.judge.tolerances import LINEAR_REGIME, SAME_TENSOR, USUAL_GAIN
-from lockstep.locate.flow.accumulation import Accumulations, Event, with_extents_of
-from lockstep.locate.flow.arrivals import Arrivals, follows_from_the_run
-from lockstep.locate.flow.between_steps import ONE_UNSEEN, UNSEEN, BetweenSteps
-from lockstep.locate.flow.boundary import Boundary, Tracer, computes, is_constant
-from lockstep.locate.flow.cut_graph import Cuts, forward_pair
-from lockstep.locate.flow.extents import Extents
-from lockstep.locate.flow.judged_pair import JudgedPair
-from lockstep.locate.flow.last_functions import OTHER_FUNCTION, is_of_other_function
+from lockstep.locate.flow.accumulation import (
+    ONE_UNSEEN,
+    UNSEEN,
+    Accumulations,
+    BetweenSteps,
+    Event,
+    with_extents_of,
+)
+from lockstep.locate.flow.boundary import Boundary, Places, Tracer, computes, is_constant
+from lockstep.locate.flow.cut_graph import OTHER_FUNCTION, Cuts, forward_pair, is_of_other_function
 from lockstep.locate.flow.ledger import (
     Key,
     Ledger,
@@ -44,10 +46,9 @@ from lockstep.locate.flow.ledger import (
 )
 from lockstep.locate.flow.operations import Operations, of_list_element
 from lockstep.locate.flow.origins import Origins
-from lockstep.locate.flow.outweighed import NO_PAIR, Outweighing
-from lockstep.locate.flow.places import Places
-from lockstep.locate.flow.scopes import Scopes
-from lockstep.locate.flow.settling import Settling
+from lockstep.locate.flow.outweighed import NO_PAIR, Extents, Outweighing
+from lockstep.locate.flow.settling import JudgedPair, Scopes, Settling
+from lockstep.locate.flow.setup_walk import Arrivals, follows_from_the_run
 from lockstep.locate.flow.words import (
     FIRST_BY_NAME,
     OWN_CONSTANT,

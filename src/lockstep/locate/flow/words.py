@@ -1,4 +1,4 @@
-"""Reasons in words with numbers."""
+"""Reasons in words with numbers; single whole numbers, whose values say everything."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from lockstep.align.settings import Setting
 from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS, NoteKind
-from lockstep.core.dtypes import least_relative_rounding
-from lockstep.core.finding import Evidence, Kind, Outcome
+from lockstep.core.dtypes import is_floating, least_relative_rounding
+from lockstep.core.finding import Evidence, Kind, Outcome, Pair
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.records import Content, is_other_checksum_alone
 from lockstep.core.site import Role
 from lockstep.core.text import times
 from lockstep.judge.protocol import Judgement, word_for_evidence
 from lockstep.judge.tolerances import UNBOUNDED
-from lockstep.locate.flow.counts import count_words
 from lockstep.measure.measured_pair import Measured, dims_that_do_not_fit, is_placed_otherwise
 from lockstep.measure.metrics import are_placed_apart
 
@@ -208,3 +207,45 @@ def beside_reason(output: Measured, judgement: Judgement) -> Reason:
 def setting_clause(setting: Setting) -> Clause:
     """Return a clause about the settings that differ."""
     return Clause(About.SETTING, str(setting), setting.plain_name, *setting.shown)
+
+
+_COUNTED = {"step": "update", "num_batches_tracked": "batch"}
+"""What torch counts under these names: updates of an optimizer, batches of a batch normalisation in training mode."""
+
+
+def both_counts(pair: Pair) -> tuple[int, int] | None:
+    """Return both values of a pair of single whole numbers, whatever their dtype; None for anything else.
+
+    A truth value is no count.
+    """
+    values: list[int] = []
+    for record in (pair.reference, pair.candidate):
+        if record is None or record.statistics is None or record.content.numel != 1:
+            return None
+        value = record.statistics.maximum
+        if record.dtype == "bool" or not (math.isfinite(value) and value == int(value)):
+            return None
+        if record.statistics.minimum != value:  # written by another tool, which left it out
+            return None
+        values.append(int(value))
+    return values[0], values[1]
+
+
+def count_words(pair: Pair) -> str:
+    """Return both counts in words, "" if they are not two counts that differ.
+
+    Of floating numbers only those count that torch counts in.
+
+    `is 3 in the reference and 4 in the candidate: the candidate counted one more update`
+    """
+    counts = both_counts(pair)
+    if counts is None or counts[0] == counts[1]:
+        return ""
+    said = f"is {counts[0]} in the reference and {counts[1]} in the candidate"
+    what = _COUNTED.get(pair.present.name.rpartition("|")[2].rpartition(".")[2])
+    if what is None:
+        return "" if is_floating(pair.present.dtype) else said
+    more = abs(counts[1] - counts[0])
+    side = "candidate" if counts[1] > counts[0] else "reference"
+    plural = "" if more == 1 else "es" if what.endswith("ch") else "s"
+    return f"{said}: the {side} counted {'one' if more == 1 else more} more {what}{plural}"

@@ -1,11 +1,15 @@
-"""The one table of what a set-up is made of: each fact's name, its aspect for `lockstep check`, and where it acts."""
+"""The one table of the facts of a set-up, with the aspect for `lockstep check`; versions and devices compared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from lockstep.core.finding import SetupDifference
+from lockstep.core.manifest import RankManifest
+from lockstep.core.redaction import is_withheld
+from lockstep.locate.setups.dtype_changes import policy_of, words_of
 
 
 class Acts(str, Enum):
@@ -109,3 +113,104 @@ def named(name: str, aspect: str) -> Fact:
 def fact_of(difference: SetupDifference) -> Fact:
     """Return the fact that a difference is one of."""
     return named(SEED if difference.setting == SEED else difference.name, "")
+
+
+_ABSENT = "-"
+"""How a value reads that one side does not have."""
+
+_OF_THIS_RUN = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+        "MASTER_PORT", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHINDUCTOR_CACHE_DIR", "WORLD_SIZE",
+    }
+)  # fmt: skip
+"""Environment variables that name a place or a process, and say nothing of numbers."""
+
+_OF_A_LAUNCHER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHINDUCTOR_CACHE")
+
+
+def circumstances(reference: RankManifest, candidate: RankManifest) -> list[SetupDifference]:
+    """Return the differences between the set-ups of two processes, in the order of print."""
+    return [
+        one
+        for _, one in every_circumstance(reference, candidate)
+        if one.reference != one.candidate and is_known(one)
+    ]
+
+
+def names_this_run(variable: str) -> bool:
+    """Return whether an environment variable names a place or a process, and says nothing of numbers."""
+    return variable in _OF_THIS_RUN or variable.startswith(_OF_A_LAUNCHER)
+
+
+def is_known(one: SetupDifference) -> bool:
+    """Return whether both sides recorded it; a masked or redacted value is not known."""
+    return not (is_withheld(one.reference) or is_withheld(one.candidate))
+
+
+def every_circumstance(
+    reference: RankManifest, candidate: RankManifest
+) -> list[tuple[Fact, SetupDifference]]:
+    """Return all noted circumstances of both processes, alike or not, each with its fact, in the order of print."""
+    return [
+        (fact, SetupDifference(name, left, right, SEED if fact.name == SEED else ""))
+        for (fact, name, left), (*_, right) in zip(
+            _told(reference, candidate), _told(candidate, reference), strict=True
+        )
+    ]
+
+
+def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[Fact, str, str]]:
+    """Each fact that is compared, its name and value; the two runs of a pair tell the same ones in the same order."""
+    yield from _of("versions", {"python": manifest.python}, {"python": other.python})
+    yield from _of("versions", manifest.packages, other.packages)
+    yield from _noted(
+        NUMERICS, sorted({*manifest.numerics, *other.numerics}), manifest.numerics, other.numerics
+    )
+    for name, mine in _both(manifest.mixed_precision, other.mixed_precision):
+        yield _row(named(name.replace("_", " "), "amp"), mine)
+    if (policy := policy_of(manifest)) and (others := policy_of(other)):
+        yield _row(named("autocast's rules for", "amp"), words_of(policy, others) or _ABSENT)
+    yield _row(named(DEVICES, ""), ", ".join(manifest.devices) or _ABSENT)
+    yield from _noted(PLATFORM, PLATFORM, manifest.platform, other.platform)
+    yield _row(named(RANKS, ""), str(manifest.world_size))
+    yield _row(named(BACKEND, ""), manifest.distributed.get("backend", _ABSENT))
+    for name, mine in _both(manifest.seeds, other.seeds):
+        yield named(SEED, ""), f"seed ({name})", mine
+    if manifest.wrappers and other.wrappers:
+        yield from _of("wrappers", manifest.wrappers, other.wrappers)
+    yield from _of("asked", manifest.asked, other.asked)
+    for name, mine in _both(manifest.environment, other.environment):
+        if not names_this_run(name):
+            yield _row(Fact(name, "environment"), mine)
+
+
+def _row(fact: Fact, mine: str) -> tuple[Fact, str, str]:
+    return fact, fact.name, mine
+
+
+def _of(
+    aspect: str, mine: Mapping[str, str], others: Mapping[str, str]
+) -> Iterator[tuple[Fact, str, str]]:
+    """What either side has of an aspect, under its own name."""
+    for name, value in _both(mine, others):
+        yield _row(Fact(name, aspect), value)
+
+
+def _noted(
+    table: Mapping[str, Fact],
+    keys: Iterable[str],
+    mine: Mapping[str, str],
+    others: Mapping[str, str],
+) -> Iterator[tuple[Fact, str, str]]:
+    """What a table has facts of; what is in no table counts where both note it."""
+    for key in keys:
+        fact = table.get(key) or Fact(key, "environment", noted_by_both=True)
+        noted = not fact.noted_by_both or (key in mine and key in others)
+        yield _row(fact, mine.get(key, _ABSENT) if noted else _ABSENT)
+
+
+def _both(mine: Mapping[str, str], others: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What either side has a value for, and this side's."""
+    for name in sorted(mine.keys() | others.keys()):
+        yield name, mine.get(name, _ABSENT)

@@ -21,23 +21,25 @@ from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.step_log import read_step_log
 
 
-def compare_step_logs(
-    pairing: Pairing, calibration: Recording | None = None
-) -> StepLogsCompared | None:
-    """Return the answer of the step logs of all ranks; None where the two recordings have none to compare.
-
-    Parameters
-    ----------
-    pairing
-        The two recordings.
-    calibration
-        A calibrated run of the reference, where there is one.
+def compared_with_logs(
+    found: Comparison, pairing: Pairing, calibration: Recording | None
+) -> Comparison:
+    """Return a comparison with what the step logs of all ranks say.
 
     Raises
     ------
     CorruptError
         If a step log was changed.
     """
+    logs = _compare_all(pairing, calibration)
+    if logs is None:
+        return found
+    verdict = found.verdict if logs.first is None else Verdict.DIVERGED
+    return replace(found, verdict=verdict, step_logs=logs)
+
+
+def _compare_all(pairing: Pairing, calibration: Recording | None) -> StepLogsCompared | None:
+    """The answer of the step logs of all ranks; None where the two recordings have none to compare."""
     several = len(pairing.ranks.both) > 1
     found = [
         one
@@ -55,14 +57,6 @@ def compare_step_logs(
         tuple(each for one in found for each in one.growths),
         min(one.equal_losses for one in found),
     )
-
-
-def with_step_logs(found: Comparison, logs: StepLogsCompared | None) -> Comparison:
-    """Return a comparison with what the step logs say; a fact that ceases to be equal is a difference."""
-    if logs is None:
-        return found
-    verdict = found.verdict if logs.first is None else Verdict.DIVERGED
-    return replace(found, verdict=verdict, step_logs=logs)
 
 
 def _step(one: FactDifference) -> int:

@@ -19,13 +19,12 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.calls.alone import Alone
-from lockstep.replay.calls.budget import check_call
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.calls.machine import HERE, Machine
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.calls.recorded_tensors import LARGE, widened
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.calls.side import Side
 from lockstep.replay.verdicts.decisions import decided, dropped, drops

@@ -20,12 +20,12 @@ from lockstep.judge.tolerances import (
     QUIET_ROUNDINGS,
     SINGLE,
 )
+from lockstep.replay.calls.held_results import always_allowed, carrier
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.side import Reading, Side
 from lockstep.replay.verdicts.distance import error_of, rounded, size_of
 from lockstep.replay.verdicts.margin import Local, Margin, noise_of, worst
 from lockstep.replay.verdicts.rounded_elements import Bias, Envelope, allowed_bias, bias_of
-from lockstep.replay.verdicts.roundoff import always_allowed, carrier
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from lockstep.core.operators import Family, family_of, operator_of
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
+from lockstep.replay.calls.held_results import carrier
 from lockstep.replay.calls.recorded_tensors import LARGE, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.calls.torch_state import plain_kernels
 from lockstep.replay.verdicts.distance import perturbed, populations
-from lockstep.replay.verdicts.roundoff import carrier
 
 _ELEMENTS_APART = frozenset(
     {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.SUM}

@@ -1,4 +1,4 @@
 """Several calls run again, one after the other."""
 
-__all__ = ["chain", "chained"]
+__all__ = ["chain"]
 """Modules that other rooms import."""

@@ -19,16 +19,15 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Call, Layout, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
-from lockstep.replay.calls.budget import BASE_BYTES, TooLarge
 from lockstep.replay.calls.held_results import RECORDED, Held, Result
 from lockstep.replay.calls.layouts import laid
 from lockstep.replay.calls.machine import HERE, Machine
 from lockstep.replay.calls.one_call import RESULTS, OneCall, one_call
 from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import BASE_BYTES, CannotReplay, TooLarge
 from lockstep.replay.calls.rerun import Alter, Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
-from lockstep.replay.chains.chained import Chained, Link, ModuleCall
+from lockstep.replay.process.answers import Chained, Link, ModuleCall
 from lockstep.replay.verdicts.distance import error_of, perturbed, size_of
 from lockstep.replay.verdicts.margin import Local, within_each, worst
 

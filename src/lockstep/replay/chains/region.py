@@ -15,11 +15,10 @@ import torch
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
-from lockstep.measure.masks import LEAVES_OUT
-from lockstep.replay.calls.budget import BASE_BYTES, TooLarge
+from lockstep.measure.measured_pair import LEAVES_OUT
 from lockstep.replay.calls.one_call import RESULTS, OneCall, one_call
 from lockstep.replay.calls.recorded_tensors import LARGE, load, widened
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import BASE_BYTES, CannotReplay, TooLarge
 from lockstep.replay.calls.rerun import Alter, Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
 

@@ -21,19 +21,17 @@ from lockstep.judge.tolerances import (
     RECORDED_ROUNDINGS,
     SENTINEL_SIZE,
 )
-from lockstep.replay.calls.budget import check_call
-from lockstep.replay.calls.held_results import BACKWARD
+from lockstep.replay.calls.held_results import BACKWARD, carrier
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild
 from lockstep.replay.calls.recorded_tensors import load, widened
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.explanation.argument_names import tensor_name
 from lockstep.replay.explanation.base_call import base_of, pairs_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.outcome import Outcome, counted_in, norm_of
-from lockstep.replay.explanation.unexplained import Unexplained
 from lockstep.replay.explanation.update_attempts import made, taken, update_of
-from lockstep.replay.verdicts.roundoff import carrier
+from lockstep.replay.process.questions import Unexplained
 
 Change = Callable[[TensorRecord, torch.Tensor], torch.Tensor]
 """Puts another tensor in the place of an input or an incoming gradient of a call."""

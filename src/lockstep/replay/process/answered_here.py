@@ -15,11 +15,10 @@ from lockstep.replay.calls.machine import HERE, machine_of
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.chains.chain import chained
-from lockstep.replay.chains.chained import Chained
 from lockstep.replay.chains.passage import Passages
 from lockstep.replay.equal_forms.equal_form import substitute
-from lockstep.replay.equal_forms.substitute import Substitute
 from lockstep.replay.explanation.explained import explained
+from lockstep.replay.process.answers import Chained, Shrunk, Substitute, Timed
 from lockstep.replay.process.questions import (
     Again,
     Answer,
@@ -37,10 +36,8 @@ from lockstep.replay.process.questions import (
     TimesAlone,
 )
 from lockstep.replay.process.threads import single_thread, threads_for
-from lockstep.replay.process.time_alone import Timed
 from lockstep.replay.process.timing import timed
 from lockstep.replay.smaller.attempts import Failure, shrunk
-from lockstep.replay.smaller.shrunk import Shrunk
 from lockstep.replay.verdicts.dropout_verdict import dropout
 from lockstep.replay.verdicts.exact_verdicts import decision, moved
 from lockstep.replay.verdicts.kept_calls import KeptCalls

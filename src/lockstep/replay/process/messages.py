@@ -18,12 +18,10 @@ from typing import IO, Any
 from lockstep.core.errors import CorruptError, RecordingError
 from lockstep.core.records import Array, Content
 from lockstep.core.text import message
-from lockstep.replay.calls.budget import TooLarge
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay, TooLarge
 from lockstep.replay.process.questions import Answer
 from lockstep.store.integrity import Files
-from lockstep.store.stored_contents import StoredSketch
-from lockstep.store.stored_tensor import StoredTensor
+from lockstep.store.stored_contents import StoredSketch, StoredTensor
 from lockstep.store.tensor_files import TensorFiles
 
 _LENGTH_BYTES = 8

@@ -9,21 +9,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lockstep.core.finding import CallPair, Explanation
 from lockstep.core.records import Call, Sketch, TensorRecord
-from lockstep.devices.support.support_list import SupportList
 from lockstep.judge.protocol import Judgement, Region
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.held_results import Result, result_of
-from lockstep.replay.calls.imported import Import
-from lockstep.replay.chains.chained import Chained, ModuleCall, chained_of
-from lockstep.replay.equal_forms.substitute import Substitute, substitute_of
-from lockstep.replay.explanation.unexplained import Unexplained
-from lockstep.replay.process.judgements_sent import explanation_of, judgement_of
-from lockstep.replay.process.time_alone import Timed, timed_of
-from lockstep.replay.smaller.shrunk import Makes, Shrunk, shrunk_of
+from lockstep.replay.process.answers import (
+    Chained,
+    Makes,
+    ModuleCall,
+    Shrunk,
+    Substitute,
+    Timed,
+    chained_of,
+    explanation_of,
+    judgement_of,
+    shrunk_of,
+    substitute_of,
+    timed_of,
+)
+
+if TYPE_CHECKING:
+    from lockstep.devices.support.support_list import SupportList
+    from lockstep.replay.calls.imported import Import
 
 Answer = TypeVar("Answer")
 Asked = TypeVar("Asked", covariant=True)
@@ -251,7 +261,7 @@ class EqualForm(Question[Substitute]):
 
 @dataclass(frozen=True, slots=True)
 class TimesAlone(Question[Timed]):
-    """How much processor time each of some calls takes alone; see `lockstep.replay.process.time_alone`."""
+    """How much processor time each of some calls takes alone; see `lockstep.replay.process.timing`."""
 
     timed: tuple[Call, ...]
 
@@ -261,6 +271,37 @@ class TimesAlone(Question[Timed]):
         return self.timed
 
     read = staticmethod(timed_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """One result at which two runs part though their inputs agree.
+
+    Parameters
+    ----------
+    reference, candidate
+        The result in both runs, with whole tensors.
+    reference_call, candidate_call
+        The operators or updates that gave it; None where none was recorded.
+    others
+        Tensors of the reference, of the same shape, from this step and the one before.
+    earlier
+        Calls of the candidate that stand for the same one earlier: at this place in the step before, and of the same
+        operator in this step.
+    updated
+        Names of parameters that the candidate's optimizers updated between the step before and this one.
+    seconds
+        How long the answer may take.
+    """
+
+    reference: TensorRecord
+    candidate: TensorRecord
+    reference_call: Call | None
+    candidate_call: Call | None
+    others: tuple[TensorRecord, ...] = ()
+    earlier: tuple[Call, ...] = ()
+    updated: frozenset[str] = frozenset()
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

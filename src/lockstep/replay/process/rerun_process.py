@@ -14,17 +14,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import xxhash
 
 from lockstep.core.known_results import Kind, Values, ahead, find, is_collecting, keep
 from lockstep.core.text import message
-from lockstep.replay.calls.imported import Import
 from lockstep.replay.calls.refusals import Crashed
+from lockstep.replay.process import ONE_THREAD, READY
 from lockstep.replay.process.messages import Begin, Known, answer_in, is_lasting, packed, send
 from lockstep.replay.process.questions import Answer, Imports, Question
-from lockstep.replay.process.worker import ONE_THREAD, READY
+
+if TYPE_CHECKING:
+    from lockstep.replay.calls.imported import Import
 
 _MOST_CRASHES = 8
 """Processes that one comparison loses before it asks for no more."""

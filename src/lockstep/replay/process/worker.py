@@ -10,11 +10,8 @@ import tempfile
 from functools import partial
 from typing import BinaryIO
 
+from lockstep.replay.process import ONE_THREAD, READY
 from lockstep.replay.process.confinement import confine, limit
-
-READY = b"ready\n"
-ONE_THREAD = "OPENBLAS_NUM_THREADS"
-"""Makes NumPy start no threads of its own, which would be there before the process is confined."""
 
 
 def main() -> None:

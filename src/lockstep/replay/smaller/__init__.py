@@ -1,4 +1,4 @@
 """Smaller inputs on which a call still fails."""
 
-__all__ = ["attempts", "cut", "shrunk"]
+__all__ = ["attempts", "cut"]
 """Modules that other rooms import."""

@@ -13,24 +13,21 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.calls.again import again, rebuilt_like
-from lockstep.replay.calls.budget import check_call
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED, Result, results_of
 from lockstep.replay.calls.machine import HERE, Machine
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild, torch_dtype
-from lockstep.replay.calls.refusals import CannotReplay
+from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.calls.side import Side
+from lockstep.replay.process.answers import Cut, Makes, Ranges, Shrunk, failing
 from lockstep.replay.smaller.cut import (
-    Cut,
     Parts,
-    Ranges,
     ranges_between,
     sources_of,
     with_arguments,
 )
 from lockstep.replay.smaller.halving import Search
-from lockstep.replay.smaller.shrunk import Makes, Shrunk, failing
 from lockstep.replay.verdicts.distance import error_of, size_of
 
 _ROUNDINGS_OF_A_PART = 2.0**-10

@@ -4,51 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
 from lockstep.core.records import Array, Call, Content, Layout, TensorRecord
 from lockstep.core.site import CallKind, Role
-
-Axis = tuple[int, int]
-"""An input by its index, and one of its axes. All that an update has of its parameter's shape goes by input 0."""
-
-Ranges = tuple[tuple[int, int], ...]
-"""First element and end, per axis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The part of a call's inputs that is kept; everything where there is no range.
-
-    Parameters
-    ----------
-    ranges
-        Input, axis, first element, end.
-    resized
-        Extents that stand in lists among the arguments (a normalised shape), and what they become.
-    """
-
-    ranges: tuple[tuple[int, int, int, int], ...] = ()
-    resized: tuple[tuple[int, int], ...] = ()
-
-    def of(self, index: int, shape: tuple[int, ...]) -> Ranges:
-        """The part of one input."""
-        kept = {axis: (start, stop) for source, axis, start, stop in self.ranges if source == index}
-        return tuple(kept.get(axis, (0, extent)) for axis, extent in enumerate(shape))
-
-    def argument(self, value: Any) -> Any:
-        """A plain argument with the extents that it names."""
-        sizes = dict(self.resized)
-        if not isinstance(value, list) or not sizes:
-            return value
-        return [
-            sizes.get(item, item)
-            if isinstance(item, int) and not isinstance(item, bool)
-            else self.argument(item)
-            for item in value
-        ]
+from lockstep.replay.process.answers import Cut, Ranges
 
 
 @dataclass(frozen=True, slots=True)

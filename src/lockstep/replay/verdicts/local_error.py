@@ -1,7 +1,7 @@
 """The judge that re-runs single operators: local error, where whole tensors are there.
 
 What cannot hold a local error worth finding is not run again (`lockstep.replay.verdicts.screening`), nor what takes
-more memory than a comparison may (`lockstep.replay.calls.budget`).
+more memory than a comparison may (`lockstep.replay.calls.refusals`).
 
 What an operator adds on its own is separated from what its inputs bring: each side's call is run
 again alone in double precision, on that side's own recorded inputs, forward and backward. With `y`
@@ -17,7 +17,7 @@ re-run is not faithful, and the error model decides.
 
 `RoundingJudge` needs less: a result in 16 bits that adds a bias, known by its sketch, and its inputs whole, as `--save
 program` has those of the first layers. Statistics cannot tell a product that is rounded before its bias is added from
-one that is truncated, where a result is small (`lockstep.judge.rounded_twice`); the inputs can, see
+one that is truncated, where a result is small (`lockstep.judge.error_model`); the inputs can, see
 `lockstep.replay.verdicts.rounded_products`.
 
 Nothing here loads torch before the first re-run.
@@ -38,8 +38,7 @@ from lockstep.core.site import Role
 from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_gradient
 from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.calls.budget import TooLarge, check_memory
-from lockstep.replay.calls.refusals import CannotReplay, Crashed
+from lockstep.replay.calls.refusals import CannotReplay, Crashed, TooLarge, check_memory
 from lockstep.replay.process.questions import (
     Answers,
     FollowsByRounding,

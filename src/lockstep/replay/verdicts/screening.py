@@ -39,9 +39,9 @@ from lockstep.judge.tolerances import (
     SINGLE,
 )
 from lockstep.measure.measured_pair import Measured
+from lockstep.replay.calls.held_results import always_allowed, carrier
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.roundoff import always_allowed, carrier
-from lockstep.store.stored_tensor import StoredTensor
+from lockstep.store.stored_contents import StoredTensor
 
 _SAMPLE = 4096
 """Elements that a median is taken over."""

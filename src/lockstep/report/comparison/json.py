@@ -19,8 +19,7 @@ from lockstep.core.laws import LawsVerdict
 from lockstep.core.reason import Clause
 from lockstep.core.step_rows import StepLogsCompared
 from lockstep.core.told_facts import Told
-from lockstep.report.comparison.tally import tally_of
-from lockstep.report.comparison.verdict_words import answer_of
+from lockstep.report.comparison.verdict_words import answer_of, tally_of
 from lockstep.report.json_text import finite, json_text
 
 JSON_SCHEMA_VERSION = 1

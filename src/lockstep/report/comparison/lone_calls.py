@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lockstep.core.finding import Comparison, OtherClass, UnalignedCalls
 from lockstep.core.text import listed
-from lockstep.locate.lone_calls.unaligned_calls import words_for
-from lockstep.report.csv_tables import Cell
+from lockstep.locate.unaligned_calls import words_for
 from lockstep.report.paragraphs import counted
+
+if TYPE_CHECKING:
+    from lockstep.report.csv_tables import Cell
 
 CALL_TITLES = ("Side", "Calls", "Step", "Phase", "Module", "Operator", "Source", "Library")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from lockstep.core.finding import Comparison
 from lockstep.core.text import printable
 from lockstep.report.comparison.screen import render_comparison
-from lockstep.report.comparison.tally import tally_of
 from lockstep.report.comparison.verdict_words import (
     answer_of,
     lines_below,
     origin_words,
     place_words,
     source_words,
+    tally_of,
 )
 
 _MOST_CHARACTERS = 50_000

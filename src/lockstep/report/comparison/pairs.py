@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lockstep.core.finding import Comparison, Evidence, Finding, Origin
 from lockstep.core.records import Statistics, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.report.csv_tables import Cell
+
+if TYPE_CHECKING:
+    from lockstep.report.csv_tables import Cell
+
+    _Value = Callable[[Finding, Origin | None], Cell]
 
 _INDEXED_ROLES = frozenset({Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.LOSS})
 
@@ -93,9 +98,6 @@ def identity(finding: Finding) -> tuple[object, ...]:
     side = finding.pair.reference is None
     return (side, record.rank, record.step, record.site, record.role, record.index, record.name,
             record.occurrence)  # fmt: skip
-
-
-_Value = Callable[[Finding, Origin | None], Cell]
 
 
 def _side(name: str, value: Callable[[TensorRecord], Cell]) -> _Value:

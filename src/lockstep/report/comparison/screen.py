@@ -18,14 +18,14 @@ from lockstep.core.finding import (
 )
 from lockstep.core.text import factor_figure, listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
-from lockstep.report.comparison import end_words, step_log_words
-from lockstep.report.comparison.idle_settings import idle_settings
+from lockstep.report.comparison import end_words
+from lockstep.report.comparison.end_words import idle_settings
 from lockstep.report.comparison.lone_calls import unaligned_sentences
 from lockstep.report.comparison.pairs import reached_word, tensor_name
-from lockstep.report.comparison.tally import Tally, tally_of
 from lockstep.report.comparison.verdict_words import (
     OTHER_CHECKSUMS,
     Answer,
+    Tally,
     answer_of,
     figure,
     gap_words,
@@ -33,13 +33,14 @@ from lockstep.report.comparison.verdict_words import (
     place_words,
     ranks_words,
     source_words,
+    tally_of,
     uniform_words,
     window_words,
 )
 from lockstep.report.comparison.verdict_words import headline as headline
-from lockstep.report.console import OutputConsole
 from lockstep.report.paragraphs import (
     WIDTH,
+    OutputConsole,
     Page,
     add_line,
     add_paragraph,
@@ -117,7 +118,7 @@ def render_comparison(
     for line in lines_below(comparison):
         add_paragraph(text, line)
     _add_windows(text, comparison, tally)
-    _add_list(text, "Step log", step_log_words.paragraphs(comparison))
+    _add_list(text, "Step log", end_words.log_paragraphs(comparison))
     _add_uniform(text, comparison)
     _add_next_origins(text, comparison, tally)
     _add_ends(text, comparison)

@@ -1,31 +1,33 @@
-"""The words of a verdict for the terminal, the sheet and the report: where, which tensor, by how much."""
+"""The words and counts of a verdict for the terminal, the sheet and the report: where, which tensor, by how much."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.finding import (
     Comparison,
+    Evidence,
     Explanation,
+    Finding,
     JudgedWindow,
     Kind,
     Origin,
+    Outcome,
     RanksCompared,
     UniformChange,
     Verdict,
 )
 from lockstep.core.reason import About, Reason
+from lockstep.core.records import would_differ
 from lockstep.core.remarks import On
 from lockstep.core.site import Phase
 from lockstep.core.text import listed, spans, times
 from lockstep.core.told_facts import Told
-from lockstep.report.comparison import end_words, step_log_words
-from lockstep.report.comparison.idle_settings import idle_settings
-from lockstep.report.comparison.idle_settings import in_headline as settings_in_headline
-from lockstep.report.comparison.tally import Tally, tally_of
+from lockstep.report.comparison import end_words
+from lockstep.report.comparison.end_words import idle_settings, settings_in_headline
 from lockstep.report.paragraphs import counted
 
 
@@ -109,7 +111,7 @@ def _clauses(comparison: Comparison, tally: Tally) -> tuple[str, list[str]]:
         first = (*comparison.not_compared, *comparison.notes, "nothing could be compared")[0]
         more = [one for one in comparison.endings if one != first]
         return ":", [first, *(compared if comparison.compared else more)]
-    if of_all_steps := step_log_words.in_headline(comparison.step_logs):
+    if of_all_steps := end_words.logs_in_headline(comparison.step_logs):
         return "", [of_all_steps]
     if differed := next((one for one in comparison.windows if one.differed), None):
         return "", [f"before step {differed.steps[0]}: {differed.differed[0]}"]
@@ -152,7 +154,7 @@ def lines_below(comparison: Comparison) -> list[str]:
         if origin.explanation is not None:
             lines.append(explanation_sentence(origin.explanation))
         lines.append(tolerance_words(origin))
-    if comparison.origins and (differed := step_log_words.in_headline(comparison.step_logs)):
+    if comparison.origins and (differed := end_words.logs_in_headline(comparison.step_logs)):
         lines.append(f"the trainings differ {differed}")
     return [line for line in lines if line]
 
@@ -304,7 +306,7 @@ def _compared(comparison: Comparison, tally: Tally) -> list[str]:
     found += [comparison.unconfirmed] if comparison.unconfirmed else []
     if comparison.windows:
         found.append("each window begins with one state, which was set")
-    found += step_log_words.in_agreement(comparison.step_logs)
+    found += end_words.logs_in_agreement(comparison.step_logs)
     found += end_words.in_headline(comparison.ends)
     found += settings_in_headline(comparison)
     said_before = {*found, *comparison.not_compared[:1]}  # what an INCOMPARABLE begins with
@@ -338,3 +340,92 @@ def _steps(steps: Sequence[int], trained: Sequence[int | None]) -> str:
     known = sorted({count for count in trained if count is not None and count > len(steps)})
     of = f" of {' and '.join(map(str, known))} trained" if known else ""
     return f"{'steps' if len(steps) > 1 else 'step'} {spans(steps)}{of}, "
+
+
+_TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of findings: each compared tensor is `equal`, `alike`, `inside`, `beyond` or `unjudged`.
+
+    Attributes
+    ----------
+    equal
+        Tensors that are equal bit by bit.
+    alike
+        Tensors that hold the same numbers, and not the same bits in the same place: 0 and -0, which IEEE 754 calls
+        equal, another dtype, or another layout. Whole tensors or sketches tell it.
+    inside
+        Those that differ inside their tolerance.
+    beyond
+        Those that differ beyond it.
+    unjudged
+        Those of which nothing could be said, `checksums` among them.
+    checksums
+        Those whose numbers are equal, and of which another tool noted two checksums that are not: these may be of a
+        later moment.
+    amplified, flipped
+        Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
+    overruled
+        Those that a re-run acquits, and that are faults without one.
+    by_statistics
+        Those that agree by their statistics alone, which do not tell in which order elements stand, and have other
+        digests; where there is no digest, the comparison itself says what is not known.
+    evidence
+        Sources of numbers that occur.
+    ranks
+        Ranks that occur.
+    """
+
+    equal: int = 0
+    alike: int = 0
+    inside: int = 0
+    beyond: int = 0
+    unjudged: int = 0
+    checksums: int = 0
+    amplified: int = 0
+    flipped: int = 0
+    overruled: int = 0
+    by_statistics: int = 0
+    evidence: set[Evidence] = field(default_factory=set)
+    ranks: set[str] = field(default_factory=set)
+
+    def add(self, finding: Finding) -> None:
+        """Count one finding."""
+        source, outcome, kind = finding.metrics.evidence, finding.outcome, finding.kind
+        self.evidence.add(source)
+        self.ranks.add(finding.pair.present.rank)
+        if outcome is Outcome.MISSING:
+            pass
+        elif outcome is Outcome.INCOMPARABLE or finding.is_by_checksum_alone:
+            self.unjudged += 1
+            self.checksums += finding.is_by_checksum_alone
+        elif source is Evidence.DIGEST:  # also where a setting is told of equal tensors
+            self.equal += 1
+        elif outcome is Outcome.DIFFER:
+            self.beyond += 1
+        elif math.isnan(finding.difference):
+            self.unjudged += 1
+        elif finding.difference == 0 and source in _TELLS_NUMBERS:
+            self.alike += 1
+        else:
+            self.inside += 1
+        self.overruled += finding.overrules
+        judged = outcome is Outcome.AGREE and not finding.is_by_checksum_alone
+        if judged and source is Evidence.STATISTICS:
+            sides = (finding.pair.reference, finding.pair.candidate)
+            digests = [None if one is None else one.digest for one in sides]
+            self.by_statistics += would_differ(*digests)
+        if kind is Kind.AMPLIFIED:
+            self.amplified += 1
+        elif kind is Kind.DECISION:
+            self.flipped += 1
+
+
+def tally_of(findings: Iterable[Finding]) -> Tally:
+    """Count all findings."""
+    tally = Tally()
+    for finding in findings:
+        tally.add(finding)
+    return tally

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from lockstep.core.manifest import AT_BOUNDARY
 from lockstep.core.progress import Progress
 from lockstep.core.records import Call
-from lockstep.reading import is_chosen
+from lockstep.reading.chosen_calls import is_chosen
 from lockstep.replay.calls.held_results import RECORDED, RUNS_AGAIN, results_of
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process.questions import Again, Answers

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.cli.elsewhere import runs_elsewhere
+from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import code_of
 from lockstep.core.manifest import AT_BOUNDARY, Options

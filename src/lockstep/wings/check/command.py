@@ -11,8 +11,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
-from lockstep.cli.elsewhere import runs_elsewhere
-from lockstep.cli.training_command import TrainingCommand, training_command
+from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.core.selection import StepSelection

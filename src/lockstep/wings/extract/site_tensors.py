@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from lockstep.commands.record_again import command_for_tensors
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call, TensorRecord
-from lockstep.reading import calls_matching, check_choice
-from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
+from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps, calls_matching, check_choice
 from lockstep.store.named_files import NamedTensor, whole_tensor
 from lockstep.store.reader import Recording
 

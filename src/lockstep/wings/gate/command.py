@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.cli.elsewhere import runs_elsewhere
+from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import OutputExistsError, UsageError
 from lockstep.core.replacement import replacing
 from lockstep.core.selection import StepSelection

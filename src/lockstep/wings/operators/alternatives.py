@@ -15,7 +15,7 @@ from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.native_functions import COMPOSITE, dispatch_keys
 from lockstep.devices.support.support_list import Answer, Standing, SupportList
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.equal_forms.substitute import Substitute
+from lockstep.replay.process.answers import Substitute
 from lockstep.replay.process.questions import EqualForm
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.wings.operators.alternative import Alternative, OnTheCpu

@@ -14,8 +14,13 @@ from lockstep.core.finding import Comparison, Instead, Origin
 from lockstep.core.reason import About, Reason
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role, Site
-from lockstep.reading import calls_matching, check_choice, every_call
-from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps
+from lockstep.reading.chosen_calls import (
+    ChosenRanks,
+    ChosenSteps,
+    calls_matching,
+    check_choice,
+    every_call,
+)
 from lockstep.replay.calls.held_results import RUNS_AGAIN, results_of
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording

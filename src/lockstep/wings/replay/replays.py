@@ -9,11 +9,9 @@ from lockstep.core.records import Call
 from lockstep.replay.calls.held_results import Result
 from lockstep.replay.calls.imported import Import, bring
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.chains.chained import Chained, ModuleCall
+from lockstep.replay.process.answers import Chained, Cut, Makes, ModuleCall, Shrunk
 from lockstep.replay.process.questions import Again, OfModule, OnLess
 from lockstep.replay.process.rerun_process import RerunsApart
-from lockstep.replay.smaller.cut import Cut
-from lockstep.replay.smaller.shrunk import Makes, Shrunk
 
 
 class Replays:

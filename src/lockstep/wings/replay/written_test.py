@@ -13,8 +13,8 @@ from lockstep.core.errors import UsageError
 from lockstep.core.records import Call
 from lockstep.core.text import shell_line
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.smaller.cut import Cut, shapes_of
-from lockstep.replay.smaller.shrunk import Makes
+from lockstep.replay.process.answers import Cut, Makes
+from lockstep.replay.smaller.cut import shapes_of
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall
 from lockstep.wings.replay.replayed_module import ReplayedModule

@@ -11,7 +11,7 @@ import polars as pl
 
 from lockstep.commands.record_again import command_line
 from lockstep.core.records import HEADINGS
-from lockstep.reading import record_table
+from lockstep.reading.record_tables import record_table
 from lockstep.reading.recorded_series import Series
 from lockstep.report.page import (
     Card,

@@ -17,7 +17,7 @@ from lockstep.report.comparison.screen import (
     print_comparison,
     signs_words,
 )
-from lockstep.report.comparison.tally import tally_of
+from lockstep.report.comparison.verdict_words import tally_of
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import counted
 from lockstep.report.table import Column, add_more, add_table

@@ -15,7 +15,7 @@ from lockstep.core.finding import Comparison, Finding
 from lockstep.core.records import PIECE, Array, Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.core.text import printable
-from lockstep.reading import calls_matching, check_choice, every_call, is_chosen
+from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call, is_chosen
 from lockstep.report.comparison.pairs import tensor_name, tensor_role
 from lockstep.report.table import Column, figure, table_text
 from lockstep.store.reader import Recording

@@ -7,10 +7,10 @@ import polars as pl
 
 from lockstep.cli import options
 from lockstep.core.errors import CorruptError, UsageError
-from lockstep.core.patterns import nearest_names
+from lockstep.core.selection import nearest_names
 from lockstep.core.site import Phase, Site
 from lockstep.core.text import printable, spans
-from lockstep.reading import calls_matching, is_chosen
+from lockstep.reading.chosen_calls import calls_matching, is_chosen
 from lockstep.report.recording import render_calls
 from lockstep.report.table import Column, table_text
 from lockstep.store.reader import Recording

@@ -9,8 +9,8 @@ from rich.text import Text
 from lockstep.cli import options
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import printable
-from lockstep.reading import record_table
 from lockstep.reading.first_non_finite import first_made
+from lockstep.reading.record_tables import record_table
 from lockstep.report.table import Column, add_more, add_table
 from lockstep.wings.shell.session import Opened, Session
 

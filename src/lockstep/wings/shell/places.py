@@ -13,7 +13,7 @@ import click
 from lockstep.core.records import TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import printable
-from lockstep.reading import is_chosen
+from lockstep.reading.chosen_calls import is_chosen
 from lockstep.report.comparison.pairs import tensor_role
 from lockstep.wings.shell.session import Session
 

@@ -14,7 +14,7 @@ from lockstep.cli import comparing
 from lockstep.core.errors import NotARecordingError, UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.text import printable
-from lockstep.reading import check_choice, site_names
+from lockstep.reading.chosen_calls import check_choice, site_names
 from lockstep.store.reader import Recording
 from lockstep.wings.shell.folder import Entry, entries_below
 

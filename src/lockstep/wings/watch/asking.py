@@ -10,12 +10,12 @@ from contextlib import suppress
 import numpy as np
 
 from lockstep.core.errors import LockstepError, UsageError
-from lockstep.core.patterns import nearest_names
 from lockstep.core.records import Statistics, TensorRecord
+from lockstep.core.selection import nearest_names
 from lockstep.core.text import printable
 from lockstep.launch import WrittenStep
-from lockstep.reading import is_chosen
-from lockstep.reading.record_table import NUMBERS
+from lockstep.reading.chosen_calls import is_chosen
+from lockstep.reading.record_tables import NUMBERS
 from lockstep.report.table import Column, table_text
 from lockstep.wings.watch.chosen_rules import ChosenRule, apply_setting, check_name
 from lockstep.wings.watch.lines import fired_line

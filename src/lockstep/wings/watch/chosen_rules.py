@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names
+from lockstep.core.selection import nearest_names
 from lockstep.core.text import words_of
 from lockstep.wings.watch.observed import Hit, ObservedStep
 from lockstep.wings.watch.rules import BUILT_IN, Rule, name_of, settings_of

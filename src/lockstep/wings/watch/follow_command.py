@@ -11,10 +11,9 @@ import click
 
 from lockstep.align.mapping import NameMapping
 from lockstep.cli import options
-from lockstep.cli.elsewhere import runs_elsewhere
+from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
 from lockstep.cli.notices import say, tell
-from lockstep.cli.paths import recording_at
-from lockstep.cli.training_command import TrainingCommand, training_command
+from lockstep.cli.options import recording_at
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode

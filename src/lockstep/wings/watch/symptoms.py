@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lockstep.core.errors import UsageError
-from lockstep.core.patterns import nearest_names
+from lockstep.core.selection import nearest_names
 
 _FILE = Path(__file__).with_name("symptoms.yaml")
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from lockstep.cli import comparing, options
+from lockstep.cli.elsewhere import TrainingCommand, training_command
 from lockstep.cli.notices import say, tell
-from lockstep.cli.training_command import TrainingCommand, training_command
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison
 from lockstep.report.comparison.screen import print_comparison

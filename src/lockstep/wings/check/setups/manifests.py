@@ -11,10 +11,8 @@ from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import BEFORE_BACKWARD, LoaderSetup, OptimizerSetup, RankManifest
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
 from lockstep.core.text import listed
-from lockstep.locate.setups.circumstances import every_circumstance, is_known
-from lockstep.locate.setups.model_setup import ModelSetup, first_step
-from lockstep.locate.setups.module_differences import CLASS
-from lockstep.locate.setups.setup_facts import SEED, named
+from lockstep.locate.setups.model_setup import CLASS, ModelSetup, first_step
+from lockstep.locate.setups.setup_facts import SEED, every_circumstance, is_known, named
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.wings.check.setups.answers import Answers
 from lockstep.wings.check.setups.script_inputs import look_at_script_inputs

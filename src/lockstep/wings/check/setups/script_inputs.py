@@ -10,7 +10,7 @@ from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
 from lockstep.core.redaction import REDACTED, is_withheld
 from lockstep.core.script_inputs import CONTENT, FOLDER
-from lockstep.locate.setups.circumstances import names_this_run
+from lockstep.locate.setups.setup_facts import names_this_run
 from lockstep.wings.check.setups.answers import Answers
 
 _PLACE = re.compile(

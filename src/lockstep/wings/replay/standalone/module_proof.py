@@ -16,7 +16,7 @@ from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.chains.chain import Chain, is_passed
-from lockstep.replay.chains.chained import ModuleCall
+from lockstep.replay.process.answers import ModuleCall
 from lockstep.replay.verdicts.distance import median_size
 from lockstep.replay.verdicts.margin import Local
 from lockstep.wings.replay.standalone.proof import Limit, Proof

@@ -15,7 +15,7 @@ from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
 from lockstep.replay.calls.again import rebuilt_like
 from lockstep.replay.calls.alone import Alone
-from lockstep.replay.calls.held_results import BACKWARD, FORWARD, results_of
+from lockstep.replay.calls.held_results import BACKWARD, FORWARD, carrier, results_of
 from lockstep.replay.calls.imported import import_named
 from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.rebuild import torch_dtype
@@ -27,7 +27,6 @@ from lockstep.replay.verdicts.decisions import probability_of
 from lockstep.replay.verdicts.distance import median_size
 from lockstep.replay.verdicts.margin import Local
 from lockstep.replay.verdicts.rounded_elements import Envelope
-from lockstep.replay.verdicts.roundoff import carrier
 from lockstep.wings.replay.standalone.checks import as_real
 from lockstep.wings.replay.standalone.python_source import (
     as_name,

@@ -8,7 +8,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
-from lockstep.cli.paths import PATH
+from lockstep.cli.options import PATH
 from lockstep.core.errors import UsageError
 from lockstep.report.json_text import json_text
 from lockstep.wings.sampling.distributions.judging import judge

@@ -10,7 +10,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import opened_in
-from lockstep.cli.paths import PATH
+from lockstep.cli.options import PATH
 from lockstep.core.errors import UsageError
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.wings.sampling.experts.routing import Router, Routing, routing_of

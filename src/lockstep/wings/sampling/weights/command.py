@@ -8,7 +8,7 @@ import click
 
 from lockstep.cli import options
 from lockstep.cli.comparing import form_of_each
-from lockstep.cli.paths import PATH
+from lockstep.cli.options import PATH
 from lockstep.core.errors import UsageError
 from lockstep.core.selection import StepSelection
 from lockstep.report.json_text import json_text

@@ -16,7 +16,7 @@ from lockstep.core.states import Standing, StateRecord
 from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import RankRecording, Recording, open_recording
 from lockstep.store.schema import MANIFEST
-from lockstep.store.stored_tensor import StoredTensor
+from lockstep.store.stored_contents import StoredTensor
 from lockstep.store.tensor_files import Shard
 from lockstep.wings.sampling.weights.fingerprint import Fingerprint, fingerprint_of
 from lockstep.wings.sampling.weights.logical_names import logical_names

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 
 from lockstep.align.dataflow import Flow
-from lockstep.align.step import Aligned, AlignedStep
+from lockstep.align.step import Aligned, AlignedStep, regions_of
 from lockstep.core.dtypes import largest_finite
 from lockstep.core.operators import (
     BY_HAND,
@@ -29,7 +29,6 @@ from lockstep.core.operators import (
 )
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
-from lockstep.locate.lone_calls.stretches import regions_of
 
 
 class Idiom(str, Enum):
