@@ -120,3 +120,25 @@ def test_reads_are_unknown_at_level_module(tmp_path: Path) -> None:
     found = noted(tmp_path, decided, level="module")
     assert (found.float_reads, found.decision_reads) == (None, None)
     assert found.autograd_grad_calls == 1
+
+
+@pytest.mark.parametrize("read", [Tensor.item, float])
+def test_single_numbers_that_python_was_given_are_kept(tmp_path: Path, read: Any) -> None:
+    given = []
+
+    def clipped(model: nn.Module, loss: Tensor) -> None:
+        loss.backward()
+        given.append(read(loss.detach()))
+        read(torch.ones(()))  # a count, which no rounding changes
+
+    (kept,) = noted(tmp_path, clipped).numbers_read
+    assert kept in given
+
+
+def test_of_many_numbers_the_last_are_kept(tmp_path: Path) -> None:
+    def logged(model: nn.Module, loss: Tensor) -> None:
+        loss.backward()
+        for number in range(40):
+            (torch.zeros(()) + number + 0.5).item()
+
+    assert noted(tmp_path, logged).numbers_read == [number + 0.5 for number in range(24, 40)]

@@ -1,16 +1,17 @@
-"""Plain arguments that differ between two aligned calls."""
+"""Plain arguments that differ between two aligned calls, and the numbers that Python made some of them of."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.devices import device_of
 from lockstep.core.dtypes import is_floating
+from lockstep.core.manifest import StepSummary
 from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
@@ -24,6 +25,13 @@ _LARGEST = frozenset(
 
 _ROUNDED = 64 * 2.0**-23
 """Up to which relative distance two numbers may be one, rounded otherwise: some roundings of single precision."""
+
+_POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
+"""Of the number read: a clipping factor is a multiple of its inverse."""
+
+_EXACT = 0.01
+"""How far, relative, the logarithm of what is made of a number may be off the power's: a script adds an epsilon to what
+it divides by. Unrelated numbers of two runs meet one of six powers so closely once in some hundred times."""
 
 _NO_NUMBERS = frozenset(
     {"inplace", "non_blocking", "copy", "device", "layout", "memory_format", "pin_memory", "out"}
@@ -143,11 +151,16 @@ def _counts_from_the_end(left: Any, right: Any, extents: Collection[int]) -> boo
     return whole and min(left, right) < 0 <= max(left, right) and abs(left - right) in extents
 
 
-def rounded_apart(settings: Iterable[Setting]) -> float:
+def rounded_apart(settings: Iterable[Setting], read: Sequence[float] = ()) -> float:
     """How far numbers that Python gave are apart, relative, where nothing else is: 0 where they were set otherwise.
 
     Python takes them from tensors (`norm.item()`), whose noise they carry. Numbers that somebody wrote are further
     apart than `_ROUNDED`.
+
+    Parameters
+    ----------
+    read
+        How far apart the numbers are that Python read out of tensors, as `NumbersRead.ratios` has it.
     """
     apart = 0.0
     for one in settings:
@@ -156,7 +169,7 @@ def rounded_apart(settings: Iterable[Setting]) -> float:
         left, right = one.reference, one.candidate
         if not (isinstance(left, float) and isinstance(right, float)):
             return 0.0
-        if not math.isclose(left, right, rel_tol=_ROUNDED):
+        if not (math.isclose(left, right, rel_tol=_ROUNDED) or is_made_of(left, right, read)):
             return 0.0
         apart += abs(left - right) / max(abs(left), abs(right))
     return apart
@@ -197,3 +210,53 @@ def _shown(value: Any) -> str:
     if value is LeftOut:
         return "its default"
     return json.dumps(value) if not isinstance(value, float) else f"{value:.12g}"
+
+
+@dataclass(frozen=True)
+class NumbersRead:
+    """Those of one rank of two runs (`StepSummary.numbers_read`).
+
+    Parameters
+    ----------
+    reference, candidate
+        Its steps, as far as they are recorded by now.
+    """
+
+    reference: Sequence[StepSummary]
+    candidate: Sequence[StepSummary]
+
+    def ratios(self, step: int) -> tuple[float, ...]:
+        """The logarithm of the candidate's number over the reference's, of a step and of the one before.
+
+        None of a step in which one run read more numbers, so that nobody knows which belong together.
+        """
+        return tuple(one for number in (step - 1, step) for one in self._ratios(number))
+
+    def _ratios(self, step: int) -> Iterable[float]:
+        left, right = (_numbers_of(steps, step) for steps in (self.reference, self.candidate))
+        if len(left) != len(right):
+            return ()
+        pairs = zip(left, right, strict=True)
+        return [math.log(other / one) for one, other in pairs if one * other > 0 and one != other]
+
+
+def is_made_of(reference: float, candidate: float, ratios: Iterable[float]) -> bool:
+    """Return whether two arguments are a multiple of one number read, or of its inverse, square or root.
+
+    Then each run's argument is as far off as the number that it read, and nobody has set it otherwise.
+
+    Parameters
+    ----------
+    ratios
+        See `NumbersRead.ratios`.
+    """
+    if reference * candidate <= 0:
+        return False
+    apart = math.log(candidate / reference)
+    return any(
+        math.isclose(apart, power * ratio, rel_tol=_EXACT) for ratio in ratios for power in _POWERS
+    )
+
+
+def _numbers_of(steps: Sequence[StepSummary], step: int) -> list[float]:
+    return next((one.numbers_read for one in steps if one.index == step), [])

@@ -110,7 +110,8 @@ class StepSummary:
     earlier builds recorded none; `create_graph_calls` are further runs of autograd with `create_graph=True`.
     `float_reads` is how often Python took numbers out of a floating-point tensor (`item`, `tolist`, `numpy`, `float`)
     before the step's last backward, `float_reads_after_backward` behind it, as a log does; `decision_reads` how often
-    out of one of whole numbers or booleans, as `if` does. Optimizers' own reads do not count.
+    out of one of whole numbers or booleans, as `if` does. Optimizers' own reads do not count. `numbers_read` are the
+    last single numbers that Python was given (`item`, `float`), finite and not whole, by optimizers too.
     """
 
     index: int
@@ -123,7 +124,11 @@ class StepSummary:
     float_reads: int | None = None
     float_reads_after_backward: int | None = None
     decision_reads: int | None = None
+    numbers_read: list[float] = field(default_factory=list)
 
+
+MOST_NUMBERS_READ = 16
+"""How many `numbers_read` a step keeps: a script that makes arguments of numbers reads a few."""
 
 OTHER_TRAININGS = "trainings of other threads"
 """What is not seen where several threads of a process train."""

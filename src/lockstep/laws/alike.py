@@ -87,8 +87,9 @@ def may_hold_read_numbers(left: StepProgram, right: StepProgram) -> bool:
 
 
 def _plain_numbers(program: StepProgram) -> frozenset[float]:
-    """Python's floating-point numbers among the arguments of a program's calls."""
-    calls = (call for one in program.operators for call in (one.call, *one.call.body))
+    """Python's floating-point numbers among the arguments of a program's calls and updates."""
+    called = (call for one in program.operators for call in (one.call, *one.call.body))
+    calls = (*called, *(one.call for one in program.updates))
     return frozenset(number for call in calls for number in _floats_in(call.arguments))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from lockstep.align.settings import NumbersRead
 from lockstep.align.step import AlignedStep
 from lockstep.core.dependence import Dependence
 from lockstep.core.finding import (
@@ -70,6 +71,7 @@ class Gathered:
         ledger = Ledger(
             read_tensors=self.read_tensors, precision=self.precision, dependences=dependences,
             tells_widths=not self.pairing.is_of_two_frameworks,
+            numbers_read=NumbersRead(reference.manifest.steps, candidate.manifest.steps),
         )  # fmt: skip
         setup = model_setup(reference, candidate, self.pairing.names[name])
         if not self.judge.looks_at_set_up:

@@ -394,6 +394,12 @@ class Calls:
             with Silence(self._recording.fail):
                 self._notes.taken(values)
 
+    def number_read(self, number: float) -> None:
+        """Note a number that Python was given, which may be made into an argument of a later call."""
+        if self._recording.session is not None:
+            with Silence(self._recording.fail):
+                self._notes.number_read(number)
+
     def _is_within_body(self, around: CallContext, values: tuple[Any, ...]) -> bool:
         """Whether Python takes numbers within what is recorded as the body of a call; counts it."""
         if around.place is None or around.place.body is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TypeGuard
 
@@ -9,7 +10,7 @@ import torch
 
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.taps.listener import EngineRun
-from lockstep.core.manifest import StepSummary
+from lockstep.core.manifest import MOST_NUMBERS_READ, StepSummary
 from lockstep.devices.methods import is_floating_point
 
 
@@ -36,6 +37,13 @@ class StepNotes:
             step.float_reads_after_backward = (step.float_reads_after_backward or 0) + 1
         else:
             step.decision_reads = (step.decision_reads or 0) + 1
+
+    def number_read(self, number: float) -> None:
+        """Python was given a number; whole ones are counts, which no rounding changes."""
+        step = self._step
+        if step is not None and math.isfinite(number) and not number.is_integer():
+            step.numbers_read.append(number)
+            del step.numbers_read[:-MOST_NUMBERS_READ]
 
     def backward(self, asked: EngineRun, *, is_seen: bool) -> None:
         """The autograd engine is about to run; `is_seen` tells that what it gives is recorded as a call."""

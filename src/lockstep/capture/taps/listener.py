@@ -99,3 +99,6 @@ class Listener(Protocol):
 
     def taken_by_python(self, values: tuple[Any, ...]) -> None:
         """Python decides by the numbers of tensors."""
+
+    def number_read(self, number: float) -> None:
+        """Python was given the number of a tensor."""

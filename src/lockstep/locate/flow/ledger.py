@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.align.dataflow import Flow
-from lockstep.align.settings import Setting
+from lockstep.align.settings import NumbersRead, Setting
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.dependence import Dependence
 from lockstep.core.finding import Finding, Kind, Outcome, Pair
@@ -109,6 +109,7 @@ class Ledger:
         precision: PrecisionClasses | None = None,
         dependences: tuple[Dependence, Dependence] | None = None,
         tells_widths: bool = True,
+        numbers_read: NumbersRead | None = None,
     ) -> None:
         self.any_tainted = self.any_noise = self.any_flipped = self.updated_apart = False
         self.parameter_names: set[str] = set()
@@ -130,7 +131,7 @@ class Ledger:
         self._ahead = Ahead({})
         self._partner_of_reference: dict[int, Key] = {}
         self._partner_of_candidate: dict[int, Key] = {}
-        self._dependences = dependences
+        self._dependences, self._numbers_read = dependences, numbers_read
         self.findings: list[Finding] = []
 
     def is_beside(self, item: Aligned) -> bool:
@@ -139,6 +140,10 @@ class Ledger:
             return False
         calls = (item.reference, item.candidate)
         return all(one.beside(call) for one, call in zip(self._dependences, calls, strict=True))
+
+    def numbers_read(self, step: int) -> tuple[float, ...]:
+        """Return how far apart the numbers are that Python read, as `NumbersRead.ratios` has it."""
+        return () if self._numbers_read is None else self._numbers_read.ratios(step)
 
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""

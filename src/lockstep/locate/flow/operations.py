@@ -59,7 +59,7 @@ class Operations:
         outputs = item.complete(Role.OUTPUT) if backward else ()
         gradients = item.complete(Role.GRAD_OUTPUT) if backward else ()
         settings = self.settings_of(item)
-        apart = rounded_apart(settings) if settings and self._ledger.any_noise else 0.0
+        apart = self._rounded_apart(settings, item) if settings else 0.0
         return Operation(
             op=agreed_name(item.reference.site.op, item.candidate.site.op),
             inputs=tuple(inputs),
@@ -176,9 +176,14 @@ class Operations:
 
     def chosen_otherwise(self, item: Aligned) -> tuple[Setting, ...]:
         """Return those that the script chose: neither dtypes nor numbers that carry the noise of tensors."""
-        if self._ledger.any_noise and rounded_apart(self.settings_of(item)):
+        if self._rounded_apart(self.settings_of(item), item):
             return ()
         return tuple(chosen_otherwise(item.reference, item.candidate))
+
+    def _rounded_apart(self, settings: Sequence[Setting], item: Aligned) -> float:
+        if not self._ledger.any_noise:
+            return 0.0
+        return rounded_apart(settings, self._ledger.numbers_read(item.reference.step))
 
     def is_gathered(self, item: Aligned, pair: Pair) -> bool:
         """Whether one run may have gathered the parameter's gradients of several calls here.

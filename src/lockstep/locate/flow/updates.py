@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.align.settings import Setting, differing_settings
+from lockstep.align.settings import Setting, differing_settings, rounded_apart
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Outcome, Pair
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
@@ -235,7 +235,7 @@ class UpdateWalk:
             for setting in differing_settings(
                 items[0].reference.arguments, items[0].candidate.arguments
             )
-            if setting.name not in KERNEL_CHOICES
+            if setting.name not in KERNEL_CHOICES and not self._is_rounded(setting, items[0])
         ]
         wrong = [found for item in items for found in self._updated(item, bool(settings))]
         if settings:
@@ -244,6 +244,11 @@ class UpdateWalk:
         if not wrong:
             wrong = self._size_differs(items)
         report_together(wrong, self._ledger, self._origins)
+
+    def _is_rounded(self, setting: Setting, item: Aligned) -> bool:
+        """Whether a hyper-parameter is made of numbers that Python read, and carries their noise."""
+        read = self._ledger.numbers_read(item.reference.step)
+        return self._ledger.any_noise and rounded_apart([setting], read) > 0
 
     def _entering(self, item: Aligned) -> list[Measured]:
         """What an update is made from; a gradient that a closure computes inside of it as backward left it."""
