@@ -178,6 +178,7 @@ def test_whoever_leaves_frees_the_one_place_in_the_queue_and_is_not_run(
     assert read(held) == (200, answer_of(HELD))
     assert read(stays) == (200, answer_of(STAYS))
     assert GONE not in gate.ran()
+    gone.close()
 
 
 def answer_of(value: float) -> Any:
