@@ -100,26 +100,26 @@ def compare_recordings(
     rule, judge
         How pairs are judged; a `judge` takes the place of the rule.
     calibration
-        What `lockstep record --calibrate` made of the reference: sharper tolerances at each site.
+        A recording of the reference by `lockstep record --calibrate`: sharper tolerances at each site.
     noise
         The reference's training recorded again, for the noise that only reality has.
     mapping
-        What the two runs call by different names, or the YAML file that says it; what has another
-        name and equal contents or an equal build is found without it.
+        Names that differ between the two runs, or the YAML file that lists them; parameters and modules of different
+        names, with equal contents or an equal build, are found without it.
     steps
         Compare only these; None for all that both hold. The ends of the trainings are compared where the last
         recorded step is among them.
     read_tensors
         Whether tensors that were saved whole are read; otherwise sketches and statistics decide.
     rerun
-        Whether operators are run again, in a process that may neither write nor reach out; not to be done with what a
-        stranger has recorded, where nothing of it should run at all. Without, the error model judges.
+        Whether operators are run again, in a process that may neither write nor reach out; turn it off for
+        recordings of strangers, where nothing of them should run at all. Without, the error model judges.
     allow_crash
-        Whether two trainings of which one crashed may agree in what was recorded of both: by an exception that nobody
+        Whether two trainings of which one crashed may agree in the steps recorded of both: by an exception that nobody
         caught, a signal or an exit code other than 0. Otherwise they are incomparable, if nothing differs before.
     memory_bytes
         Memory that comparing may take; operators that take more to be run again are judged without, and listed
-        under `notes`. None is 1 GiB for single operators, and half of what is free for whole steps.
+        under `notes`. None is 1 GiB for single operators, and half of the free memory for whole steps.
     progress
         Told before each pair of tensors: the step, how many pairs of it are done, of how many.
     wait

@@ -65,7 +65,7 @@ class Verb:
     place
         Where it stands under its heading: verbs with a smaller number come first.
     guesses
-        What people type when they mean this verb; `lockstep GUESS` then names it.
+        Words that people type when they mean this verb; `lockstep GUESS` then names it.
     """
 
     name: str
@@ -98,12 +98,12 @@ class Reader:
     Parameters
     ----------
     name
-        What the form is called.
+        The name of the form.
     recognises
-        Whether a file or a folder has it, by a look at what is in it. Never asked of Lockstep's own recordings.
+        Whether a file or a folder has it, by a look at its content. Never asked of Lockstep's own recordings.
     read
         Gives its calls, those of each rank in order of time, one at a time, and a `NotSeen` for each thing that the
-        form lacks or the tool left out, which a comparison then says; what is read must not be executed.
+        form lacks or the tool left out, which a comparison then says; nothing that is read may be executed.
     read_by
         The same of a path whose names are built as a text says that the user gives (`--format NAME:TEXT`); None for a
         form that has names of its own.
@@ -119,18 +119,18 @@ class Reader:
 class SupportList:
     """The operators that a release of a device's software can and cannot run.
 
-    `lockstep ops --target TARGET` holds what a training runs against it; `lockstep migrate --to TARGET` lists each
-    place in a script that names what is lacking. Lists of one target, of whichever plug-in, are taken together.
+    `lockstep ops --target TARGET` compares a training's operators with it; `lockstep migrate --to TARGET` lists each
+    place in a script that names a missing one. Lists of one target, of whichever plug-in, are taken together.
 
     Parameters
     ----------
     target
         The name of the device.
     lacks
-        Dotted names (`torch.linalg.eigh`, or `torch.fft.*`), each with the reason, or with what to do instead.
+        Dotted names (`torch.linalg.eigh`, or `torch.fft.*`), each with the reason, or with a way around it.
     has
         Operators of the dispatcher (`aten::add.Tensor`, or `aten::add` for all overloads), each with the dtypes that it
-        takes, none where that is not known. What is not named is lacking then.
+        takes, none where that is not known. Operators that are not named are missing then.
     version, source
         Which release it is for, and where it is from.
     """
@@ -149,13 +149,13 @@ class Framework:
     Parameters
     ----------
     name
-        What it is called.
+        Its name.
     module
         Its root module: a process is armed right after that is imported, and imports nothing for it otherwise.
     arming
         The module, by its dotted name, whose `arm_from_environment()` arms the process, and which imports no torch.
     requirement
-        What pip installs it by, with what its recording needs; the root module's name by default.
+        The name that pip installs it by, with the needs of its recording; the root module's name by default.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Elsewhere:
     command
         The training's command, as it stands after `--`; empty for a verb that takes none.
     force
-        Whether what lies where it writes is replaced.
+        Whether existing files are replaced where it writes.
     """
 
     machine: str
@@ -214,9 +214,9 @@ class AskedModel:
     given
         `pkg.mod:function`, a checkpoint, a folder, a recording, or a .pt2.
     factory, weights, trusted
-        What makes its module, which weights of two sorts, and whether reading it may run its code.
+        The function that makes its module, which of two sorts of weights, and whether reading it may run its code.
     inputs, seed
-        Files and texts of its inputs, and of what is drawn.
+        Files and texts of its inputs, and of drawn ones.
     """
 
     given: str
@@ -238,11 +238,11 @@ class LoadedModel:
     module
         The `torch.nn.Module`, set to evaluation.
     inputs
-        What it is called with: tensors by the names of its arguments, in their order.
+        Its inputs: tensors by the names of its arguments, in their order.
     class_names
-        What its classes are called; empty where that is not known.
+        The names of its classes; empty where they are not known.
     said
-        What was done to it, in a sentence each.
+        The changes made to it, in a sentence each.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Extension points: what a plug-in adds to Lockstep, and what it may ask about the installation."""
+"""Extension points: the hooks by which a plug-in adds to Lockstep, and facts about the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make, open, read and write recordings; the types of what is in them."""
+"""Make, open, read and write recordings; the types of their parts."""
 
 from __future__ import annotations
 

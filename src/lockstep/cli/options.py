@@ -308,7 +308,7 @@ def option(
     parameter
         The name of the verb's argument; made from `name` where left out.
     words
-        A sentence that follows those of the table: what this verb does with it.
+        A sentence that follows those of the table: how this verb uses it.
     default
         Where the table leaves it to the verb.
     choices
@@ -339,7 +339,7 @@ def option(
 as_json = option("--json", "as_json")
 """Gives a verb `--json`, as the argument `as_json`."""
 force = option("--force")
-"""Gives a verb `--force`: it may replace what lies where it writes."""
+"""Gives a verb `--force`: it may replace existing files where it writes."""
 allow_crash = option("--allow-crash")
 limit = option("--limit")
 """Gives a verb `--limit`: how many rows it shows."""

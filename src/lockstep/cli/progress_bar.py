@@ -32,7 +32,7 @@ def progress_bar(verb: str) -> Iterator[Progress]:
     Parameters
     ----------
     verb
-        What is done, as in "comparing".
+        The work, as in "comparing".
     """
     console = Console(stderr=True)
     if not (_writes_to_a_terminal() and console.is_terminal):

@@ -9,7 +9,7 @@ from contextlib import suppress
 def say(sentence: str) -> None:
     """Print a sentence of Lockstep's own.
 
-    Where nobody reads any more, as behind a terminal that was closed, it is gone: what runs meanwhile goes on.
+    Where nobody reads any more, as behind a terminal that was closed, it is lost, and the work goes on.
     """
     if sys.stderr is None:  # closed before Python began, which prints to standard output then
         return

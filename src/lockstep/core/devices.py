@@ -32,7 +32,7 @@ class Device:
     autocast
         Whether `torch.autocast` knows it without its library.
     target
-        Whether `lockstep migrate` writes scripts for it by what is built in.
+        Whether `lockstep migrate` writes scripts for it without a plug-in.
     computes
         Whether tensors there have elements; those on `meta` have none.
 

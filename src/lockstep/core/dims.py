@@ -64,7 +64,7 @@ class Dims:
 
     @property
     def splits(self) -> tuple[tuple[int, Split], ...]:
-        """What is spread, with the number of the axis, in the order in which parts are put together: the innermost of
+        """The axes that are spread, with their numbers, in the order in which parts are put together: the innermost of
         each axis first."""
         return tuple(
             (number, split)

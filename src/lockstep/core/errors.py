@@ -31,9 +31,9 @@ class UsageError(LockstepError):
     Parameters
     ----------
     what
-        What is wrong with it.
+        The problem with it.
     command
-        What to type instead, whole and quoted for a shell: it is printed to its end, however long.
+        A command to type instead, whole and quoted for a shell: it is printed to its end, however long.
     """
 
     def __init__(self, what: str = "", *, command: str = "") -> None:
@@ -53,9 +53,9 @@ class RecordingError(LockstepError):
     where
         The file or directory.
     what
-        What is wrong with it.
+        The problem with it.
     advice
-        What to do; "" where nothing can be done.
+        The way out; "" where there is none.
     """
 
     def __init__(self, where: object, what: str, *, advice: str = "") -> None:

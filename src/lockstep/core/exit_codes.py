@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a command (POSIX, "2.8.2 Exit Status for Commands")."""
+"""The number that a shell adds to that of the signal that ended a command (POSIX, "2.8.2 Exit Status for Commands")."""
 
 
 class ExitCode(IntEnum):
@@ -29,7 +29,7 @@ def code_of(*, differs: bool, looked: bool) -> ExitCode:
     differs
         Whether it found something.
     looked
-        Whether it could look at all that it was to look at; what it found anyway counts.
+        Whether it could look at everything it was asked to; differences that it found anyway count.
 
     Examples
     --------

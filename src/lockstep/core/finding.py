@@ -161,14 +161,14 @@ class Pair:
 class Finding:
     """The result for one pair: outcome, numbers, tolerance and the reason.
 
-    `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` what it may be
+    `difference` is the symmetric relative Euclidean distance, `|c - r| / max(|c|, |r|)`; `tolerance` its limit
     here; `inherited` tells that the site's inputs explain it; `judged_by` which source of knowledge decided. `kind` is
-    None for equal tensors and what could not be judged.
+    None for equal tensors and those that could not be judged.
 
-    `floor` is the part of the tolerance that needs no difference of the inputs, relative like `difference`: what
-    rounding at this site alone may make of the pair. It is the same for an origin and for what is inherited, whose
-    tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for whole
-    numbers, and NaN for equal tensors and where nobody has judged by a floor.
+    `floor` is the part of the tolerance that needs no difference of the inputs, relative like `difference`: the most
+    that rounding at this site alone may make of the pair. It is the same for an origin and for an inherited difference,
+    whose tolerance is wider. It is never below the unit roundoff of the dtype, by which numbers stand apart, 0 for
+    whole numbers, and NaN for equal tensors and where nobody has judged by a floor.
 
     `overrules` tells that a re-run acquits the pair, and without one the judge convicts it.
     """
@@ -244,7 +244,7 @@ class Origin(NamedSite):
     """A site whose inputs agree and whose outputs do not.
 
     `library` is `file:line` of the library which the call in the user's code calls, or "".
-    `explanation` says what the candidate computes instead, where that was found. `beside` tells of which tree beside
+    `explanation` says how the candidate computes instead, where that was found. `beside` tells of which tree beside
     the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
     or "candidate" where one of the two calls alone was shown to be wrong, or "". `between` says between which modules
     it lies where operators were not recorded, or "".
@@ -489,15 +489,15 @@ class JudgedWindow:
 class Comparison(Shown):
     """Everything that comparing two recordings found.
 
-    `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained; what was not
-    stands in `not_compared`. `trained` is how many steps the two trainings had in all, where that is known,
-    `unrecorded` what was trained beside and stands in no recording, `ends` how the trainings went on behind their
-    recorded steps, None where that was not to be compared, and `compiled`, in words, which run compiled what: of it
-    only the boundary was compared. `ranks` are those that were compared, `endings` tells of trainings that did
-    not come to their own end, and `crashes` holds those of these sentences that tell of a failure; unless they were
-    allowed, they stand in `not_compared` too. `laws` is what running both programs again says, None where that was not
-    done. `windows` are those that both trainings began with one state, empty where none was set; each was compared by
-    itself. `step_logs` is what the rows of all steps say, recorded or not, None where there are none. With
+    `agree` says that every loss, gradient and parameter of every step in `steps` was judged and explained;
+    `not_compared` lists the others. `trained` is the number of steps that each training had in all, where it is known.
+    `unrecorded` lists models that were trained too and are in no recording. `ends` says how the trainings went on after
+    their recorded steps; it is None if that was not to be compared. `compiled` says in words which parts of which run
+    were compiled: only the boundary of those was compared. `ranks` are the compared ones. `endings` tells of trainings
+    that did not come to their own end, and `crashes` holds those of its sentences that tell of a failure; unless they
+    were allowed, they are in `not_compared` too. `laws` is the answer of running both programs again, None if that was
+    not done. `windows` are those that both trainings began with one state, empty if none was set; each was compared by
+    itself. `step_logs` is the comparison of the rows of all steps, recorded or not, None if there are none. With
     `is_strict`, another precision throughout ends a verb with exit code 1. `not_run_again` names a framework whose
     operators Lockstep cannot run, `unconfirmed` tells of guesses of a mapping file that were not used.
     """
@@ -583,9 +583,9 @@ def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:
     Parameters
     ----------
     differs
-        Whether something differs beyond what is allowed, or in another precision throughout.
+        Whether something differs beyond its tolerance, or in another precision throughout.
     not_compared
-        What was not compared or not judged.
+        The parts that were not compared or not judged.
     """
     if differs:
         return Verdict.DIVERGED

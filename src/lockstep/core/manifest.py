@@ -156,19 +156,19 @@ def ended_itself(ended_by: str, code: int | None) -> bool:
 
 
 MODULES = "modules"
-"""What is not seen where another tool tells every operator outside of the modules that call it."""
+"""A gap: another tool tells every operator outside of the modules that call it."""
 
 OPERATORS = "single operators"
 """What is not seen where another tool tells modules alone; the reason begins with how that is said of a place."""
 
 ORDER = "the order of the calls"
-"""What is not seen where another tool's names tell no time: nothing comes before anything then."""
+"""A gap: another tool's names tell no time: nothing comes before anything then."""
 
 ARGUMENTS = "settings of calls"
-"""What is not seen where another tool tells no plain arguments: such a call cannot be made again."""
+"""A gap: another tool tells no plain arguments. such a call cannot be made again."""
 
 NESTING = "which call holds which"
-"""What is not seen where another tool's names tell no calls around a call."""
+"""A gap: another tool's names tell no calls around a call."""
 
 APART = "parts of tensors"
 """What is not seen where ranks' parts of one tensor could not be put together: it is not compared."""

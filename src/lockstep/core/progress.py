@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is worked on now, how many parts of it are done, and how many there are."""
+"""Called with the name of the work, how many parts of it are done, and how many there are."""
 
 CountedProgress = Callable[[int, int], None]
 """The same where what is worked on goes without saying."""

@@ -67,22 +67,22 @@ class ReadTensor:
     Parameters
     ----------
     role
-        What it is to the call.
+        Its part in the call.
     name
-        What the code calls it ("args.0", "result"), or the full name of a parameter.
+        Its name in the code ("args.0", "result"), or the full name of a parameter.
     value
-        Its elements, of a dtype that NumPy has, in the framework's own shape; or what is known of a tensor that is
+        Its elements, of a dtype that NumPy has, in the framework's own shape; or the known numbers of a tensor that is
         read where it lies when somebody asks for it.
     argument
         Which argument a parameter was ("args.1"), where `name` does not say it: such a call can be run again.
     phase
         Part of the step that it belongs to; None for that of its call. A gradient of a forward call is of the backward.
     moment
-        When it was seen; None for right after what stands before it.
+        The moment it was seen; None for right after the one before it.
     index
         Which of the tensors of its role it is; None for the next.
     dims
-        What its axes mean where ranks hold parts of it, see `core.dims`; "" where the tool does not tell.
+        The meaning of its axes where ranks hold parts of it, see `core.dims`; "" where the tool does not tell.
     """
 
     role: Role
@@ -106,9 +106,9 @@ class ReadCall:
     module, op
         Path of the module, and the operator as torch's API spells it, or the class of a module.
     tensors
-        What went in and came out.
+        Its inputs and outputs.
     kind, phase
-        What was called, and when.
+        The operator or module, and its place in time.
     arguments
         Plain arguments, `args.1` or `kwargs.dim`.
     module_class
@@ -118,7 +118,7 @@ class ReadCall:
     stack
         Where it was called from, innermost frame first.
     moment
-        When it began, from 1; moments grow with time within a rank. None for right after what was given before, for
+        When it began, from 1; moments grow with time within a rank. None for right after the call before, for
         a reader that gives no moments at all.
     mesh
         How the ranks stand, as in `core.dims.Mesh`, where the tool tells it.

@@ -85,14 +85,15 @@ class Statistics:
     """Numbers about one tensor, each taken over all its elements in double precision.
 
     `minimum`, `maximum`, `mean` and `norm` (Euclidean) are over the finite elements only; NaN where there is none.
-    Boolean tensors count as 0 and 1, complex ones by magnitude. NaN too is what another tool left out, also as a norm.
+    Boolean tensors count as 0 and 1, complex ones by magnitude. NaN also stands for a number, or a norm, that another
+    tool left out.
     `not_finite` is a digest of the places of NaN, inf and -inf in row-major order (`lockstep.kernels.not_finite`): None
-    where there is none of them, and in what was recorded without it. `subnormal_count` counts elements that are not 0
+    where there is none of them, and in recordings without it. `subnormal_count` counts elements that are not 0
     and smaller than the smallest normal number of the tensor's own dtype (IEEE 754-2019, 2.1): they have lost digits,
-    and the next factor makes zeros of them. None in what was recorded without it.
+    and the next factor makes zeros of them. None in recordings without it.
 
     To add a number: declare it here, and take it in `lockstep.kernels` (arrays) and `lockstep.devices.tensor_numbers`
-    (what no loop is compiled for). Columns, their bounds, and the tables that show all numbers follow.
+    (dtypes that no loop is compiled for). Columns, their bounds, and the tables that show all numbers follow.
     """
 
     minimum: float = _statistic(heading="min")
@@ -167,7 +168,7 @@ class Content:
         Hash over dtype, shape and bytes; equal digests mean bitwise equal tensors. None where it could not be read. One
         that another tool took is `KIND:...`, and tells nothing beside one of another kind, see `would_differ`.
     sketch_loader
-        Reads the linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for what does not round.
+        Reads the linear sketch, see `lockstep.core.sketch`; None below `--save sketch` or for dtypes that do not round.
     note
         The text of a `lockstep.core.content_notes.Note`, or "".
     loader

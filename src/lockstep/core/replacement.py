@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises
     ------
     OSError
-        If the disk or the directory does not take it; what lay at `path` stays as it was.
+        If the disk or the directory does not take it; a file at `path` stays as it was.
     """
     aside = aside_of(path)
     try:

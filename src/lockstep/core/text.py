@@ -16,8 +16,8 @@ _MOST_AT_THE_END = 100
 def printable(text: str) -> str:
     r"""The text on one line, as a terminal may get it and UTF-8 can hold it.
 
-    What is no letter, mark, digit, sign or space (`str.isprintable`) stands as an escape: control characters, ends of
-    lines, marks that turn the direction of writing, halves of surrogate pairs.
+    Characters other than letters, marks, digits, signs and spaces (`str.isprintable`) become escapes: control
+    characters, ends of lines, marks that turn the direction of writing, halves of surrogate pairs.
 
     >>> print(printable("a\x1b[31mred\nb"))
     a\x1b[31mred\nb

@@ -25,7 +25,7 @@ in bfloat16 and float16, which torch computes by itself (torch 2.13.0, AVX-512).
 def prepare_vector_math() -> None:
     """Have each vector function choose its kernels on the calling thread alone, once a process.
 
-    No bit of what is computed later changes, no random number is drawn and no thread starts. Variables of the
+    No bit of a later result changes, no random number is drawn and no thread starts. Variables of the
     environment that steer the library, as `MKL_CBWR`, take no effect after it, as after any call of it. The caller sees
     to it that no mode of torch is at work.
     """

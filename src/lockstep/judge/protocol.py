@@ -42,7 +42,7 @@ class Operation:
     numbers_apart
         Relative distance of arguments that Python took from tensors, whose noise they carry.
     calls
-        The two calls themselves with all their records; None for what is no single call.
+        The two calls themselves with all their records; None for anything but a single call.
     """
 
     op: str
@@ -83,7 +83,7 @@ class Region:
     Parameters
     ----------
     reference_calls, candidate_calls
-        What each side calls in there, in order of time.
+        The calls of each side in there, in order of time.
     unseen
         Calls assumed where none was recorded (level module, functional code between modules).
     """
@@ -154,7 +154,7 @@ class Judgement:
         The operator alone was held against double precision on each side's own inputs: the verdict
         does not depend on how far the inputs are off, and stands behind an origin too.
     kind
-        What the difference is, where the judge knows; None leaves it to the walk.
+        The kind of the difference, where the judge knows; None leaves it to the walk.
     rounding
         The lower precision that the candidate's (or the reference's) operator computes in, where the judge has
         recognised it.
@@ -165,7 +165,7 @@ class Judgement:
     wrong_run
         "reference" or "candidate" where one operator alone was shown to be wrong; else "".
     overrules
-        It acquits an output that another judgement, of less evidence, finds beyond what is explained.
+        It acquits an output that another judgement, of less evidence, finds beyond an explanation.
     """
 
     tolerance: float

@@ -61,7 +61,7 @@ class NotArmed:
     reason
         How it was started, so that nothing of it is recorded.
     advice
-        What to do.
+        The way out.
     """
 
     pid: int

@@ -31,7 +31,7 @@ class WrittenStep:
     Parameters
     ----------
     rank
-        What to read it by, until `look` returns.
+        The recording to read it by, until `look` returns.
     name
         Of which rank it is: `rank0`.
     number
@@ -73,17 +73,17 @@ class Follow:
     Parameters
     ----------
     look
-        Is given each step, on a thread of its own, one after the other. What it raises ends the following, and
+        Is given each step, on a thread of its own, one after the other. An error that it raises ends the following, and
         is raised by `launch` when the command has ended; the training runs on.
     waiting_steps
         How many steps of a process may lie there, with the one that is looked at.
     when_full
-        What happens while so many do.
+        The action while that many wait.
     budget
         Share of the training's time that following may cost it, from 0 to 1: a quarter of it is for recording
         steps behind the first, the rest for looking. None for as much as there are steps.
     prepare
-        What is to be done once before the first look, as starting a process.
+        Called once before the first look, to start a process for example.
     prepare_s
         Seconds that this is taken to cost: with a budget it begins once the share covers them.
     may_end

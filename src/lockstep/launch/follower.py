@@ -74,7 +74,7 @@ class Follower:
         Raises
         ------
         BaseException
-            What ended the thread, if something did.
+            The error that ended the thread, if one did.
         """
         self._ended.set()
         self._thread.join()

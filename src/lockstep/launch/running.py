@@ -54,11 +54,11 @@ def launch(
     Parameters
     ----------
     command
-        What to run.
+        The command.
     directory
         Where the recording goes, an absolute path.
     options
-        What is recorded.
+        The options of the recording.
     force
         Whether a recording that is there is replaced.
     adjust

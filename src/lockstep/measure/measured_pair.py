@@ -235,8 +235,8 @@ def measure_pair(
 ) -> Measured:
     """Measure two aligned records; both must be there.
 
-    `sketched` is what `sketched_distances` said of this pair, `whole` what was measured where `is_read_whole`. Without
-    `tells_widths`, equal whole numbers are equal in whatever width they are kept.
+    `sketched` is the answer of `sketched_distances` for this pair, `whole` the measurement where `is_read_whole`.
+    Without `tells_widths`, equal whole numbers are equal in whatever width they are kept.
     """
     left, right = pair.contents
     if pair.layout is not None:  # which gives every place another number

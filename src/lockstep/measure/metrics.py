@@ -92,7 +92,7 @@ def measure(reference: Content, candidate: Content, *, read_tensors: bool) -> Me
         Contents of equal element count; their shapes may differ, elements face each other in
         row-major order.
     read_tensors
-        Whether tensors that were saved whole may be read; reading is what costs time.
+        Whether tensors that were saved whole may be read; reading takes most of the time.
 
     Returns
     -------

@@ -30,7 +30,7 @@ def check_choice(
     Parameters
     ----------
     step, rank
-        What was asked for: one, or a selection of several; None for any.
+        The choice: one, or a selection of several; None for any.
 
     Raises
     ------

@@ -201,7 +201,7 @@ def paired_steps(
     reference, candidate
         Two recordings, opened or as paths.
     mapping
-        What the two runs call by different names, or the YAML file that says it.
+        Names that differ between the two runs, or the YAML file that lists them.
     steps
         Only these; None for all that both hold.
 
@@ -239,7 +239,7 @@ def paired_records(
     pattern
         Only records of calls that it chooses, in either recording; see `is_chosen`.
 
-    The others, and what is raised, are as of `paired_steps`; a pattern that chooses nothing is refused as well.
+    The other parameters, and the errors, are those of `paired_steps`; a pattern that chooses nothing is refused too.
 
     Yields
     ------

@@ -45,8 +45,8 @@ def record_table(
 ) -> pl.DataFrame:
     """One row per tensor record, by rank, in order of time.
 
-    Sketches and whole tensors are never read, and of a record just what is asked for: a table without digests and
-    numbers takes a small part of the time and memory.
+    Sketches and whole tensors are never read, and of a record just the columns that are asked for: a table without
+    digests and numbers takes a small part of the time and memory.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class Page(Text):
     Parameters
     ----------
     width
-        Columns; what cannot be broken, a path or a name, may be longer.
+        Columns; a path or a name, which cannot be broken, may be longer.
     """
 
     def __init__(self, width: int = WIDTH) -> None:

@@ -24,7 +24,7 @@ class Column:
     Parameters
     ----------
     title
-        What stands above it.
+        Its heading.
     right
         Whether its cells stand at its right end, as numbers do.
     least
@@ -55,7 +55,7 @@ def add_table(
     limit
         How many rows are shown; None for all.
     indent
-        What stands before each line.
+        The text before each line.
     more
         How the rows that are left out are had.
     width

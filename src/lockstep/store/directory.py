@@ -47,8 +47,8 @@ class RunDirectory:
         Parameters
         ----------
         force
-            Replace an earlier recording at this path; anything else is never replaced, but for what a
-            command left that ended before anything was recorded. It is put aside until `started` or
+            Replace an earlier recording at this path; anything else is never replaced, except the
+            remains of a command that ended before anything was recorded. It is put aside until `started` or
             `discard` is called.
 
         Raises

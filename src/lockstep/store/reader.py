@@ -65,7 +65,7 @@ def open_recording(
         Whether sketches are read; without them it is as if recorded with `--save stats`, tensors that were saved
         whole apart.
     form
-        What another tool wrote there, by the name of the form, or `NAME:TEXT` where TEXT says how its names are built;
+        The form in which another tool wrote it, by its name, or `NAME:TEXT` where TEXT says how its names are built;
         "" to look which. A recording of Lockstep's own is none.
     ranks
         Open these alone, by the names of their directories; None for all.
@@ -120,14 +120,14 @@ class Recording:
     Attributes
     ----------
     path, manifest
-        Where it lies and what was run.
+        Its directory, and the facts of its run.
     new_beside
-        Beside what, and with its name at first, a recording of the same training is put; `path` itself unless it lies
-        inside of something that is kept as a whole.
+        The path beside which, with its name at first, a recording of the same training is put; `path` itself unless
+        it lies inside of something that is kept as a whole.
     ranks
         By directory name: `rank0`, `rank1` ...; a second process of the same rank is `rank0-1`.
     is_of_another_tool
-        Whether another tool wrote what was read: Lockstep knows no command that makes it.
+        Whether another tool wrote the files: Lockstep knows no command that makes it.
     put_together_of
         The recording of several ranks that this one of a single rank was made of; None for one that was recorded so.
     """
@@ -249,13 +249,13 @@ def show_recordings_as(html_of: Callable[[Recording], str]) -> None:
 class RankRecording:
     """One training process's part of a recording.
 
-    Steps are read one at a time: what is kept from step to step does not hold tensors' contents, and grows by some
+    Steps are read one at a time: the rows kept from step to step do not hold tensors' contents, and grow by some
     hundred bytes a call.
 
     Attributes
     ----------
     path, name, manifest
-        Where it lies, what it is called, and what was run.
+        Its directory, its name, and the facts of its run.
     is_closed
         Whether the recording came to its end, rather than being cut off with the process.
     """
@@ -471,7 +471,7 @@ class RankRecording:
     def check_tensors(self) -> None:
         """Hold the files of whole tensors of the steps that were read against their digests, each once.
 
-        Two equal digests of tensors need no look at the tensors; this shows that they are still what was recorded.
+        Two equal digests of tensors need no look at the tensors; this shows that they are still as recorded.
 
         Raises
         ------

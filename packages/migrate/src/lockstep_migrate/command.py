@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lockstep import options as shared
-from lockstep.errors import ExitCode, OutputExistsError, UsageError
+from lockstep.errors import ExitCode, UsageError
 from lockstep.files import check_output_file
 from lockstep.options import PATH
 from lockstep.terminal import enveloped, json_text, progress_bar
@@ -99,7 +99,6 @@ class _Request:
     output: Path
     names: ReportNames
     report: Path | None
-    sarif: Path | None
     force: bool
     arguments: tuple[str, ...]
 
@@ -189,7 +188,6 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
     "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
 )
 @shared.as_json
-@click.option("--sarif", type=PATH, help="Write SARIF for code hosts.")
 @click.option("--report", type=PATH, help="Write the reports into this folder.")
 @shared.option("--all", "show_all")
 @click.option("--verify", is_flag=True, hidden=True)
@@ -241,8 +239,8 @@ def _asked(given: Mapping[str, Any], arguments: tuple[str, ...]) -> _Request:
         raise UsageError("--diff and --json both print the result; give one of them")
     if given["framework"] == Framework.TENSORFLOW.value:
         _check_tensorflow(given)
-    if given["dry_run"] and (given["report"] or given["sarif"]):
-        raise UsageError("--dry-run writes nothing; leave out --report and --sarif, or --dry-run")
+    if given["dry_run"] and given["report"]:
+        raise UsageError("--dry-run writes nothing; leave out --report, or --dry-run")
     paths, output = given["paths"], given["output"]
     writing = not (given["diff"] or given["dry_run"] or given["check"])
     return _Request(
@@ -252,7 +250,6 @@ def _asked(given: Mapping[str, Any], arguments: tuple[str, ...]) -> _Request:
         output=_output_folder(paths, output, peer_layout=given["peer_layout"]),
         names=PEER_NAMES if given["peer_layout"] else NAMES,
         report=given["report"],
-        sarif=given["sarif"],
         force=given["force"],
         arguments=arguments,
     )
@@ -351,8 +348,6 @@ def _check_reports(request: _Request) -> None:
         for name, _ in request.names.writers():
             if (request.report / name).exists():
                 check_output_file(request.report / name, force=request.force)
-    if request.sarif is not None:
-        check_output_file(request.sarif, force=request.force)
 
 
 def _planned(request: _Request) -> tuple[Collection, Plan]:
@@ -397,8 +392,6 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
         write_in_place(plan, collection.root, force=request.force)
         place = "place"
     reports = write_reports(plan, folder, request.names) if folder is not None else ()
-    if request.sarif is not None:
-        reports = (*reports, _write_sarif(plan, request.sarif))
     unsupported, changes = (
         next((from_here(path) for path in reports if path.stem.startswith(name)), "")
         for name in ("unsupported", "change")
@@ -419,19 +412,6 @@ def _beside(written: Path, names: ReportNames) -> Path:
     if not written.is_dir():
         return written.with_name(f"{written.stem}-migrate")
     return written if names is PEER_NAMES else written / REPORT_FOLDER
-
-
-def _write_sarif(plan: Plan, path: Path) -> Path:
-    from lockstep_migrate.catalogue import Catalogue
-    from lockstep_migrate.delivery.sarif import write_sarif
-
-    try:
-        write_sarif(plan, path, Catalogue(target_named(plan.target)).words)
-    except OSError as error:
-        raise OutputExistsError(
-            f"{path}: cannot be written ({error.strerror or error}); give another name"
-        ) from error
-    return path
 
 
 def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:

@@ -139,30 +139,6 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
         yield Gate(served)
 
 
-def test_a_client_that_sends_no_more_is_answered(gate: Gate) -> None:
-    connection = gate.ask(STAYS)
-    connection.shutdown(socket.SHUT_WR)
-    found = everything(connection)
-    assert found.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert json.loads(found.partition(b"\r\n\r\n")[2])["outputs"][0]["data"] == [2 * STAYS]
-
-
-def test_a_client_that_sends_no_more_is_answered_however_long_the_model_takes(gate: Gate) -> None:
-    # Given a request whose run does not end, and whose client has closed its side
-    connection = gate.ask(HELD)
-    gate.wait_until_begun()
-    connection.shutdown(socket.SHUT_WR)
-    # When the server has looked twice whether it is still there
-    begin = connection.recv(1) + connection.recv(1)
-    gate.open()
-    # Then the answer is what it is else, byte by byte
-    found = everything(connection, begin)
-    status, _, rest = found.partition(b"\r\n")
-    assert status == b"HTTP/1.1 200 OK"
-    assert b"HTTP/1.1" not in rest
-    assert json.loads(found.partition(b"\r\n\r\n")[2])["outputs"][0]["data"] == [2 * HELD]
-
-
 def test_half_a_request_of_a_client_that_sends_no_more_is_none(gate: Gate) -> None:
     connection = gate.connect()
     connection.sendall(post(STAYS)[:-3])
@@ -179,7 +155,11 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("leave", [close, reset])
+def send_no_more(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("leave", [close, reset, send_no_more])
 def test_whoever_leaves_frees_the_one_place_in_the_queue_and_is_not_run(
     gate: Gate, leave: Any
 ) -> None:
@@ -198,6 +178,7 @@ def test_whoever_leaves_frees_the_one_place_in_the_queue_and_is_not_run(
     assert read(held) == (200, answer_of(HELD))
     assert read(stays) == (200, answer_of(STAYS))
     assert GONE not in gate.ran()
+    gone.close()
 
 
 def answer_of(value: float) -> Any:

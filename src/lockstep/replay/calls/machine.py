@@ -58,7 +58,7 @@ def machine_of(device: str, dtype: str, emulation: str) -> Machine:
     Parameters
     ----------
     device, dtype, emulation
-        As in `cuda:1`, `bfloat16`, `npu-bf16`; "" for what was recorded, and for no emulation.
+        As in `cuda:1`, `bfloat16`, `npu-bf16`; "" for the recorded device, and for no emulation.
 
     Raises
     ------

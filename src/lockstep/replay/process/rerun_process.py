@@ -77,12 +77,12 @@ class RerunsApart:
             _process()
 
     def prepare_imports(self) -> None:
-        """Have the process import what it is to know.
+        """Have the process import the custom functions that it is to know.
 
         Raises
         ------
         CannotReplay
-            If that cannot be done; the message says what is wrong.
+            If that cannot be done; the message says why.
         """
         with _lock:
             self._begun()

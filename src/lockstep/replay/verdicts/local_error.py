@@ -61,14 +61,14 @@ class LocalErrorJudge:
     Parameters
     ----------
     fallback
-        Judges what cannot be run again: calls without partner, custom functions, random operators,
+        Judges calls that cannot be run again: calls without partner, custom functions, random operators,
         tensors that were not saved whole.
     memory_bytes
         Memory that the whole process may take: a call whose re-run takes more is left to `fallback`.
     before_rerun
         Called with the operator before each re-run.
     reruns
-        Makes what runs calls again, for so many bytes of memory; in this process by default.
+        Makes the object that runs calls again, with this many bytes of memory; in this process by default.
 
     Attributes
     ----------

@@ -93,7 +93,7 @@ def render_comparison(
     Parameters
     ----------
     comparison
-        What to show.
+        The comparison.
     show_all
         Whether the table of all pairs follows.
     cosine

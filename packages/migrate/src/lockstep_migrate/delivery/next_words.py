@@ -43,9 +43,9 @@ def _preview(given: list[str]) -> list[str]:
     """The same arguments without those that write."""
     words, waiting = [], iter(given)
     for word in waiting:
-        if word in ("-o", "--output", "--report", "--sarif"):
+        if word in ("-o", "--output", "--report"):
             next(waiting, None)
-        elif not word.startswith(("--output=", "--report=", "--sarif=")) and word not in (
+        elif not word.startswith(("--output=", "--report=")) and word not in (
             "--force",
             "--peer-layout",
         ):
