@@ -22,11 +22,11 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import CallKind
 from lockstep.judge.protocol import Judge
 from lockstep.locate.causes.causes import Causes, operators_unseen
+from lockstep.locate.causes.dtype_changes import DtypeChanges, autocast_policies
 from lockstep.locate.coverage import CompiledCode, Coverage
 from lockstep.locate.flow.ledger import Ledger
 from lockstep.locate.flow.origins import Origins
 from lockstep.locate.lone_effects import Idiom, LoneEffect, idle_causes, lone_effects
-from lockstep.locate.setups.dtype_changes import DtypeChanges, autocast_policies
 from lockstep.locate.setups.model_setup import ModelSetup, model_setup
 from lockstep.locate.setups.precision import PrecisionClasses, tf32_allowed
 from lockstep.locate.setups.setup_facts import circumstances

@@ -15,7 +15,6 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Role
 from lockstep.core.states import LaterLoss, Standing
 from lockstep.judge.tolerances import END_ROUNDINGS, PARTED_STEPS
-from lockstep.locate.ends.rounding_alone import NO_STEPS, RoundingAlone
 from lockstep.locate.ends.training_sides import (
     SIDES,
     Side,
@@ -26,6 +25,7 @@ from lockstep.locate.ends.training_sides import (
     norm,
     relative,
 )
+from lockstep.locate.flow.rounding_alone import NO_STEPS, RoundingAlone
 
 if TYPE_CHECKING:
     from lockstep.locate.ends.held_outside import HeldOutside

@@ -17,8 +17,8 @@ from lockstep.core.site import CallKind, Phase, Role
 from lockstep.core.text import listed
 from lockstep.judge.protocol import AGREES, MEANINGLESS, OPEN, Judgement, Region
 from lockstep.judge.tolerances import TRAINED_ALIKE, UNBOUNDED
-from lockstep.locate.ends.rounding_alone import RoundingAlone
 from lockstep.locate.flow.origins import Origins, Place
+from lockstep.locate.flow.rounding_alone import RoundingAlone
 from lockstep.locate.flow.words import left_clause, origin_reason, settled_reason
 from lockstep.locate.setups.precision import PrecisionClasses
 from lockstep.measure.measured_pair import (

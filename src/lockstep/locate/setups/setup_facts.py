@@ -9,7 +9,9 @@ from enum import Enum
 from lockstep.core.finding import SetupDifference
 from lockstep.core.manifest import RankManifest
 from lockstep.core.redaction import is_withheld
-from lockstep.locate.setups.dtype_changes import policy_of, words_of
+
+Policy = dict[str, str]
+"""By operator, the dtype of its results under autocast."""
 
 
 class Acts(str, Enum):
@@ -170,7 +172,7 @@ def _told(manifest: RankManifest, other: RankManifest) -> Iterator[tuple[Fact, s
     for name, mine in _both(manifest.mixed_precision, other.mixed_precision):
         yield _row(named(name.replace("_", " "), "amp"), mine)
     if (policy := policy_of(manifest)) and (others := policy_of(other)):
-        yield _row(named("autocast's rules for", "amp"), words_of(policy, others) or _ABSENT)
+        yield _row(named("autocast's rules for", "amp"), policy_words(policy, others) or _ABSENT)
     yield _row(named(DEVICES, ""), ", ".join(manifest.devices) or _ABSENT)
     yield from _noted(PLATFORM, PLATFORM, manifest.platform, other.platform)
     yield _row(named(RANKS, ""), str(manifest.world_size))
@@ -214,3 +216,18 @@ def _both(mine: Mapping[str, str], others: Mapping[str, str]) -> Iterator[tuple[
     """What either side has a value for, and this side's."""
     for name in sorted(mine.keys() | others.keys()):
         yield name, mine.get(name, _ABSENT)
+
+
+def policy_of(manifest: RankManifest) -> Policy:
+    """Return the rules of the one device that autocast was on for; none where it was on for several."""
+    policies = list(manifest.autocast_policies.values())
+    return policies[0] if len(policies) == 1 else {}
+
+
+def policy_words(mine: Policy, other: Policy) -> str:
+    """Return the rules that the other device does not have, as in `layer_norm, softmax float32`."""
+    by_dtype: dict[str, list[str]] = {}
+    for name, dtype in mine.items():
+        if other.get(name) != dtype:
+            by_dtype.setdefault(dtype, []).append(name)
+    return "; ".join(f"{', '.join(names)} {dtype}" for dtype, names in by_dtype.items())

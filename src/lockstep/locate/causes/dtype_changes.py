@@ -31,6 +31,7 @@ from lockstep.core.site import CallKind, Role, Site
 from lockstep.core.text import listed
 from lockstep.judge.tolerances import CLASS_COVERED, LEAST_MEMBERS
 from lockstep.locate.flow.origins import Place, origin_at, place_of, place_of_call
+from lockstep.locate.setups.setup_facts import Policy, policy_of
 
 _PARAMETERS, _BUFFERS, _INPUTS = "parameters", "buffers", "inputs"
 _SHOWN = 4
@@ -228,7 +229,6 @@ _ROLES = {
 # and for what follows, where autocast leaves an operator alone and it has the dtype of an input that differs for this
 # reason.
 
-Policy = dict[str, str]
 _MADE_OF = {canonical_name("cross_entropy"): canonical_name("log_softmax")}
 """Operators without a rule of their own that are made of one with a rule."""
 
@@ -270,21 +270,6 @@ class AutocastPolicies:
 def autocast_policies(reference: RankManifest, candidate: RankManifest) -> AutocastPolicies:
     """Return what two recordings note of autocast's rules."""
     return AutocastPolicies(policy_of(reference), policy_of(candidate))
-
-
-def policy_of(manifest: RankManifest) -> Policy:
-    """Return the rules of the one device that autocast was on for; none where it was on for several."""
-    policies = list(manifest.autocast_policies.values())
-    return policies[0] if len(policies) == 1 else {}
-
-
-def words_of(mine: Policy, other: Policy) -> str:
-    """Return the rules that the other device does not have, as in `layer_norm, softmax float32`."""
-    by_dtype: dict[str, list[str]] = {}
-    for name, dtype in mine.items():
-        if other.get(name) != dtype:
-            by_dtype.setdefault(dtype, []).append(name)
-    return "; ".join(f"{', '.join(names)} {dtype}" for dtype, names in by_dtype.items())
 
 
 def _rule_of(op: str, policy: Policy) -> str | None:
