@@ -51,8 +51,8 @@ from lockstep.reading.paired_steps import (
     opened,
     pair_recordings,
 )
+from lockstep.replay.local_error import LocalErrorJudge, RoundingJudge
 from lockstep.replay.process.rerun_process import RerunsApart
-from lockstep.replay.verdicts.local_error import LocalErrorJudge, RoundingJudge
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
 

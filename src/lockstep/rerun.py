@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from lockstep.replay.calls.refusals import CannotReplay, check_call
     from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
     from lockstep.replay.equal_forms.forms import forms_of, overload_of
+    from lockstep.replay.local_error import LocalErrorJudge
     from lockstep.replay.process.rerun_process import RerunsApart
-    from lockstep.replay.verdicts.local_error import LocalErrorJudge
 else:
     __getattr__ = names_of_face(__name__)
 

@@ -19,7 +19,7 @@ from lockstep.core.finding import CallPair, Comparison, Evidence, Kind, Verdict
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import AGREES, Judgement, Operation
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.report.comparison.screen import headline
 from lockstep.store.reader import Recording, open_recording
 

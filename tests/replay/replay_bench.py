@@ -20,7 +20,7 @@ from lockstep.core.site import CallKind, Role
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judgement, Operation
 from lockstep.measure.measured_pair import measure_pair
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording, open_recording
 
 Array = Any

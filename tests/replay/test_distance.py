@@ -12,8 +12,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.replay.verdicts import distance
-from lockstep.replay.verdicts.distance import Size, error_of, populations, size_of
+from lockstep.replay.error_bounds import distance
+from lockstep.replay.error_bounds.distance import Size, error_of, populations, size_of
 
 NUMBERS = st.one_of(
     st.floats(-1e3, 1e3),

@@ -13,9 +13,9 @@ import lockstep
 from lockstep.core.records import Call
 from lockstep.devices.support.known_lists import known_list
 from lockstep.devices.support.support_list import Entry, SupportList
+from lockstep.replay.answers import Substitute, substitute_of
 from lockstep.replay.equal_forms import forms
 from lockstep.replay.equal_forms.equal_form import substitute
-from lockstep.replay.process.answers import Substitute, substitute_of
 
 MEMORY_BYTES = 4 << 30
 aten = torch.ops.aten

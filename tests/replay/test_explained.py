@@ -12,7 +12,7 @@ from lockstep.core.finding import Explanation, Instead
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.explanation.explained import explained
-from lockstep.replay.process.questions import Unexplained
+from lockstep.replay.questions import Unexplained
 
 MEMORY_BYTES = 8 << 30
 

@@ -18,8 +18,8 @@ from lockstep.judge.tolerances import (
     UPDATE_MARGIN,
 )
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.distance import Size
-from lockstep.replay.verdicts.margin import Local, Margin, noise_of, within, within_each
+from lockstep.replay.error_bounds.distance import Size
+from lockstep.replay.error_bounds.margin import Local, Margin, noise_of, within, within_each
 from lockstep.replay.verdicts.which_run import both_alone, wrong_of
 
 BF16 = 2.0**-8

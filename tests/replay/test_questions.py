@@ -7,7 +7,7 @@ import pytest
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.process import answered_here, questions
 from lockstep.replay.process.messages import answer_in
-from lockstep.replay.process.questions import Imports, Question
+from lockstep.replay.questions import Imports, Question
 
 QUESTIONS = [
     one

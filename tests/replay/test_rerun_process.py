@@ -23,14 +23,14 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import Judgement, Rounding
+from lockstep.replay.answers import judgement_of
 from lockstep.replay.calls.refusals import CannotReplay, Crashed
+from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.replay.process import rerun_process as apart
-from lockstep.replay.process.answers import judgement_of
 from lockstep.replay.process.confinement import landlock_version
 from lockstep.replay.process.messages import answer, answer_in
-from lockstep.replay.process.questions import Again
 from lockstep.replay.process.rerun_process import RerunsApart
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.replay.questions import Again
 
 MEMORY_BYTES = 1 << 30
 

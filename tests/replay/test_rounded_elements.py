@@ -16,7 +16,7 @@ from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.calls.again import again
-from lockstep.replay.verdicts.rounded_elements import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.error_bounds.rounded_elements import Bias, Envelope, allowed_bias, bias_of
 from lockstep.wings.replay.standalone.failing import failing
 from lockstep.wings.replay.standalone.proof import proof_of
 

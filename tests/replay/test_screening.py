@@ -20,7 +20,7 @@ from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.error_model import ErrorModel
 from lockstep.measure.measured_pair import measure_pair
-from lockstep.replay.verdicts.local_error import LocalErrorJudge
+from lockstep.replay.local_error import LocalErrorJudge
 from lockstep.store.reader import Recording
 
 UNIT = 2.0**-24

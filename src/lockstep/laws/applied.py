@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from lockstep.core.dtypes import unit_roundoff
-from lockstep.core.laws import Breach, StepAnswer
+from lockstep.core.laws import Breach, StepAnswer, step_answer_of
 from lockstep.core.manifest import (
     BATCHES_LEFT_OUT,
     SOURCES_LEFT_OUT,
@@ -21,7 +21,7 @@ from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import distance
 from lockstep.laws.continuity import Continuity, broken_alone
 from lockstep.laws.joint_program import program_of
-from lockstep.laws.question import OfSteps
+from lockstep.laws.program_memory import most_bytes
 from lockstep.laws.step_events import (
     Enters,
     NotApplicable,
@@ -32,7 +32,45 @@ from lockstep.laws.step_events import (
     sketches_of,
 )
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import AnswersAhead
+from lockstep.replay.questions import AnswersAhead, Question
+
+
+@dataclass(frozen=True, slots=True)
+class OfSteps(Question[tuple[StepAnswer, ...]]):
+    """Question: run steps of both runs again as two programs; see `lockstep.laws.step_laws`.
+
+    Each step takes what the one before left, where that was not saved whole.
+    """
+
+    steps: tuple[StepOfBoth, ...]
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """All of the steps."""
+        both = [side for one in self.steps for side in (one.reference, one.candidate)]
+        return [call for side in both for call in side.calls]
+
+    @property
+    def runs(self) -> int:
+        """Each program some ten times."""
+        return 10
+
+    @property
+    def holds_bytes(self) -> int:
+        """Most memory that the answer takes, in bytes."""
+        sides = (side for one in self.steps for side in (one.reference, one.candidate))
+        return most_bytes(side.calls for side in sides)
+
+    @staticmethod
+    def read(said: Any) -> tuple[StepAnswer, ...]:
+        """An answer for each step."""
+        return tuple(step_answer_of(one) for one in said)
+
+    def answered(self, memory_bytes: int) -> tuple[StepAnswer, ...]:
+        """The answers, by running both programs in this process."""
+        from lockstep.laws.step_laws import step_answers  # loads torch
+
+        return step_answers(self.steps, memory_bytes=memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from lockstep.laws.step_events import (
     differentiated_in,
 )
 from lockstep.laws.writes_through import Ready, WritesThrough
+from lockstep.replay.calls.decisions import probability_of
 from lockstep.replay.calls.layouts import in_order
 from lockstep.replay.calls.one_call import one_call
 from lockstep.replay.calls.rebuild import torch_dtype
@@ -55,7 +56,6 @@ from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
-from lockstep.replay.verdicts.decisions import probability_of
 
 Given = Callable[[Source, TensorRecord], torch.Tensor]
 """The tensor that enters for a source, which was recorded so: in double precision, or of whole numbers."""

@@ -8,11 +8,11 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.laws.step_events import is_whole
+from lockstep.replay.calls.decisions import probability_of
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.torch_state import leaving_no_trace
-from lockstep.replay.verdicts.decisions import probability_of
 
 
 def kept_elements(call: Call) -> torch.Tensor:

@@ -19,7 +19,7 @@ from lockstep.laws.rank_prefixes import (
     with_rank,
 )
 from lockstep.laws.step_events import NotApplicable, StepProgram
-from lockstep.replay.process.questions import AnswersAhead
+from lockstep.replay.questions import AnswersAhead
 
 MOST_RANKS = 16
 """Ranks that are run again together: each takes the memory and the time of a run of one."""

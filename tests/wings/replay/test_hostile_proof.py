@@ -15,7 +15,7 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Phase, Site
-from lockstep.replay.process.answers import inside_of
+from lockstep.replay.answers import inside_of
 from lockstep.store import call_decoder
 from lockstep.wings.replay.standalone import written_text
 from lockstep.wings.replay.standalone.folder import Background, write_folder

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lockstep
 from lockstep.cli.main import main
 from lockstep.core.records import Layout
-from lockstep.replay.process.answers import Cut
+from lockstep.replay.answers import Cut
 from lockstep.replay.smaller.cut import Parts
 from lockstep.replay.smaller.halving import Search
 from lockstep.store.reader import open_recording

@@ -12,7 +12,7 @@ from lockstep.core.laws import BY_LAWS
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import Answers, Instead, Unexplained
+from lockstep.replay.questions import Answers, Instead, Unexplained
 from lockstep.store.reader import Recording
 
 MOST_ORIGINS = 16

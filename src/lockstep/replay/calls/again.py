@@ -19,6 +19,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SINGLE
 from lockstep.replay.calls.alone import Alone
+from lockstep.replay.calls.decisions import decided, dropped, drops
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, RECORDED, Held, Result, results_of
 from lockstep.replay.calls.machine import HERE, Machine
 from lockstep.replay.calls.optimizer_update import UpdateRerun
@@ -26,11 +27,10 @@ from lockstep.replay.calls.rebuild import CPU, Rebuilt, rebuild
 from lockstep.replay.calls.recorded_tensors import LARGE, widened
 from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
+from lockstep.replay.calls.rounded_inside import rounded_inside
 from lockstep.replay.calls.side import Side
-from lockstep.replay.verdicts.decisions import decided, dropped, drops
-from lockstep.replay.verdicts.distance import error_of, rounded
-from lockstep.replay.verdicts.margin import Local, within
-from lockstep.replay.verdicts.rounded_inside import rounded_inside
+from lockstep.replay.error_bounds.distance import error_of, rounded
+from lockstep.replay.error_bounds.margin import Local, within
 
 
 def again(
@@ -80,6 +80,13 @@ def rebuilt_like(call: Call, like: Call | None) -> Rebuilt:
     """
     rebuilt = rebuild(call)
     return rebuilt if like is None else rebuilt.with_settings(rebuild(like))
+
+
+def held_by(maker: str, local: Local, unit: float) -> Held:
+    """The local error of one maker's result in words, in a dtype of this unit roundoff."""
+    epsilons = local.relative / (2.0 * unit) if unit > 0 else math.nan
+    words = local.words_on_rounding
+    return Held(maker, local.relative, local.allowed, local.excess, epsilons, words)
 
 
 class _Operator:
@@ -151,7 +158,7 @@ class _Operator:
                 # In double precision some draws take other bits of the same stream: bernoulli.
                 yield from self._decisions(record)
                 return
-            yield _worded(recorded.by(RECORDED, held.unit), held)
+            yield _worded(held_by(RECORDED, recorded, held.unit), held)
             for results in self._results(record):
                 yield self._made(held, held.reading.of(results, record))
 
@@ -170,7 +177,7 @@ class _Operator:
         machine, truth = self._machine, held.truth
         if machine.dtype is None:
             local = replace(held, made=widened(made)).local()
-            return local.by(str(machine), held.unit)
+            return held_by(str(machine), local, held.unit)
         backward = held.side is self._side
         alike = self._run(Machine(dtype=machine.dtype), backward=backward)
         host = held.reading.of(alike, held.record)
@@ -178,7 +185,7 @@ class _Operator:
         # As of what was recorded in 16 bits: the sums are wider, and the result is rounded once.
         once = error_of(rounded(truth, made.dtype), truth).norm if unit > SINGLE else 0.0
         local = within(widened(made), truth, [widened(host)], unit, None, known=once)
-        return local.by(str(machine), unit)
+        return held_by(str(machine), local, unit)
 
     def _decisions(self, record: TensorRecord) -> Iterator[Held]:
         """Indices, masks and counts: each is what the operator gives here, or a tie away from it."""
@@ -214,9 +221,11 @@ def _update(call: Call, machine: Machine, repeat: int) -> list[Result]:
     for record in results_of(call):
         unit, held, refused = unit_roundoff(record.dtype), [], ""
         try:
-            held.append(update.local(record).by(RECORDED, unit))
+            held.append(held_by(RECORDED, update.local(record), unit))
             for one in made:
-                held.append(update.local(record, update.named(one, record)).by(str(machine), unit))
+                held.append(
+                    held_by(str(machine), update.local(record, update.named(one, record)), unit)
+                )
         except CannotReplay as error:
             refused = str(error)
         results.append(

@@ -23,9 +23,9 @@ from lockstep.judge.tolerances import (
 from lockstep.replay.calls.held_results import always_allowed, carrier
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.side import Reading, Side
-from lockstep.replay.verdicts.distance import error_of, rounded, size_of
-from lockstep.replay.verdicts.margin import Local, Margin, noise_of, worst
-from lockstep.replay.verdicts.rounded_elements import Bias, Envelope, allowed_bias, bias_of
+from lockstep.replay.error_bounds.distance import error_of, rounded, size_of
+from lockstep.replay.error_bounds.margin import Local, Margin, noise_of, worst
+from lockstep.replay.error_bounds.rounded_elements import Bias, Envelope, allowed_bias, bias_of
 
 
 @dataclass(frozen=True, slots=True)

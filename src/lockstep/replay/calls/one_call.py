@@ -12,13 +12,13 @@ from lockstep.core.operators import Family, family_of
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.replay.calls.autocast import cast_of
+from lockstep.replay.calls.decisions import probability_of
 from lockstep.replay.calls.doubles import WRITTEN_OUT
 from lockstep.replay.calls.machine import HERE, Machine
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild, tensors_in
 from lockstep.replay.calls.recorded_tensors import double_of, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
-from lockstep.replay.verdicts.decisions import probability_of
 
 RESULTS = (Role.OUTPUT, Role.BUFFER)
 """What a call gives forward."""

@@ -21,8 +21,8 @@ from lockstep.replay.calls.machine import Machine
 from lockstep.replay.calls.rebuild import optimizer_settings
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.distance import Size, error_of, size_of, together
-from lockstep.replay.verdicts.margin import Local, Margin
+from lockstep.replay.error_bounds.distance import Size, error_of, size_of, together
+from lockstep.replay.error_bounds.margin import Local, Margin
 
 _NOT_PER_PARAMETER = frozenset({"lbfgs", "sparseadam", "optimizer"})
 """Classes whose update of one parameter needs more than that parameter."""

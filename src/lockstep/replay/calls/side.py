@@ -17,7 +17,7 @@ from lockstep.replay.calls.recorded_tensors import LARGE, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.calls.torch_state import plain_kernels
-from lockstep.replay.verdicts.distance import perturbed, populations
+from lockstep.replay.error_bounds.distance import perturbed, populations
 
 _ELEMENTS_APART = frozenset(
     {Family.SMOOTH, Family.KINKED, Family.ADDITIVE, Family.PRODUCT, Family.BILINEAR, Family.SUM}

@@ -3,7 +3,7 @@
 A call that cannot be run again is left out: the chain goes on from what was recorded of it, which is said. So are
 decisions (indices, masks): a tie that falls otherwise would say nothing of a kernel. What the module's result may be
 off is what the whole chain is off in its own dtypes, and for inputs off by their rounding, as for calls without partner
-(`lockstep.replay.verdicts.margin`).
+(`lockstep.replay.error_bounds.margin`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Call, Layout, TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import SINGLE
+from lockstep.replay.answers import Chained, Link, ModuleCall
+from lockstep.replay.calls.again import held_by
 from lockstep.replay.calls.held_results import RECORDED, Held, Result
 from lockstep.replay.calls.layouts import laid
 from lockstep.replay.calls.machine import HERE, Machine
@@ -27,9 +29,8 @@ from lockstep.replay.calls.recorded_tensors import load, random_state_of, widene
 from lockstep.replay.calls.refusals import BASE_BYTES, CannotReplay, TooLarge
 from lockstep.replay.calls.rerun import Alter, Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
-from lockstep.replay.process.answers import Chained, Link, ModuleCall
-from lockstep.replay.verdicts.distance import error_of, perturbed, size_of
-from lockstep.replay.verdicts.margin import Local, within_each, worst
+from lockstep.replay.error_bounds.distance import error_of, perturbed, size_of
+from lockstep.replay.error_bounds.margin import Local, within_each, worst
 
 _DOUBLE_BYTES, _COPIES = 8, 3.0
 
@@ -273,7 +274,7 @@ def chained(
             made = {RECORDED: widened(load(record)), str(machine): chain.made[record.content.id]}
             unit = unit_roundoff(record.dtype)
             held = [
-                worst(chain.held(record, tensor, noisy)).by(maker, unit)
+                held_by(maker, worst(chain.held(record, tensor, noisy)), unit)
                 for maker, tensor in made.items()
             ]
         results.append(

@@ -29,8 +29,8 @@ from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
 from lockstep.replay.chains.region import RegionRun
 from lockstep.replay.chains.same_function import functions_apart, where_both_leave_out
-from lockstep.replay.verdicts.distance import error_of, perturbed, size_of
-from lockstep.replay.verdicts.margin import Local, within_each, worst
+from lockstep.replay.error_bounds.distance import error_of, perturbed, size_of
+from lockstep.replay.error_bounds.margin import Local, within_each, worst
 from lockstep.replay.verdicts.pairing import records_of
 from lockstep.replay.verdicts.which_run import RUNS, both_alone, explained, fault, wrong_of
 

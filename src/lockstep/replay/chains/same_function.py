@@ -35,8 +35,8 @@ from lockstep.judge.tolerances import (
 )
 from lockstep.replay.calls.rerun import Alter, Precision
 from lockstep.replay.chains.region import RegionRun
-from lockstep.replay.verdicts.distance import error_of, perturbed, size_of
-from lockstep.replay.verdicts.margin import Local, Margin
+from lockstep.replay.error_bounds.distance import error_of, perturbed, size_of
+from lockstep.replay.error_bounds.margin import Local, Margin
 
 _DRAWS = 8
 """How often numbers are drawn anew within their rounding: a standard deviation of so few is a third of the true one

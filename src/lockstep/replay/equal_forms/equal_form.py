@@ -15,6 +15,7 @@ from lockstep.core.site import Phase, Role
 from lockstep.core.text import times
 from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.support_list import SupportList
+from lockstep.replay.answers import Substitute
 from lockstep.replay.calls.again import again
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild, tensors_in
 from lockstep.replay.calls.refusals import CannotReplay, check_call
@@ -22,7 +23,6 @@ from lockstep.replay.calls.rerun import Precision, Rerun
 from lockstep.replay.equal_forms.drawn_calls import drawn, with_gradients, with_results
 from lockstep.replay.equal_forms.forms import Form, forms_of, overload_of, written_by
 from lockstep.replay.equal_forms.parts import Parts, composed
-from lockstep.replay.process.answers import Substitute
 
 
 @dataclass(frozen=True, slots=True)

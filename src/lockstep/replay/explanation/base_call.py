@@ -12,7 +12,7 @@ from lockstep.core.site import CallKind, Role
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, results_of
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import Unexplained
+from lockstep.replay.questions import Unexplained
 
 
 @dataclass(frozen=True, slots=True)

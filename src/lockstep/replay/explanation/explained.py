@@ -24,7 +24,7 @@ from lockstep.replay.explanation.other_settings import another_operator, as_call
 from lockstep.replay.explanation.other_updates import fitted_updates, updates
 from lockstep.replay.explanation.right_elsewhere import another_tensor, moved, terms
 from lockstep.replay.explanation.stale_tensors import stale
-from lockstep.replay.process.questions import Unexplained
+from lockstep.replay.questions import Unexplained
 
 Family = Callable[[Mismatch], Iterator[Prediction]]
 

@@ -31,7 +31,7 @@ from lockstep.replay.explanation.base_call import base_of, pairs_of
 from lockstep.replay.explanation.hypothesis import Prediction
 from lockstep.replay.explanation.outcome import Outcome, counted_in, norm_of
 from lockstep.replay.explanation.update_attempts import made, taken, update_of
-from lockstep.replay.process.questions import Unexplained
+from lockstep.replay.questions import Unexplained
 
 Change = Callable[[TensorRecord, torch.Tensor], torch.Tensor]
 """Puts another tensor in the place of an input or an incoming gradient of a call."""

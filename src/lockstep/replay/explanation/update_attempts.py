@@ -18,7 +18,7 @@ from lockstep.replay.calls.optimizer_update import UpdateRerun
 from lockstep.replay.calls.recorded_tensors import load
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.explanation.outcome import Outcome
-from lockstep.replay.process.questions import Unexplained
+from lockstep.replay.questions import Unexplained
 
 _numbers = itertools.count(1)
 

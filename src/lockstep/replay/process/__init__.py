@@ -1,6 +1,6 @@
-"""The process in which recorded calls run again, confined, and what is asked of it."""
+"""The process in which recorded calls run again, confined."""
 
-__all__ = ["answers", "questions", "rerun_process"]
+__all__ = ["rerun_process"]
 """Modules that other rooms import."""
 
 READY = b"ready\n"

@@ -8,6 +8,7 @@ from typing import Any
 from lockstep.core.finding import Explanation
 from lockstep.core.operators import Family, family_of
 from lockstep.judge.protocol import Judgement, is_gradient
+from lockstep.replay.answers import Chained, Shrunk, Substitute, Timed
 from lockstep.replay.calls.again import again
 from lockstep.replay.calls.held_results import Result
 from lockstep.replay.calls.imported import bring
@@ -18,8 +19,9 @@ from lockstep.replay.chains.chain import chained
 from lockstep.replay.chains.passage import Passages
 from lockstep.replay.equal_forms.equal_form import substitute
 from lockstep.replay.explanation.explained import explained
-from lockstep.replay.process.answers import Chained, Shrunk, Substitute, Timed
-from lockstep.replay.process.questions import (
+from lockstep.replay.process.threads import single_thread, threads_for
+from lockstep.replay.process.timing import timed
+from lockstep.replay.questions import (
     Again,
     Answer,
     EqualForm,
@@ -35,8 +37,6 @@ from lockstep.replay.process.questions import (
     Question,
     TimesAlone,
 )
-from lockstep.replay.process.threads import single_thread, threads_for
-from lockstep.replay.process.timing import timed
 from lockstep.replay.smaller.attempts import Failure, shrunk
 from lockstep.replay.verdicts.dropout_verdict import dropout
 from lockstep.replay.verdicts.exact_verdicts import decision, moved

@@ -1,6 +1,6 @@
 """The messages between a comparison and the process that runs calls again for it.
 
-Questions (`lockstep.replay.process.questions`) are pickled: they come from the comparison, which the process may
+Questions (`lockstep.replay.questions`) are pickled: they come from the comparison, which the process may
 trust. Answers are JSON, read without trusting them: what re-runs calls of a stranger's recording may say anything.
 Tensors are named by where they are stored, and read by the process itself.
 """
@@ -19,7 +19,7 @@ from lockstep.core.errors import CorruptError, RecordingError
 from lockstep.core.records import Array, Content
 from lockstep.core.text import message
 from lockstep.replay.calls.refusals import CannotReplay, TooLarge
-from lockstep.replay.process.questions import Answer
+from lockstep.replay.questions import Answer
 from lockstep.store.integrity import Files
 from lockstep.store.stored_contents import StoredSketch, StoredTensor
 from lockstep.store.tensor_files import TensorFiles

@@ -23,7 +23,7 @@ from lockstep.core.text import message
 from lockstep.replay.calls.refusals import Crashed
 from lockstep.replay.process import ONE_THREAD, READY
 from lockstep.replay.process.messages import Begin, Known, answer_in, is_lasting, packed, send
-from lockstep.replay.process.questions import Answer, Imports, Question
+from lockstep.replay.questions import Answer, Imports, Question
 
 if TYPE_CHECKING:
     from lockstep.replay.calls.imported import Import

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.core.records import Call
+from lockstep.replay.answers import Timed
 from lockstep.replay.calls.rebuild import rebuild
 from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun
 from lockstep.replay.equal_forms.drawn_calls import drawn
-from lockstep.replay.process.answers import Timed
 
 _RUNS = 2
 

@@ -55,7 +55,7 @@ def _answer(questions: BinaryIO, answers: BinaryIO) -> None:
     from lockstep.replay.calls.imported import bring
     from lockstep.replay.process.answered_here import Verdicts
     from lockstep.replay.process.messages import Begin, Known, answer, know, received
-    from lockstep.replay.process.questions import Question
+    from lockstep.replay.questions import Question
 
     verdicts = Verdicts(0)
     while (said := received(questions)) is not None:

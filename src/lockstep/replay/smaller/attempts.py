@@ -12,6 +12,7 @@ import torch
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.records import Array, Call, TensorRecord
 from lockstep.core.site import CallKind, Role
+from lockstep.replay.answers import Cut, Makes, Ranges, Shrunk, failing
 from lockstep.replay.calls.again import again, rebuilt_like
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, UPDATED, Result, results_of
 from lockstep.replay.calls.machine import HERE, Machine
@@ -20,7 +21,7 @@ from lockstep.replay.calls.rebuild import Rebuilt, rebuild, torch_dtype
 from lockstep.replay.calls.refusals import CannotReplay, check_call
 from lockstep.replay.calls.rerun import Precision, Rerun, Results, outputs_of
 from lockstep.replay.calls.side import Side
-from lockstep.replay.process.answers import Cut, Makes, Ranges, Shrunk, failing
+from lockstep.replay.error_bounds.distance import error_of, size_of
 from lockstep.replay.smaller.cut import (
     Parts,
     ranges_between,
@@ -28,7 +29,6 @@ from lockstep.replay.smaller.cut import (
     with_arguments,
 )
 from lockstep.replay.smaller.halving import Search
-from lockstep.replay.verdicts.distance import error_of, size_of
 
 _ROUNDINGS_OF_A_PART = 2.0**-10
 """Unit roundoffs of a result that double precision may give otherwise for a part of the inputs than for all of them,

@@ -9,7 +9,7 @@ import numpy as np
 
 from lockstep.core.records import Array, Call, Content, Layout, TensorRecord
 from lockstep.core.site import CallKind, Role
-from lockstep.replay.process.answers import Cut, Ranges
+from lockstep.replay.answers import Cut, Ranges
 
 
 @dataclass(frozen=True, slots=True)

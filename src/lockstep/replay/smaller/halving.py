@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from lockstep.replay.process.answers import Axis, Cut
+from lockstep.replay.answers import Axis, Cut
 
 _FEW_AXES = 5
 """Axes of one extent up to which every choice among them is tried; of more all, up to so many, and all but each."""

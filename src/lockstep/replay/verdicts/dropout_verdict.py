@@ -11,10 +11,10 @@ from lockstep.core.records import TensorRecord
 from lockstep.core.site import Role
 from lockstep.judge.protocol import Judgement, is_gradient
 from lockstep.measure.measured_pair import Measured
+from lockstep.replay.calls.decisions import Dropped, dropped
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.side import Side
-from lockstep.replay.verdicts.decisions import Dropped, dropped
-from lockstep.replay.verdicts.distance import rounded
+from lockstep.replay.error_bounds.distance import rounded
 from lockstep.replay.verdicts.pairing import Pairing
 from lockstep.replay.verdicts.which_run import RUNS, fault, wrong_of
 

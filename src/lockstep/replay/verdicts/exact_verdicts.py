@@ -8,7 +8,7 @@ from lockstep.core.finding import Kind
 from lockstep.core.records import TensorRecord
 from lockstep.judge.protocol import Judgement
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.verdicts.decisions import decided, decision_words
+from lockstep.replay.calls.decisions import decided, decision_words
 from lockstep.replay.verdicts.pairing import Pairing
 from lockstep.replay.verdicts.which_run import FOLLOWS_OWN, RUNS, fault, wrong_of
 

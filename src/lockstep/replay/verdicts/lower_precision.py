@@ -13,8 +13,8 @@ from lockstep.replay.calls.alone import Alone
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
-from lockstep.replay.verdicts.distance import error_of, rounded
-from lockstep.replay.verdicts.margin import Local
+from lockstep.replay.error_bounds.distance import error_of, rounded
+from lockstep.replay.error_bounds.margin import Local
 
 Round = Callable[[torch.Tensor], torch.Tensor]
 

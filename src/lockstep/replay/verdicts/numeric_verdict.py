@@ -23,11 +23,11 @@ from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.alone import Alone
 from lockstep.replay.calls.recorded_tensors import widened
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.distance import error_of, size_of, ulp_shares
+from lockstep.replay.calls.rounded_inside import rounded_inside
+from lockstep.replay.error_bounds.distance import error_of, size_of, ulp_shares
+from lockstep.replay.error_bounds.margin import Local
 from lockstep.replay.verdicts.lower_precision import recognised
-from lockstep.replay.verdicts.margin import Local
 from lockstep.replay.verdicts.pairing import Pairing
-from lockstep.replay.verdicts.rounded_inside import rounded_inside
 from lockstep.replay.verdicts.which_run import (
     FOLLOWS_OWN,
     RUNS,

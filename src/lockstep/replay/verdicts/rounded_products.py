@@ -31,7 +31,7 @@ from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision
 from lockstep.replay.calls.torch_state import leaving_no_trace, torch_may_refuse
-from lockstep.replay.verdicts.distance import error_of, rounded, size_of
+from lockstep.replay.error_bounds.distance import error_of, rounded, size_of
 
 ORDER = 4.0
 """Standard deviations of the error of a sum of products whose roundings are drawn independently."""

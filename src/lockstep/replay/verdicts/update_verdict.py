@@ -9,8 +9,8 @@ from lockstep.judge.tolerances import SINGLE
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.optimizer_update import UpdateRerun, local_of
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.distance import error_of, together
-from lockstep.replay.verdicts.margin import Local
+from lockstep.replay.error_bounds.distance import error_of, together
+from lockstep.replay.error_bounds.margin import Local
 from lockstep.replay.verdicts.which_run import RUNS, explained, fault, wrong_of
 
 

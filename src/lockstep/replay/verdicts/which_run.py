@@ -9,7 +9,7 @@ from lockstep.core.finding import Kind
 from lockstep.judge.protocol import Judgement, Rounding
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.verdicts.margin import Local
+from lockstep.replay.error_bounds.margin import Local
 
 RUNS = ("reference", "candidate")
 """What the two are called, the first and the second."""

@@ -13,8 +13,8 @@ from lockstep.core.records import Call
 from lockstep.reading.chosen_calls import is_chosen
 from lockstep.replay.calls.held_results import RECORDED, RUNS_AGAIN, results_of
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import Again, Answers
 from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.questions import Again, Answers
 from lockstep.store.reader import RankRecording
 from lockstep.wings.audit.tally import Tally
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstep.replay.process.answers import Substitute
+from lockstep.replay.answers import Substitute
 
 
 @dataclass(frozen=True, slots=True)

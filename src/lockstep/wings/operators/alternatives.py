@@ -14,10 +14,10 @@ from lockstep.core.site import Role
 from lockstep.devices.support.known_lists import COMPOSED
 from lockstep.devices.support.native_functions import COMPOSITE, dispatch_keys
 from lockstep.devices.support.support_list import Answer, Standing, SupportList
+from lockstep.replay.answers import Substitute
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.answers import Substitute
-from lockstep.replay.process.questions import EqualForm
 from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.questions import EqualForm
 from lockstep.wings.operators.alternative import Alternative, OnTheCpu
 from lockstep.wings.operators.answers import Answered, in_order
 from lockstep.wings.operators.ran import Ran, RanOperator

@@ -11,7 +11,7 @@ from lockstep.core.site import Phase
 from lockstep.core.text import printable
 from lockstep.devices.support.known_lists import KNOWN
 from lockstep.devices.support.support_list import Standing, SupportList
-from lockstep.replay.process.answers import Substitute
+from lockstep.replay.answers import Substitute
 from lockstep.report.csv_tables import Cell
 from lockstep.report.paragraphs import Page, add_line, add_paragraph, counted, terminal_width
 from lockstep.report.table import Column, add_table

@@ -10,8 +10,8 @@ import math
 import time
 
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.questions import TimesAlone
 from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.questions import TimesAlone
 from lockstep.wings.operators.ran import Ran, RanOperator
 
 _MOST_SECONDS = 20.0

@@ -12,9 +12,9 @@ from lockstep.core.progress import Progress
 from lockstep.core.records import Call
 from lockstep.core.site import CallKind, Role
 from lockstep.reading.chosen_calls import ChosenRanks, ChosenSteps, calls_matching, check_choice
+from lockstep.replay.answers import Chained, Link, ModuleCall, inside_of
 from lockstep.replay.calls.held_results import RECORDED
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.answers import Chained, Link, ModuleCall, inside_of
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.chosen_calls import Chosen
 from lockstep.wings.replay.replayed_call import ReplayedCall, call_json, replayed, result_json

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call
+from lockstep.replay.answers import Chained, Cut, Makes, ModuleCall, Shrunk
 from lockstep.replay.calls.held_results import Result
 from lockstep.replay.calls.imported import Import, bring
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.answers import Chained, Cut, Makes, ModuleCall, Shrunk
-from lockstep.replay.process.questions import Again, OfModule, OnLess
 from lockstep.replay.process.rerun_process import RerunsApart
+from lockstep.replay.questions import Again, OfModule, OnLess
 
 
 class Replays:

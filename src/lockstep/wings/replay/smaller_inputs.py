@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.core.text import times
+from lockstep.replay.answers import Makes, Shrunk, failing
 from lockstep.replay.calls.held_results import Held, Result
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.answers import Makes, Shrunk, failing
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
 from lockstep.wings.replay.replays import Replays

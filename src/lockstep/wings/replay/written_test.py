@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Call
 from lockstep.core.text import shell_line
+from lockstep.replay.answers import Cut, Makes
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process.answers import Cut, Makes
 from lockstep.replay.smaller.cut import shapes_of
 from lockstep.store.reader import Recording
 from lockstep.wings.replay.replayed_call import ReplayedCall

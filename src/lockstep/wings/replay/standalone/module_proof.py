@@ -10,15 +10,15 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call, Conditions, Layout, TensorRecord
 from lockstep.core.text import printable
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE
+from lockstep.replay.answers import ModuleCall
 from lockstep.replay.calls.machine import HERE
 from lockstep.replay.calls.one_call import RESULTS
 from lockstep.replay.calls.rebuild import torch_dtype
 from lockstep.replay.calls.recorded_tensors import load, random_state_of, widened
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.chains.chain import Chain, is_passed
-from lockstep.replay.process.answers import ModuleCall
-from lockstep.replay.verdicts.distance import median_size
-from lockstep.replay.verdicts.margin import Local
+from lockstep.replay.error_bounds.distance import median_size
+from lockstep.replay.error_bounds.margin import Local
 from lockstep.wings.replay.standalone.proof import Limit, Proof
 from lockstep.wings.replay.standalone.python_source import as_name, call_source
 

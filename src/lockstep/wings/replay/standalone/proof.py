@@ -15,6 +15,7 @@ from lockstep.core.site import CallKind, Role
 from lockstep.judge.tolerances import SENTINEL_MAGNITUDE, SINGLE
 from lockstep.replay.calls.again import rebuilt_like
 from lockstep.replay.calls.alone import Alone
+from lockstep.replay.calls.decisions import probability_of
 from lockstep.replay.calls.held_results import BACKWARD, FORWARD, carrier, results_of
 from lockstep.replay.calls.imported import import_named
 from lockstep.replay.calls.optimizer_update import UpdateRerun
@@ -23,10 +24,9 @@ from lockstep.replay.calls.recorded_tensors import load
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 from lockstep.replay.calls.side import Reading, Side
-from lockstep.replay.verdicts.decisions import probability_of
-from lockstep.replay.verdicts.distance import median_size
-from lockstep.replay.verdicts.margin import Local
-from lockstep.replay.verdicts.rounded_elements import Envelope
+from lockstep.replay.error_bounds.distance import median_size
+from lockstep.replay.error_bounds.margin import Local
+from lockstep.replay.error_bounds.rounded_elements import Envelope
 from lockstep.wings.replay.standalone.checks import as_real
 from lockstep.wings.replay.standalone.python_source import (
     as_name,

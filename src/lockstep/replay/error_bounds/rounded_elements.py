@@ -28,7 +28,7 @@ from functools import reduce
 import torch
 
 from lockstep.judge.tolerances import BIAS_DEVIATIONS, KERNEL_ROUNDINGS, LOCAL_MARGIN, SINGLE
-from lockstep.replay.verdicts.distance import rounded
+from lockstep.replay.error_bounds.distance import rounded
 
 Mask = torch.Tensor | None
 """Which elements are looked at, of the result's shape; None for all."""

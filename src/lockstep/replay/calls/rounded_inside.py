@@ -24,7 +24,7 @@ from lockstep.replay.calls.recorded_tensors import rounds
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.rerun import Results
 from lockstep.replay.calls.side import Side
-from lockstep.replay.verdicts.distance import rounded
+from lockstep.replay.error_bounds.distance import rounded
 
 _ATEN = torch.ops.aten
 _PARTS = {_ATEN._log_softmax.default: "log_softmax", _ATEN._softmax.default: "softmax"}

@@ -15,8 +15,7 @@ from lockstep.core.finding import CallPair, Explanation
 from lockstep.core.records import Call, Sketch, TensorRecord
 from lockstep.judge.protocol import Judgement, Region
 from lockstep.measure.measured_pair import Measured
-from lockstep.replay.calls.held_results import Result, result_of
-from lockstep.replay.process.answers import (
+from lockstep.replay.answers import (
     Chained,
     Makes,
     ModuleCall,
@@ -30,6 +29,7 @@ from lockstep.replay.process.answers import (
     substitute_of,
     timed_of,
 )
+from lockstep.replay.calls.held_results import Result, result_of
 
 if TYPE_CHECKING:
     from lockstep.devices.support.support_list import SupportList

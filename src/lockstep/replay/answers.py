@@ -1,6 +1,6 @@
 """The answers of a re-run of recorded calls: a class for each, and how it is read from JSON values. Knows no torch.
 
-`lockstep.replay.process.questions` has the questions.
+`lockstep.replay.questions` has the questions.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from lockstep.judge.protocol import Judge, Judgement, Operation, Region, is_grad
 from lockstep.measure.axis_order import keeps_order
 from lockstep.measure.measured_pair import Measured
 from lockstep.replay.calls.refusals import CannotReplay, Crashed, TooLarge, check_memory
-from lockstep.replay.process.questions import (
+from lockstep.replay.questions import (
     Answers,
     FollowsByRounding,
     OfOperator,

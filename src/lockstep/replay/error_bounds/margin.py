@@ -23,8 +23,7 @@ from lockstep.judge.tolerances import (
     SINGLE,
     UPDATE_MARGIN,
 )
-from lockstep.replay.calls.held_results import Held
-from lockstep.replay.verdicts.distance import Size, error_of, populations, size_of
+from lockstep.replay.error_bounds.distance import Size, error_of, populations, size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +94,6 @@ class Local:
                 f" {self.allowed_bias:.2g} allowed)"
             )
         return "; ".join(words)
-
-    def by(self, maker: str, unit: float) -> Held:
-        """Return its words: who made it, in a dtype of this unit roundoff."""
-        epsilons = self.relative / (2.0 * unit) if unit > 0 else math.nan
-        words = self.words_on_rounding
-        return Held(maker, self.relative, self.allowed, self.excess, epsilons, words)
 
 
 def _ratio(above: float, below: float) -> float:
