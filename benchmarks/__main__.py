@@ -29,6 +29,7 @@ import peer_rows
 import program_weight
 import recording_memory
 import report
+import sink_rows
 import sketch_records
 import small_ops
 import start_up
@@ -47,6 +48,10 @@ WORKLOADS: dict[str, tuple[str, Workload]] = {
     "program": ("A step with --save program", program_weight.rows),
     "small": ("A tiny model's step, level module", small_ops.rows),
     "tiny": ("Trainings of tiny tensors, level api, as commands", tiny_tensors.rows),
+    "rows": (
+        "A row of a small step, through the recorder's session and through a sink",
+        sink_rows.rows,
+    ),
     "walk": ("A warm recorded torch.mul: what runs in Python", walk.rows),
     "armed": ("A step outside of the chosen ones", armed.rows),
     "memory": ("Memory that recording adds", recording_memory.rows),

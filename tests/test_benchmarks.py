@@ -40,6 +40,10 @@ ROWS = {
         "20 parameters in 10 Linear(2, 2)",
         "a graph of 40 operators, 2 steps",
     },
+    "A row of a small step, through the recorder's session and through a sink": {
+        "a row through `Session`",
+        "a row through `Sink`",
+    },
     "A warm recorded torch.mul: what runs in Python": {"stats: Python calls"},
     "A step outside of the chosen ones": {"armed, no step chosen yet"},
     "Memory that recording adds": {"tensors, disk as it is", "tensors, disk slowed to 20 MB/s"},
