@@ -35,11 +35,10 @@ from lockstep.capture.calls.surroundings import (
 )
 from lockstep.capture.handlers.call_rows import CallRows
 from lockstep.capture.handlers.compiled_calls import CompiledCalls
-from lockstep.capture.handlers.custom_function_calls import CustomFunctionCalls
 from lockstep.capture.handlers.engine_calls import EngineCalls
 from lockstep.capture.handlers.openings import Openings
+from lockstep.capture.handlers.recorded_bodies import RecordedBodies
 from lockstep.capture.handlers.step_notes import StepNotes
-from lockstep.capture.handlers.update_bodies import UpdateBodies
 from lockstep.capture.modules.module_paths import class_name, is_wrapper
 from lockstep.capture.patching.callers import Caller
 from lockstep.capture.recording.rank_recording import RankRecording
@@ -131,8 +130,7 @@ class Calls:
         self._openings = Openings(recording, optimizers, needs_optimizer=needs_optimizer)
         self._rows = CallRows(recording, optimizers, self._openings, compile_eager=eager)
         self.places = self._rows.places
-        self._bodies = CustomFunctionCalls(recording, self._rows)
-        optimizers.bodies = UpdateBodies(recording, self._rows)
+        self._bodies = optimizers.bodies = RecordedBodies(recording, self._rows)
         self.compiled = CompiledCalls(recording, self._openings, self._rows, eager=eager)
         self._recording, self._notes = recording, StepNotes(recording)
         self._steps = recording.steps

@@ -71,7 +71,7 @@ class StepCounter(Protocol):
 
 
 class Bodies(Protocol):
-    """Records what optimizers of a script's own call; `UpdateBodies` is the real one."""
+    """Records what optimizers of a script's own call; `RecordedBodies` is the real one."""
 
     def begin(self, first: OpenCall) -> None:
         """A step begins that updates a parameter by this call first."""

@@ -1,7 +1,8 @@
-"""Record what custom autograd functions call, forward and backward, so that their steps can be run again.
+"""Record what custom autograd functions and optimizers of a script's own call, so that both can be run again.
 
-A function stays one operator for whoever looks at the recording; what it calls lies beside it. Functions of torch's own
-are not looked into: many of them work between ranks.
+A function stays one operator for whoever looks at the recording; what it calls, forward and backward, lies beside it.
+Functions of torch's own are not looked into: many of them work between ranks. What an optimizer's step calls lies
+beside the first of its updates; optimizers of `torch.optim` are run again by their class.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
+from lockstep.capture.calls.call_places import Place
 from lockstep.capture.calls.gradients import graph_node
 from lockstep.capture.calls.leaves import tensors_in
+from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.handlers.call_rows import CallRows, OneCall
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.silence import Silence
+from lockstep.core.site import Phase
 
 
-class CustomFunctionCalls:
-    """Records custom functions as one operator each, with what they call.
+class RecordedBodies:
+    """Records what is called within custom functions and within steps of optimizers.
 
     Parameters
     ----------
@@ -31,7 +35,7 @@ class CustomFunctionCalls:
     """
 
     def __init__(self, recording: RankRecording, rows: CallRows) -> None:
-        self._recording, self._rows = recording, rows
+        self._recording, self._rows, self._places = recording, rows, rows.places
         self._sees_operators = recording.options.level == "api"
 
     def call(
@@ -41,7 +45,7 @@ class CustomFunctionCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Record a call of a custom function."""
+        """Record a call of a custom function, as one operator with what it calls."""
         with_body = self._sees_operators and not name.startswith("torch.")
         one = self._rows.begin_one(name, (), args, kwargs, with_body=with_body)
         result = self._rows.run_one(one, functools.partial(function, *args, **kwargs))
@@ -56,7 +60,7 @@ class CustomFunctionCalls:
         node = next((found for found in nodes if isinstance(found, BackwardCFunction)), None)
         if node is None:
             return
-        place, step, places = one.inside, one.call.step, self._rows.places
+        place, step, places = one.inside, one.call.step, self._places
 
         def enter(*_: object) -> None:
             session = self._recording.session
@@ -69,3 +73,16 @@ class CustomFunctionCalls:
 
         node.register_prehook(enter)
         node.register_hook(leave)
+
+    def begin(self, first: OpenCall) -> None:
+        """A step of an optimizer begins that updates a parameter by this call first."""
+        self.end()
+        session = self._recording.session
+        if self._sees_operators and session is not None and session.contents.keeps_what_enters:
+            self._places.enter(Place(first.id, "", "", None, first.stack, body=Phase.OPTIMIZER))
+
+    def end(self) -> None:
+        """The step of the optimizer has ended, or another begins within."""
+        here = self._places.here
+        if here is not None and here.body is Phase.OPTIMIZER:
+            self._places.leave()
