@@ -39,10 +39,8 @@ from lockstep.capture.settings.without_draws import without_draws
 from lockstep.capture.silence import Silence
 from lockstep.capture.step_log.training_log import TrainingLog
 from lockstep.capture.steps import End, Steps
-from lockstep.capture.updates.optimizers import (
-    Optimizers,
-    optimizer_name,
-)
+from lockstep.capture.updates.optimizers import Optimizers
+from lockstep.capture.updates.parameter_groups import optimizer_name
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.capture.user_notes import warn
 from lockstep.capture.windows.inputs_of_reference import GivenInputs

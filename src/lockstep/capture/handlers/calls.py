@@ -18,12 +18,10 @@ import torch
 from lockstep.capture.calls.call_context import CallContext
 from lockstep.capture.calls.call_places import Place
 from lockstep.capture.calls.collectives import is_collective, is_functional, wait_for, with_groups
-from lockstep.capture.calls.kernel_context import conditions_now
 from lockstep.capture.calls.leaves import argument_tensors, flattened, tensors_in
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.calls.surroundings import (
     SET_ITEM,
-    below_functions,
     changes_in_place,
     has_tensor,
     in_backward,
@@ -31,8 +29,8 @@ from lockstep.capture.calls.surroundings import (
     may_take_fast_path,
     trains,
     unwrapped,
-    written,
 )
+from lockstep.capture.handlers.aten_calls import AtenCalls
 from lockstep.capture.handlers.call_rows import CallRows
 from lockstep.capture.handlers.compiled_calls import CompiledCalls
 from lockstep.capture.handlers.engine_calls import EngineCalls
@@ -49,7 +47,6 @@ from lockstep.capture.taps.listener import EngineRun
 from lockstep.capture.updates.optimizers import Optimizers
 from lockstep.capture.windows.inputs_of_reference import GivenInputs
 from lockstep.core.manifest import AT_BOUNDARY
-from lockstep.core.site import CallKind, Phase
 from lockstep.devices.emulation.mode import emulated_device, is_emulated_here
 
 _TRANSPARENT_FUNCTIONS = frozenset({"torch.nn.modules._functions.BackwardHookFunction"})
@@ -113,6 +110,8 @@ class Calls:
         As given: from now on the compiler may trace what the script calls.
     waited
         Is told that the script has waited for what a collective brings.
+    aten_call
+        Records one operator of the dispatcher.
     """
 
     def __init__(
@@ -138,6 +137,7 @@ class Calls:
         self._forward_begins = forward_begins
         self._engine = EngineCalls(recording, self._openings, self._rows, before_backward)
         self.compiler_loaded, self.waited = compiler_loaded, self._rows.waited
+        self.aten_call = AtenCalls(recording, optimizers, self._rows).call
 
     # --- modules ------------------------------------------------------------------------------
 
@@ -483,70 +483,6 @@ class Calls:
                 return function(*args, **kwargs)
 
         return run
-
-    # --- aten operators -------------------------------------------------------------------------
-
-    def aten_call(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: Caller,
-    ) -> Any:
-        """Record one aten operator."""
-        # By what an overload calls itself, which has a frame that is not there without the tap.
-        inner = function._op if isinstance(function, torch._ops.OpOverload) else function
-        session = self._recording.session
-        around = None if session is None else self._rows.context()
-        if session is None or around is None:
-            return caller(inner, args, kwargs)
-        call, conditions = None, conditions_now(around.grad)
-        with Silence(self._recording.fail):
-            call = self._begin_aten(session, around, name, conditions, args, kwargs)
-        try:
-            with below_functions(argument_tensors(args, kwargs)):
-                result = caller(inner, args, kwargs)
-        except BaseException:
-            if call is not None:
-                self._rows.abandon(call)
-            raise
-        if call is not None:
-            with Silence(self._recording.fail):
-                # Down here a write counts as a version only after the operator has returned.
-                for tensor in written(function, args, kwargs):
-                    session.contents.changed(tensor)
-            self._rows.end(call, self._rows.outputs_of(result))
-        return result
-
-    def _begin_aten(
-        self,
-        session: Session,
-        around: CallContext,
-        name: str,
-        conditions: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> OpenCall | None:
-        place = around.place
-        path, module_class = ("", "") if place is None else (place.path, place.module_class)
-        call = OpenCall(
-            CallKind.OPERATOR,
-            name,
-            place,
-            path,
-            module_class,
-            *flattened(args, kwargs),
-            self._aten_phase(around),
-            conditions=conditions,
-            wanted=session.wants_all or session.wants(path, name),
-        )
-        return session.begin(call)
-
-    def _aten_phase(self, around: CallContext) -> Phase:
-        if around.in_backward:
-            return Phase.BACKWARD
-        return Phase.OPTIMIZER if self._optimizers.at_work and not around.grad else Phase.FORWARD
 
     # --- backward -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from torch.optim.optimizer import Optimizer
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.rows.gaps import gap_of
 from lockstep.capture.settings import setup
-from lockstep.capture.updates.optimizers import names_in_groups, plain_options
+from lockstep.capture.updates.parameter_groups import names_in_groups, plain_options
 from lockstep.core.manifest import Event, OptimizerSetup
 from lockstep.core.text import with_texts
 

@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,9 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from lockstep.capture.calls.leaves import plain_setting
 from lockstep.capture.calls.open_call import OpenCall
-from lockstep.capture.modules.module_paths import ModuleNames
 from lockstep.capture.patching.patches import Patch
 from lockstep.capture.patching.untraced import untraced
 from lockstep.capture.rows.session import Session
@@ -27,6 +25,13 @@ from lockstep.capture.silence import Silence
 from lockstep.capture.steps import End
 from lockstep.capture.updates.inner_steps import is_inner_step
 from lockstep.capture.updates.optimizer_lines import OptimizerLines, Successions
+from lockstep.capture.updates.parameter_groups import (
+    held_by,
+    name_by_place,
+    optimizer_name,
+    parameters_of,
+    plain_options,
+)
 from lockstep.capture.updates.step_hooks import StepHook, give_back_places, steps_here
 from lockstep.capture.updates.trainers import Trainers
 from lockstep.devices.methods import item
@@ -265,18 +270,18 @@ class Optimizers:
         """Return the optimizers' parameters, without those left by an earlier training of this process."""
         every = self.trainers.taking_part()
         begun = [item for item in every if item not in self._from_before or not item.state]
-        return _held_by(begun or every)
+        return held_by(begun or every)
 
     def identities(self) -> frozenset[int]:
         """Return the tensors that the optimizers hold, by identity."""
-        return frozenset(map(id, _held_by(self.trainers.taking_part())))
+        return frozenset(map(id, held_by(self.trainers.taking_part())))
 
     def idle_identities(self) -> frozenset[int]:
         """Return the tensors that only optimizers hold which have never stepped, by identity."""
         every = self.trainers.taking_part()
         stepping = [one for one in every if one in self._ever_stepped]
         idle = [one for one in every if one not in self._ever_stepped]
-        return frozenset(map(id, _held_by(idle))) - frozenset(map(id, _held_by(stepping)))
+        return frozenset(map(id, held_by(idle))) - frozenset(map(id, held_by(stepping)))
 
     def parameter_name(self, tensor: torch.Tensor) -> str | None:
         """Name of a parameter by its place in an optimizer, or None."""
@@ -290,7 +295,7 @@ class Optimizers:
                 for number, parameter in enumerate(group["params"])
             }
             found = self._place_of(tensor)
-        return None if found is None else _name_by_place(*found)
+        return None if found is None else name_by_place(*found)
 
     def _place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Group and number of a parameter where it was when last looked for; None where it is not there now."""
@@ -329,7 +334,7 @@ class Optimizers:
             self._steps.is_certain()
             stack = session.rows.stack_here()
             options = [plain_options(group) for group in optimizer.param_groups]
-            for name, number, parameter in _parameters_of(optimizer):
+            for name, number, parameter in parameters_of(optimizer):
                 if parameter.grad is None and not update.has_closure:
                     continue
                 session.parameters.adopt_parameter(parameter, name)
@@ -358,7 +363,7 @@ class Optimizers:
     def _has_gradients(self, optimizer: Optimizer) -> bool:
         """Whether an update is at hand: nothing else of its step is seen where `torch.func` gives the gradients."""
         with Silence(self._steps.fail):
-            return any(parameter.grad is not None for _, _, parameter in _parameters_of(optimizer))
+            return any(parameter.grad is not None for _, _, parameter in parameters_of(optimizer))
         return False
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -416,7 +421,7 @@ class Optimizers:
         if optimizer in self._idle:
             return False
         return optimizer not in self._from_before or any(
-            self._is_known(parameter) for _, _, parameter in _parameters_of(optimizer)
+            self._is_known(parameter) for _, _, parameter in parameters_of(optimizer)
         )
 
     # --- patches ------------------------------------------------------------------------------
@@ -466,49 +471,10 @@ class Optimizers:
         return step
 
 
-def optimizer_name(optimizer: Optimizer) -> str:
-    """Class of an optimizer with its package: `torch.optim.Adam`, `train.Lion`."""
-    kind = type(optimizer)
-    package = str(kind.__module__)
-    package = "torch.optim" if package.startswith("torch.optim.") else package
-    return kind.__name__ if package == "__main__" else f"{package}.{kind.__name__}"
-
-
-def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a group of parameters as JSON values."""
-    return {key: plain_setting(key, value) for key, value in group.items() if key != "params"}
-
-
-def names_in_groups(optimizer: Optimizer, names: ModuleNames) -> list[list[str]]:
-    """Names of the parameters of each group, by their place where no module has them."""
-    found: list[list[str]] = [[] for _ in optimizer.param_groups]
-    for place, number, parameter in _parameters_of(optimizer):
-        owner = names.owner_of(parameter)
-        found[number].append(place if owner is None else owner[1])
-    return found
-
-
 _Place = tuple[Callable[[], Optimizer | None], int, int]
 """Where a parameter is held: its optimizer as long as that lives, its group and its number there."""
 
 _NOWHERE: _Place = (lambda: None, 0, 0)
-
-
-def _held_by(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
-    return [parameter for item in optimizers for _, _, parameter in _parameters_of(item)]
-
-
-def _name_by_place(group_number: int, number: int) -> str:
-    return f"param_groups[{group_number}].params[{number}]"
-
-
-def _parameters_of(optimizer: Optimizer) -> list[tuple[str, int, torch.Tensor]]:
-    """Every parameter with its name by place, and the number of its group."""
-    return [
-        (_name_by_place(group_number, number), group_number, parameter)
-        for group_number, group in enumerate(optimizer.param_groups)
-        for number, parameter in enumerate(group["params"])
-    ]
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:

@@ -22,7 +22,7 @@ from lockstep.capture.ends.states_at_deletion import (
 )
 from lockstep.capture.modules.process_modules import NamedModule
 from lockstep.capture.tensors.shards import local_part
-from lockstep.capture.updates.optimizers import optimizer_name
+from lockstep.capture.updates.parameter_groups import optimizer_name
 from lockstep.capture.windows.live_generators import LiveGenerator, generator_of, global_generators
 from lockstep.core.site import Role
 from lockstep.core.states import HeldSetting, Standing
