@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from lockstep.core.sketch import distance
 from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, StateRecord
 from lockstep.locate.setups.module_differences import settings_of
 from lockstep.store.reader import RankRecording
+from lockstep.store.schema import END_FILE, STATES_FILE
 
 SIDES = ("reference", "candidate")
 States = dict[tuple[Role, str], StateRecord]
@@ -75,11 +76,7 @@ class Side:
 
 def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
     """Return the end of a training as a rank's recording has it; `names` are those of a candidate."""
-    found: dict[Moment, States] = {moment: {} for moment in Moment}
-    for state in rank.states:
-        key = state.key if names is None else (state.role, names.tensor(state.name))
-        found[state.moment][key] = state
-    found = _without_earlier_trainings(found)
+    found = _by_moment(rank.states, names)
     end = found[Moment.END]
     return Side(
         rank.manifest.trained,
@@ -95,6 +92,32 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
         {} if rank.held_settings is None else _called_modules(rank, names),
     )
+
+
+class EndsOfRanks:
+    """Gives the parameters at the end of trainings and the losses before, rank by rank; the latest are kept alone."""
+
+    def __init__(self) -> None:
+        self._marks: tuple[str | None, ...] = ()
+        self._end: States = {}
+
+    def of(self, rank: RankRecording) -> Side:
+        """The end of a rank; copies of a model that end alike are read once."""
+        files = rank.manifest.files
+        marks = files.get(STATES_FILE), files.get(END_FILE)
+        if marks != self._marks:
+            end = _by_moment(rank.read_states(with_sketches=False), None)[Moment.END]
+            self._end = {key: state for key, state in end.items() if key[0] is Role.PARAM}
+            self._marks = marks
+        return Side(None, rank.read_losses(), end=self._end)
+
+
+def _by_moment(states: Iterable[StateRecord], names: NameMap | None) -> dict[Moment, States]:
+    found: dict[Moment, States] = {moment: {} for moment in Moment}
+    for state in states:
+        key = state.key if names is None else (state.role, names.tensor(state.name))
+        found[state.moment][key] = state
+    return _without_earlier_trainings(found)
 
 
 def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lockstep.core.finding import Evidence, Finding, Kind, Outcome
+from lockstep.core.finding import Evidence, Finding, Kind, Outcome, at_hand, equal_ranks
 from lockstep.core.records import would_differ
 
 _TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
@@ -93,6 +93,10 @@ class Tally:
 def tally_of(findings: Iterable[Finding]) -> Tally:
     """Count all findings."""
     tally = Tally()
-    for finding in findings:
+    for finding in at_hand(findings):
         tally.add(finding)
+    for rank in equal_ranks(findings):
+        tally.equal += rank.count
+        tally.ranks.add(rank.name)
+        tally.evidence.add(Evidence.DIGEST)
     return tally
