@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -187,12 +188,12 @@ def test_one_fault_among_64_ranks_is_named_as_one_process_does(
     assert text_of(*many, "--json", "--engine", "ray", "--cluster", nodes.address) == alone
 
 
-def test_a_comparison_that_is_killed_goes_on_on_the_cluster(
-    folder: Path, nodes: Nodes, programs: Path
-) -> None:
+def test_a_comparison_that_is_killed_goes_on_on_the_cluster(folder: Path, nodes: Nodes) -> None:
     both = folder / "reference", folder / "fault"
     words = [
-        programs / "lockstep",
+        sys.executable,
+        "-m",
+        "lockstep",
         "compare",
         *both,
         "--json",
