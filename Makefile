@@ -58,10 +58,10 @@ test-serve-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev]' $(EDITABLE) 'ray[serve]>=2.50'
 	$(BIN)/python -m pytest -q --every-way packages/serve/tests/serve_cluster $(OPTIONS)
 
-# `lockstep compare --engine ray` on two nodes of Ray at the loopback address, which is installed for it (240 MB).
+# `lockstep compare --engine ray` and `lockstep search --engine ray` on two nodes of Ray at the loopback address, which is installed for it (240 MB).
 test-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev,cluster]' $(EDITABLE)
-	$(BIN)/python -m pytest -q --every-way tests/engines $(OPTIONS)
+	$(BIN)/python -m pytest -q --every-way tests/engines packages/tune/tests/search/test_search_on_ray.py $(OPTIONS)
 
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.

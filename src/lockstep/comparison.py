@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
 from lockstep.align.names import SUM
-from lockstep.align.ranks import pair_ranks
+from lockstep.align.ranks import RankPairs, pair_ranks
 from lockstep.align.step import AlignedStep
 from lockstep.commands.what_next import Manner, what_next
 from lockstep.core.arguments import LEAST_MEMORY_BYTES, choice_of, steps_of
 from lockstep.core.errors import UsageError
-from lockstep.core.finding import Comparison, Finding, Origin
+from lockstep.core.finding import Comparison, Evidence, Finding, Origin, Outcome
 from lockstep.core.garbage import rare_collections
 from lockstep.core.manifest import ARGUMENTS, MEMORY_BYTES
 from lockstep.core.not_compared import NotCompared, WhyNot
@@ -31,7 +30,7 @@ from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.fixed_rule import FixedRule
 from lockstep.judge.protocol import Judge
 from lockstep.judge.repeated_runs import OrderJudge
-from lockstep.laws.applied import LawsApplied
+from lockstep.laws.applied import JudgedStep, LawsApplied
 from lockstep.laws.program_memory import memory_for_programs
 from lockstep.laws.ranks_applied import MOST_RANKS, RanksApplied
 from lockstep.locate.by_laws import by_laws
@@ -58,6 +57,7 @@ from lockstep.unify.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from lockstep.judge.calibration import SiteNoise
+    from lockstep.reading.equal_ranks import StandIns
 
 Wait = Callable[[int, str], None]
 """Returns when what other processes compute of a step of a rank is there."""
@@ -165,32 +165,42 @@ def compare_recordings(
         chosen = _with_local_error(chosen, reference, candidate, memory_bytes)
     if by_model:
         chosen = OrderJudge(chosen, spread)
-    pairing = pair_recordings(reference, candidate, mapping)
+    by_default = by_model and not runs and mapping is None and steps is None
+    ranks = pair_ranks(reference, candidate)
+    equal = equal_by_files(reference, candidate, ranks) if by_default else {}
+    pairing = pair_recordings(reference, candidate, mapping, ranks, equal)
     programs = read_tensors and rerun and _have_programs(*map(_as_recorded, (reference, candidate)))
     for_programs = memory_for_programs(told)
 
-    def judged(steps: Collection[int] | None, *, ends: bool) -> Comparison:
+    def judged(pairing: Pairing, steps: Collection[int] | None, *, ends: bool) -> Comparison:
         gathered = Gathered(chosen, read_tensors, pairing)
         laws = _Laws(pairing, by_model, programs=programs, memory_bytes=for_programs)
         stopper = pairing.why_incomparable(steps)
         if stopper is None:
             with rare_collections(), np.errstate(all="ignore"):  # huge numbers overflow to infinity
                 _compare_steps(gathered, steps, progress, laws, wait)
+                if pairing.stand_ins:
+                    _take_equal_ranks(gathered, laws)
             if read_tensors:
                 _check_tensors(gathered)
         found = conclusion(gathered, stopper, steps, allow_crash=allow_crash, looks_at_ends=ends)
         return by_laws(found, laws.applied)
 
-    found = by_windows(pairing, steps, partial(judged, ends=False))
-    if found is None:
-        found = judged(steps, ends=True)
+    def judged_all(pairing: Pairing) -> Comparison:
+        found = by_windows(pairing, steps, lambda chosen: judged(pairing, chosen, ends=False))
+        return judged(pairing, steps, ends=True) if found is None else found
+
+    try:
+        found = judged_all(pairing)
+    except AllRanksNeededError:
+        pairing = pair_recordings(reference, candidate, mapping, ranks)
+        found = judged_all(pairing)
     if steps is None and not pairing.is_of_another_tool:
         noisy = None if calibration is None else opened("calibration", calibration)
         found = with_step_logs(found, pairing, noisy)
     if read_tensors and rerun and _can_be_run(reference, candidate):
         origins = explained_origins(found.origins, reference, candidate, RerunsApart(memory_bytes))
         found = replace(found, origins=origins)
-    by_default = by_model and not runs and mapping is None and steps is None
     manner = Manner(_options(rule, mapping), by_default)
     return replace(found, what_next=what_next(found, reference, candidate, manner))
 
@@ -325,12 +335,12 @@ class _Laws:
         if joined and any(len(one.ranks) > 1 for one in runs):
             return
         why_not = "" if programs else "what enters was not recorded whole (record --save program)"
-        both = pairing.ranks.both
+        both, count = pairing.opened, len(pairing.ranks.both)
         names = {name: pairing.names[name] for name in both}
         if any(SUM in one for each in names.values() for one in each.tensors.values()):
             why_not = "parameters of one run are sums of the other's"
         answers = RerunsApart(memory_bytes)
-        if (can_run := _all_ranks_recorded(runs, len(both))) and len(both) > 1:
+        if (can_run := _all_ranks_recorded(runs, count)) and count > 1:
             manifests = [[each[n].manifest for each in both.values()] for n in (0, 1)]
             self.together = RanksApplied(names, (manifests[0], manifests[1]), answers, why_not)
             return
@@ -345,6 +355,11 @@ class _Laws:
             self.ranks[name] = LawsApplied(
                 name, names[name], ([left.manifest], [right.manifest]), answers, why_not, joined
             )
+
+    def add_equal(self, name: str, stands_for_it: str) -> None:
+        """Say of an equal rank what is said of the one that was compared in its place."""
+        if stands_for_it in self.ranks:
+            self.ranks[name] = _OfEqualRank(name, self.ranks[stands_for_it])
 
     @property
     def applied(self) -> list[LawsApplied | RanksApplied]:
@@ -365,6 +380,102 @@ class _Laws:
                     left, right = (one.calls(number) for one in self._as_recorded[name])
                     both = left, right
                 self.ranks[name].add(number, *both)
+
+
+class _OfEqualRank(LawsApplied):
+    """What the laws say of a rank that is equal in both runs, by one of the same layout."""
+
+    def __init__(self, rank: str, other: LawsApplied) -> None:
+        super().__init__(
+            rank, other.names, other.manifests, other.answers, other.why_not, other.joined
+        )
+        self._other = other
+
+    def judged(self) -> list[JudgedStep]:
+        """What was said of each step."""
+        return [replace(one, rank=self.rank) for one in self._other.judged()]
+
+
+def equal_by_files(reference: Recording, candidate: Recording, ranks: RankPairs) -> StandIns:
+    """Return the ranks that a comparison of its own accord need not open, each with the one that stands for it.
+
+    Few ranks are all opened: the laws run a step of them together.
+    """
+    if len(ranks.both) <= MOST_RANKS:
+        return {}
+    from lockstep.reading.equal_ranks import stand_ins  # for many ranks alone
+
+    return stand_ins(reference, candidate, ranks)
+
+
+class AllRanksNeededError(Exception):
+    """Something is to be judged by what all ranks hold, or a rank that stands for others is not plainly equal."""
+
+
+def _take_equal_ranks(gathered: Gathered, laws: _Laws) -> None:
+    """Take in the ranks that were not opened, by those that stand for them.
+
+    Raises
+    ------
+    AllRanksNeededError
+        If one that stands for others is not found equal in every tensor and call, with nothing else to be said of it.
+    """
+    from lockstep.core.rank_findings import EqualRank
+
+    pairing = gathered.pairing
+    alone = {one.pair.present.rank for one in gathered.lone}
+    alone.update(one.rank for one in gathered.unaligned.calls)
+    for name in set(pairing.stand_ins.values()):
+        findings = gathered.ledgers[name].findings
+        idle = gathered.idle.get(name)
+        odd = name in alone or gathered.halted or pairing.names[name] or (idle and idle.remarks)
+        if odd or not findings or pairing.extents[name].not_compared(None):
+            raise AllRanksNeededError
+        if not all(
+            one.outcome is Outcome.AGREE and one.metrics.evidence is Evidence.DIGEST
+            for one in findings
+        ):
+            raise AllRanksNeededError
+        if name in laws.ranks and any(one.answer.breaches for one in laws.ranks[name].judged()):
+            raise AllRanksNeededError
+    for name, other in pairing.stand_ins.items():
+        count = len(gathered.ledgers[other].findings)
+        read = partial(_findings_of, gathered, name)
+        gathered.equal_ranks[name] = EqualRank(name, count, read)
+        laws.add_equal(name, other)
+
+
+def _findings_of(gathered: Gathered, name: str) -> Sequence[Finding]:
+    """The findings of one rank by itself, of which nothing else is kept."""
+    pairing = gathered.pairing
+    left, right = (rank.anew() for rank in pairing.ranks.both[name])
+    ranks = RankPairs({name: (left, right)}, (), ())
+    pairing = pair_recordings(pairing.reference, pairing.candidate, ranks=ranks)
+    alone = Gathered(gathered.judge, gathered.read_tensors, pairing)
+    with rare_collections(), np.errstate(all="ignore"):
+        _compare_steps(alone, None, None, None, None)
+    return alone.ledgers[name].findings
+
+
+class _OfSomeRanks(dict[str, list[State]]):
+    """The gradients of the ranks that were opened, of which other ranks hold more."""
+
+    def get(self, *_: object) -> NoReturn:
+        """Nobody is told what some of the ranks hold."""
+        raise AllRanksNeededError
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _of_all_ranks(pairing: Pairing, ask: Callable[P, T]) -> Callable[P, T]:
+    """The function, if all ranks are opened; else one that says that they have to be."""
+
+    def refuse(*_: P.args, **__: P.kwargs) -> T:
+        raise AllRanksNeededError
+
+    return refuse if pairing.stand_ins else ask
 
 
 def _all_ranks_recorded(runs: Sequence[Recording], count: int) -> bool:
@@ -393,7 +504,7 @@ def _options(rule: Rule, mapping: GivenMapping) -> tuple[str, ...]:
 
 
 def read_indices(recordings: Iterable[Recording], progress: Progress | None = None) -> None:
-    """Read the indices of recordings ahead, with `progress`; comparing does so itself without it.
+    """Read the indices of recordings of a few ranks ahead, with `progress`; comparing does so itself without it.
 
     Raises
     ------
@@ -401,6 +512,8 @@ def read_indices(recordings: Iterable[Recording], progress: Progress | None = No
         If a file is damaged.
     """
     for recording in recordings:
+        if len(recording.ranks) > MOST_RANKS:  # a comparison may not open all of these
+            continue
         for rank in recording.ranks.values():
             what = f"{recording.path} ({rank.name}: reading what is where)"
             rank.index(partial(progress, what) if progress is not None else None)
@@ -444,7 +557,7 @@ def _check_tensors(gathered: Gathered) -> None:
 
     Reading them costs what it costs where two runs differ, and no more.
     """
-    for both in gathered.pairing.ranks.both.values():
+    for both in gathered.pairing.opened.values():
         for rank in both:
             if rank.has_tensors:
                 rank.check_tensors()
@@ -486,13 +599,16 @@ def _compare_steps(
     gathered: Gathered,
     steps: Collection[int] | None,
     progress: Progress | None,
-    laws: _Laws,
+    laws: _Laws | None,
     wait: Wait | None,
 ) -> None:
     """Step by step over all ranks, as gradients of all ranks meet in an all-reduce."""
     pairing = gathered.pairing
     for name, both in pairing.ranks.both.items():
-        gathered.add_rank(name, *both)
+        if name in pairing.stand_ins:
+            gathered.add_equal_rank(*both)
+        else:
+            gathered.add_rank(name, *both)
     shared = pairing.shared_steps(steps)
     for done, (number, ranks) in enumerate(shared.items()):
         counted = None
@@ -501,7 +617,8 @@ def _compare_steps(
         aligned = pairing.step(number, ranks)
         gathered.steps.add(number)
         try:
-            laws.add(number, aligned)
+            if laws is not None:
+                laws.add(number, aligned)
             _compare_step(gathered, number, aligned, counted, wait)
         finally:
             for ledger in gathered.ledgers.values():
@@ -523,7 +640,9 @@ def _compare_step(
     progress: CountedProgress | None,
     wait: Wait | None = None,
 ) -> None:
-    gradients: dict[str, list[State]] = defaultdict(list)
+    pairing, gradients = gathered.pairing, dict[str, list[State]]()
+    if pairing.stand_ins:
+        gradients = _OfSomeRanks()
     sees_every_call = not gathered.pairing.is_of_another_tool
     known = {name: len(gathered.origins[name].found) for name in aligned}
     for name, step in aligned.items():
@@ -534,7 +653,7 @@ def _compare_step(
         gathered.dtypes.note(step)
         ledger.begin(number, (pair for item in step.aligned for pair in item.whole))
         SetupWalk(step, ledger, origins, gathered.judge).run()
-        updated = partial(last_updates, gathered.ledgers.values())
+        updated = _of_all_ranks(pairing, partial(last_updates, gathered.ledgers.values()))
         StepWalk(
             step,
             ledger,
@@ -547,8 +666,9 @@ def _compare_step(
             tells_order=gathered.pairing.extents[name].tells_order,
         ).run(progress)
         for parameter, state in _last_gradients(step, ledger).items():
-            gradients[parameter].append(state)
-    backward = cache(partial(gradients_of_backward, aligned, gathered.ledgers))
+            gradients.setdefault(parameter, []).append(state)
+    of_backward = partial(gradients_of_backward, aligned, gathered.ledgers)
+    backward = cache(_of_all_ranks(pairing, of_backward))
     for name, step in aligned.items():
         ledger, origins = gathered.ledgers[name], gathered.origins[name]
         UpdateWalk(

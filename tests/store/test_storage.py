@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,9 @@ def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     assert main(["show", f"{BUCKET}/ref"]) == 2
-    assert "there are no credentials" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "there are no credentials" in told
+    assert "they are looked for in AWS_ACCESS_KEY_ID" in told
     monkeypatch.delenv("OBS_ENDPOINT_URL", raising=False)
     assert main(["show", "obs://bucket/ref"]) == 2
     assert "set OBS_ENDPOINT_URL" in capsys.readouterr().err
@@ -310,3 +312,32 @@ def test_without_its_package_the_extra_is_named() -> None:
         match=r"gcsfs is not installed here: pip install 'lockstep-numerics\[storage-gs\]'",
     ):
         Storage("gs://bucket/ref")
+
+
+@pytest.mark.parametrize(
+    ("asked", "method", "right"),
+    [
+        (Storage.names, "find", "list"),
+        (lambda one: one.read("manifest.json"), "cat_file", "read"),
+        (lambda one: one.store("manifest.json", b"{}"), "pipe_file", "write"),
+        (lambda one: one.remove("manifest.json"), "rm_file", "delete"),
+    ],
+)
+def test_a_right_that_is_missing_is_named(
+    bucket: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Callable[[Storage], object],
+    method: str,
+    right: str,
+) -> None:
+    place = Storage(f"{BUCKET}/ref")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError("secret-of-the-test")
+
+    monkeypatch.setattr(place._files, method, denied)
+    with pytest.raises(StorageError, match=f"the right to {right} here is missing") as told:
+        asked(place)
+    assert f"{BUCKET}/ref" in str(told.value)
+    assert "AWS_PROFILE" in str(told.value)
+    assert "secret-of-the-test" not in str(told.value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from lockstep.core.comparison_face import Shown
 from lockstep.core.dtypes import least_relative_rounding
@@ -18,6 +19,9 @@ from lockstep.core.site import Phase, Role, Site
 from lockstep.core.step_rows import StepLogsCompared
 from lockstep.core.told_facts import Told
 from lockstep.core.windows import StateDifference
+
+if TYPE_CHECKING:
+    from lockstep.core.rank_findings import EqualRank
 
 Axes = tuple[int, ...]
 
@@ -507,7 +511,7 @@ class Comparison(Shown):
     verdict: Verdict
     judged_by: str
     origins: tuple[Origin, ...]
-    findings: tuple[Finding, ...]
+    findings: Sequence[Finding]
     inherited: int
     compared: int
     missing: int
@@ -575,6 +579,18 @@ class Comparison(Shown):
         not_compared = (NotCompared.of(why), *self.not_compared)
         verdict = verdict_of(differs=self.verdict is Verdict.DIVERGED, not_compared=not_compared)
         return replace(self, verdict=verdict, not_compared=not_compared)
+
+
+def at_hand(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """Return findings without those of equal ranks that were not opened, see `lockstep.core.rank_findings`."""
+    known: Iterable[Finding] = getattr(findings, "at_hand", findings)
+    return known
+
+
+def equal_ranks(findings: Iterable[Finding]) -> Iterable[EqualRank]:
+    """Return the equal ranks that were not opened; none where all were."""
+    known: Iterable[EqualRank] = getattr(findings, "equal_ranks", ())
+    return known
 
 
 def verdict_of(*, differs: bool, not_compared: Collection[str]) -> Verdict:

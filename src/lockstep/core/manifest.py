@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CorruptError
@@ -413,7 +414,7 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
 def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise CorruptError(where, "not a JSON object")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     decoded = {}
     for item in dataclasses.fields(kind):
         if item.name in value:
@@ -423,3 +424,9 @@ def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             raise CorruptError(where, f"lacks {item.name!r}")
     return kind(**decoded)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python compiles their texts anew each time that it is asked."""
+    return typing.get_type_hints(kind)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lockstep.align.ranks import pair_ranks
-from lockstep.comparison import Wait, runs_whole_steps
+from lockstep.comparison import Wait, equal_by_files, runs_whole_steps
 from lockstep.core.errors import UsageError
 from lockstep.engines.computed_ahead import computed_ahead
 from lockstep.engines.engine_pieces import Engine, Job, pieces_of, state_of
@@ -55,7 +56,8 @@ def at_work(
 
     Where the laws can be applied to whole steps, these are the questions that they ask, a step each: they take most of
     the time, and judge what else would be run again call by call. Else the comparison is cut into pieces. Ranks that
-    are put together to one are not cut: the comparison computes all.
+    are put together to one are not cut: the comparison computes all. Ranks that are equal by their files are in no
+    piece.
 
     Parameters
     ----------
@@ -74,7 +76,14 @@ def at_work(
     by_laws = (
         options["rerun"] and options["rule"] == "error-model" and runs_whole_steps(*recordings)
     )
-    pieces = () if by_laws else pieces_of(ranks, steps)
+    by_default = (
+        options["rule"] == "error-model"
+        and steps is None
+        and not any(map(options.get, ("mapping", "calibration", "noise")))
+    )
+    equal = equal_by_files(*recordings, ranks) if by_default else {}
+    opened = {name: both for name, both in ranks.both.items() if name not in equal}
+    pieces = () if by_laws else pieces_of(replace(ranks, both=opened), steps)
     if not (pieces or by_laws):
         return nullcontext()
     states = {

@@ -6,8 +6,10 @@ import importlib
 import logging
 import os
 import socket
+import sys
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack, redirect_stdout
 from typing import Any
 
 from lockstep.core.errors import UsageError
@@ -54,8 +56,15 @@ class RayTasks:
             raise UsageError(
                 "--engine ray: Ray is not installed here: pip install 'lockstep-numerics[cluster]'"
             ) from error
-        self._connect(address, workers)
-        self._check_processors(address)
+        # Ray prints that a node is gone to standard output, where a program may read the answer.
+        self._output = ExitStack()
+        self._output.enter_context(redirect_stdout(sys.stderr))
+        try:
+            self._connect(address, workers)
+            self._check_processors(address)
+        except UsageError:
+            self._output.close()
+            raise
         self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(computed)
 
     @property
@@ -89,6 +98,7 @@ class RayTasks:
     def close(self) -> None:
         """Leave the cluster; Ray ends the tasks of a comparison that has left."""
         self._ray.shutdown()
+        self._output.close()
 
     def _connect(self, address: str, workers: int) -> None:
         own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}

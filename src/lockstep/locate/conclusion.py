@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lockstep.core.finding import (
     Comparison,
@@ -28,6 +29,7 @@ from lockstep.core.told_facts import Told
 from lockstep.locate.ends.ends import ends_between
 from lockstep.locate.ends.held_states import HeldStates, held_states
 from lockstep.locate.ends.training_sides import (
+    EndsOfRanks,
     Side,
     endings,
     is_crash,
@@ -88,9 +90,9 @@ def conclusion(
         verdict=verdict,
         judged_by=gathered.judge.name,
         origins=tuple(origins),
-        findings=(*findings, *gathered.lone),
+        findings=gathered.every_finding,
         inherited=_inherited_sites(findings, origins),
-        compared=len(findings),
+        compared=len(findings) + sum(one.count for one in gathered.equal_ranks.values()),
         missing=len(gathered.lone),
         unaligned_reference=gathered.unaligned_reference,
         unaligned_candidate=gathered.unaligned_candidate,
@@ -189,15 +191,34 @@ def _ended(
         last = max(gathered.steps, default=0)
         return Ends(Course.UNKNOWN, (Remark(On.NOTHING_AFTER, step=last),)), []
     equal = bool(findings) and all(one.metrics.evidence is Evidence.DIGEST for one in findings)
-    sides = training_sides(pairing.ranks.both, pairing.names)
+    sides = training_sides(pairing.opened, pairing.names)
     sides = with_exit_codes(sides, pairing.reference, pairing.candidate)
     alone = {name: ledger.rounding_alone for name, ledger in gathered.ledgers.items()}
-    ends = ends_between(sides, equal=equal, rounding_alone=alone)
+    between = partial(
+        ends_between,
+        rounding_alone=alone,
+        every=partial(_every_side, pairing, sides),
+        count=len(pairing.ranks.both),
+    )
+    ends = between(sides, equal=equal)
     if not equal and _trained_alike(findings):
         judged = _without_other_forms(sides, findings)
-        strict = ends_between(judged, equal=True, rounding_alone=alone)
+        strict = between(judged, equal=True)
         ends = strict if strict.course is Course.APART and strict.certain else ends
     return ends, [held_states(name, *both, equal=equal) for name, both in sides.items()]
+
+
+def _every_side(
+    pairing: Pairing, opened: Mapping[str, tuple[Side, Side]]
+) -> Iterator[tuple[Side, Side]]:
+    """Both ends of all ranks in order; of one that is equal by its files, one end serves for both."""
+    ends = EndsOfRanks()
+    for name, (reference, _) in pairing.ranks.both.items():
+        if name in opened:
+            yield opened[name]
+        else:
+            end = ends.of(reference)
+            yield end, end
 
 
 def _notes(
@@ -219,7 +240,7 @@ def _notes(
 
 def _ends_before(pairing: Pairing, steps: Collection[int] | None) -> bool:
     """Return whether the chosen steps leave out the last that was recorded: what differs at the end may come of it."""
-    last = {rank.steps[-1] for both in pairing.ranks.both.values() for rank in both if rank.steps}
+    last = {rank.steps[-1] for both in pairing.opened.values() for rank in both if rank.steps}
     return steps is not None and not last <= set(steps)
 
 

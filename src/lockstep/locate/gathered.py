@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lockstep.align.settings import NumbersRead
 from lockstep.align.step import AlignedStep
@@ -16,6 +17,7 @@ from lockstep.core.finding import (
     Pair,
     SetupDifference,
 )
+from lockstep.core.manifest import RankManifest
 from lockstep.core.not_compared import NotCompared
 from lockstep.core.reason import About, Clause, Reason
 from lockstep.core.remarks import On, Remark
@@ -33,6 +35,9 @@ from lockstep.locate.setups.setup_facts import circumstances
 from lockstep.locate.unaligned_calls import Unaligned, called_words, words_for
 from lockstep.reading.paired_steps import Pairing
 from lockstep.store.reader import RankRecording
+
+if TYPE_CHECKING:
+    from lockstep.core.rank_findings import EqualRank
 
 _NOT_AT_THIS_CALL = "the other run did not record it at this call"
 
@@ -61,6 +66,7 @@ class Gathered:
     aligned: int = 0
     has_calls: bool = False
     one_sided: list[Pair] = field(default_factory=list)
+    equal_ranks: dict[str, EqualRank] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
@@ -77,16 +83,46 @@ class Gathered:
         if not self.judge.looks_at_set_up:
             setup = replace(setup, modules={})
         self.ledgers[name], self.origins[name] = ledger, Origins()
-        self.precision.tf32 = tf32_allowed(reference.manifest, candidate.manifest)
-        self.dtypes.policies = autocast_policies(reference.manifest, candidate.manifest)
         self.setups[name] = setup
         unseen = operators_unseen(self.pairing.reference, self.pairing.candidate)
         self.causes[name] = Causes(setup, ledger, self.origins[name], self.unaligned, unseen)
+        self._add_set_up(reference.manifest, candidate.manifest, setup.differences())
+
+    def add_equal_rank(self, reference: RankRecording, candidate: RankRecording) -> None:
+        """A rank of both is not opened, as it is equal by its files: where and how it ran is compared all the same."""
+        self._add_set_up(reference.manifest, candidate.manifest, [])
+
+    def _add_set_up(
+        self, reference: RankManifest, candidate: RankManifest, of_model: list[SetupDifference]
+    ) -> None:
+        self.precision.tf32 = tf32_allowed(reference, candidate)
+        self.dtypes.policies = autocast_policies(reference, candidate)
         said = {str(one) for one in self.setup}
-        told = setup.differences()
+        told = of_model
         if not self.pairing.is_of_another_tool:  # which tells nothing of where it ran
-            told = [*circumstances(reference.manifest, candidate.manifest), *told]
+            told = [*circumstances(reference, candidate), *of_model]
         self.setup.extend(one for one in told if str(one) not in said)
+
+    @property
+    def every_finding(self) -> Sequence[Finding]:
+        """All findings in order of ranks, then those without a partner."""
+        if not self.equal_ranks:
+            every = (one for ledger in self.ledgers.values() for one in ledger.findings)
+            return (*every, *self.lone)
+        from lockstep.core.rank_findings import RankFindings  # for many ranks alone
+
+        names = [
+            name for name in self.pairing.ranks.both if name in (*self.ledgers, *self.equal_ranks)
+        ]
+        return RankFindings(
+            [
+                *(
+                    self.equal_ranks.get(name) or tuple(self.ledgers[name].findings)
+                    for name in names
+                ),
+                tuple(self.lone),
+            ]
+        )
 
     def count(self, rank: str, step: AlignedStep) -> None:
         """Count calls without partner, and list them."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.remarks import On, Remark
 from lockstep.reading.chosen_calls import is_chosen, no_match
 from lockstep.store.reader import RankRecording, Recording, open_recording
+
+if TYPE_CHECKING:
+    from lockstep.reading.equal_ranks import StandIns
 
 Given: TypeAlias = Recording | str | os.PathLike[str]
 """A recording, opened or by its path."""
@@ -45,9 +48,11 @@ class Pairing:
     view
         What both were asked to look at.
     extents
-        Aligns the steps of each rank.
+        Aligns the steps of each rank that is opened.
     unconfirmed
         How many guesses of the mapping nobody has confirmed, in a clause.
+    stand_ins
+        Ranks that are not opened, each with the rank that is compared in its place.
     """
 
     reference: Recording
@@ -57,6 +62,12 @@ class Pairing:
     view: View
     extents: Mapping[str, Extent]
     unconfirmed: str = ""
+    stand_ins: StandIns = field(default_factory=dict)
+
+    @property
+    def opened(self) -> dict[str, tuple[RankRecording, RankRecording]]:
+        """The ranks that are opened, by the reference's name."""
+        return {name: one for name, one in self.ranks.both.items() if name not in self.stand_ins}
 
     @property
     def is_of_another_tool(self) -> bool:
@@ -79,7 +90,7 @@ class Pairing:
 
     def shared_steps(self, steps: Collection[int] | None) -> dict[int, list[str]]:
         """Steps that both hold, of those that are asked for, in order, each with the ranks that have it."""
-        shared = {name: shared_steps(*both, steps) for name, both in self.ranks.both.items()}
+        shared = {name: shared_steps(*both, steps) for name, both in self.opened.items()}
         every = sorted({number for numbers in shared.values() for number in numbers})
         return {number: [name for name in shared if number in shared[name]] for number in every}
 
@@ -123,33 +134,49 @@ def _is_of_reference_alone(one: NotCompared) -> bool:
 
 
 def pair_recordings(
-    reference: Recording, candidate: Recording, mapping: GivenMapping = None
+    reference: Recording,
+    candidate: Recording,
+    mapping: GivenMapping = None,
+    ranks: RankPairs | None = None,
+    stand_ins: StandIns | None = None,
 ) -> Pairing:
     """Pair the ranks and the names of two recordings.
+
+    Parameters
+    ----------
+    mapping
+        What the two call by different names.
+    ranks
+        The ranks that belong together, where they are known already.
+    stand_ins
+        Ranks that are not to be opened, each with the rank that is compared in its place.
 
     Raises
     ------
     UsageError
         If the mapping cannot be read, or has a name that nothing has.
     """
-    ranks = pair_ranks(reference, candidate)
+    ranks = ranks or pair_ranks(reference, candidate)
+    stand_ins = stand_ins or {}
     if mapping is not None and not isinstance(mapping, NameMapping):
         mapping = NameMapping.read(path_of("mapping", mapping))
-    names = _names(ranks, mapping)
+    both_opened = {name: both for name, both in ranks.both.items() if name not in stand_ins}
+    names = _names(both_opened, mapping)
     view = View(reference.manifest.options, candidate.manifest.options)
-    extents = {name: Extent(*both, view, names[name]) for name, both in ranks.both.items()}
+    extents = {name: Extent(*both, view, names[name]) for name, both in both_opened.items()}
     unconfirmed = "" if mapping is None else mapping.unconfirmed()
-    return Pairing(reference, candidate, ranks, names, view, extents, unconfirmed)
+    return Pairing(reference, candidate, ranks, names, view, extents, unconfirmed, stand_ins)
 
 
-def _names(ranks: RankPairs, mapping: NameMapping | None) -> dict[str, NameMap]:
-    if mapping is not None and ranks.both:
+def _names(
+    both: Mapping[str, tuple[RankRecording, RankRecording]], mapping: NameMapping | None
+) -> dict[str, NameMap]:
+    if mapping is not None and both:
         known = [
-            reduce(Names.__or__, map(names_in, side))
-            for side in zip(*ranks.both.values(), strict=True)
+            reduce(Names.__or__, map(names_in, side)) for side in zip(*both.values(), strict=True)
         ]
         mapping.check(*known)
-    return {name: names_between(*both, mapping) for name, both in ranks.both.items()}
+    return {name: names_between(*each, mapping) for name, each in both.items()}
 
 
 def opened(name: str, recording: Given) -> Recording:

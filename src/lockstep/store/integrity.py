@@ -35,6 +35,8 @@ _NAME = re.compile(
 _MARK = re.compile(r"(\d+) [0-9a-f]{32}")
 _OWN = re.compile(rb',\n "digest": "([0-9a-f]{32})"\n\}\n?\Z')
 _PIECE_BYTES = 8 << 20
+_SMALL_BYTES = 1 << 20
+"""Up to so many bytes reading a file takes less time than mapping it."""
 
 
 class Sink(Protocol):
@@ -142,9 +144,12 @@ def _digested(path: Path) -> str:
     digest = xxhash.xxh3_128()
     size_of(path)
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             size_bytes = file.seek(0, 2)
-            if size_bytes:
+            if size_bytes <= _SMALL_BYTES:
+                file.seek(0)
+                digest.update(file.readall())
+            else:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     _update(digest, mapped)
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ Everything is read lazily and checked on the way in: a damaged, foreign or hosti
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -151,9 +152,12 @@ class Recording:
         )
         for name in names:
             check_directory(path / name)
-        self.ranks = {
-            name: RankRecording(path / name, read_sketches=read_sketches) for name in names
-        }
+        self.ranks: dict[str, RankRecording] = {}
+        for name in names:
+            before = next(reversed(self.ranks.values()), None)
+            self.ranks[name] = RankRecording(path / name, read_sketches=read_sketches)
+            if before is not None:
+                self.ranks[name].hold_once(before)
 
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, ranks={list(self.ranks)})"
@@ -274,6 +278,7 @@ class RankRecording:
             self._chunks, "records", schema.RECORDS, lambda frame: frame, _MOST_ROWS
         )
         self._index: Index | None = None
+        self._stood_for: RankRecording | None = None
 
     def _listed(self) -> dict[str, str]:
         """Files by length and digest, as far as they do not change any more."""
@@ -323,7 +328,7 @@ class RankRecording:
     @property
     def steps(self) -> tuple[int, ...]:
         """Recorded step numbers, complete or not."""
-        return self.index().steps
+        return self.index().steps if self._stood_for is None else self._stood_for.steps
 
     @property
     def complete_steps(self) -> tuple[int, ...]:
@@ -349,6 +354,11 @@ class RankRecording:
     @property
     def has_tensors(self) -> bool:
         """Whether a tensor was saved whole."""
+        if self._stood_for is not None:
+            return self._stood_for.has_tensors
+        listed = self.manifest.files if self.is_closed else {}
+        if listed and not any(name.startswith(_SHARDS) for name in listed):
+            return bool(later_tensors.kept(self.path))
         return self.index().has_tensors or bool(later_tensors.kept(self.path))
 
     @cached_property
@@ -369,12 +379,19 @@ class RankRecording:
         CorruptError
             If a row makes no sense.
         """
-        return tuple(
-            state
-            for name in (schema.STATES_FILE, schema.END_FILE)
-            if (table := self._table(name, schema.STATES)) is not None
-            for state in states_in(self.path / name, table, with_sketches=self._sketched)
-        )
+        return tuple(self.read_states(with_sketches=self._sketched))
+
+    def read_states(self, *, with_sketches: bool) -> Iterator[StateRecord]:
+        """Read the same, of which nothing is kept.
+
+        Raises
+        ------
+        CorruptError
+            If a row makes no sense.
+        """
+        for name in (schema.STATES_FILE, schema.END_FILE):
+            if (table := self._table(name, schema.STATES)) is not None:
+                yield from states_in(self.path / name, table, with_sketches=with_sketches)
 
     @cached_property
     def held(self) -> tuple[StateRecord, ...]:
@@ -405,6 +422,10 @@ class RankRecording:
     @cached_property
     def losses(self) -> tuple[LaterLoss, ...]:
         """The losses after the recorded steps, in order of time."""
+        return self.read_losses()
+
+    def read_losses(self) -> tuple[LaterLoss, ...]:
+        """Read the same, of which nothing is kept."""
         table = self._table(schema.LOSSES_FILE, schema.LOSSES)
         return () if table is None else losses_in(table)
 
@@ -468,6 +489,59 @@ class RankRecording:
         for name in self._files.unchecked:
             self._files.check(self.path / name)
 
+    def is_equal_by_files(self, other: RankRecording) -> bool:
+        """Return whether two closed ranks recorded the same, by the digests of their files, which are taken anew.
+
+        Sources count by what the manifest lists: no comparison depends on them.
+
+        Raises
+        ------
+        CorruptError
+            If a file was changed after it was written.
+        """
+        from lockstep.store.equal_files import are_alike, holds_only_listed  # for many ranks alone
+
+        sides = (self, other)
+        if not are_alike(self.manifest, other.manifest):
+            return False
+        if not all(holds_only_listed(one.path, one.manifest) for one in sides):
+            return False
+        for one in sides:
+            for name in one._files.unchecked:
+                if name != schema.SOURCES_FILE:
+                    one._files.check(one.path / name)
+        return True
+
+    def digest_of_tables(self) -> str:
+        """Return what tells the layout of the tensors from another one, see `lockstep.store.equal_files`.
+
+        Raises
+        ------
+        CorruptError
+            If a table is damaged.
+        """
+        from lockstep.store.equal_files import digest_of_tables
+
+        return digest_of_tables(self.path, self.manifest, self._chunks)
+
+    def anew(self) -> RankRecording:
+        """Return the same rank, of which nothing was read yet."""
+        return RankRecording(self.path, read_sketches=self._sketched)
+
+    def stands_as(self, other: RankRecording) -> None:
+        """Take from a rank of the same layout which steps there are, and whether tensors were saved whole.
+
+        What both manifests tell alike is held once.
+        """
+        self._stood_for = other
+        self.hold_once(other)
+
+    def hold_once(self, other: RankRecording) -> None:
+        """Hold values of the manifest that are equal to another rank's in memory once."""
+        for one in dataclasses.fields(self.manifest):
+            if (value := getattr(other.manifest, one.name)) == getattr(self.manifest, one.name):
+                setattr(self.manifest, one.name, value)
+
     def check_tensors(self) -> None:
         """Hold the files of whole tensors of the steps that were read against their digests, each once.
 
@@ -505,6 +579,9 @@ class RankRecording:
         self._files.check(path)
         return frames_in(read_table(path, schema.STACKS), self.manifest.sources)
 
+
+_SHARDS = schema.shard_name(0).partition("-")[0]
+"""How the names of files begin that hold whole tensors."""
 
 _MOST_ROWS = 1 << 19
 """Records that stay in memory at most, some 50 MB: a chunk may hold the end of a step and the beginning of the next."""

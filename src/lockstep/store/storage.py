@@ -108,7 +108,7 @@ class Storage:
                 }
             return {}
 
-        return self._tried("", found)
+        return self._tried("", found, right="list")
 
     def read(self, name: str) -> bytes:
         """Return all bytes of a small file.
@@ -171,7 +171,7 @@ class Storage:
             if there != size_bytes:
                 raise OSError(f"{size_bytes} bytes were sent, {there} are there")
 
-        self._tried(name, put)
+        self._tried(name, put, right="write")
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there.
@@ -186,13 +186,13 @@ class Storage:
             with suppress(FileNotFoundError):
                 self._files.rm_file(self._at(name))
 
-        self._tried(name, drop)
+        self._tried(name, drop, right="delete")
 
     def _at(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{name}" if name else self._path
 
-    def _tried(self, name: str, work: Callable[[], T]) -> T:
-        """What some work gives, tried again where a request was lost."""
+    def _tried(self, name: str, work: Callable[[], T], *, right: str = "read") -> T:
+        """What some work gives, tried again where a request was lost; `right` is what it takes there."""
         where = f"{self.url}/{name}" if name else self.url
         for pause_s in (*PAUSES_S, None):
             try:
@@ -205,7 +205,7 @@ class Storage:
                     or "Credentials" in type(error).__name__
                     or pause_s is None
                 ):
-                    raise StorageError(f"{where}: {_why(error)}") from error
+                    raise StorageError(f"{where}: {_why(error, self._scheme, right)}") from error
                 time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
@@ -231,15 +231,36 @@ def _file_system(fsspec: Any, scheme: str, url: str) -> Any:
     return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False)
 
 
-def _why(error: Exception) -> str:
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_PROFILE, then the profile of `aws configure`",
+    "obs": "AWS_ACCESS_KEY_ID and AWS_PROFILE, then the profile of `aws configure`",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, then the login of `gcloud auth application-default login`",
+    "az": "AZURE_STORAGE_CONNECTION_STRING",
+    "sftp": "the keys of ~/.ssh and of the SSH agent",
+}
+"""Where the library of a scheme looks for credentials, in its order."""
+
+
+def _looked_for(scheme: str) -> str:
+    """Where credentials were looked for, in a clause that begins with a comma; "" where that is not known."""
+    known = _CREDENTIALS.get(scheme)
+    return f", and they are looked for in {known}" if known else ""
+
+
+def _why(error: Exception, scheme: str, right: str) -> str:
     """An error of a library in words of one line; a request's headers, which may hold a key, are none of them."""
     name = type(error).__name__
     if "Credentials" in name:
-        return "there are no credentials for it; log in with the tool of that service, or set its variables"
+        return (
+            f"there are no credentials for it{_looked_for(scheme)};"
+            " log in with the tool of that service, or set its variables"
+        )
     if isinstance(error, FileNotFoundError):
         return "there is no such bucket, folder or file"
     if isinstance(error, PermissionError):
-        return "access is denied"
+        asked = _looked_for(scheme).removeprefix(", and they ")
+        credentials = f" (credentials {asked})" if asked else ""
+        return f"access is denied: the right to {right} here is missing{credentials}; ask who owns it for that right"
     return f"{name}: {message(str(error))}"[:300]
 
 

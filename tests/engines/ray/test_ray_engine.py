@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -155,3 +159,60 @@ def test_a_cluster_without_processors_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_an_address_where_no_cluster_is_is_told(address: str, words: str) -> None:
     with pytest.raises(UsageError, match=f"--cluster {address}: {words}"):
         RayTasks(address, 1)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Recordings of 64 ranks, of which every eighth rounds otherwise in the second one, and rank 37 has a fault."""
+    folder = tmp_path_factory.mktemp("many")
+    ranks = [MadeTraining(steps=2, seed=seed) for seed in range(64)]
+    altered = [
+        MadeTraining(steps=2, seed=seed, alter={"relu": off if seed == 37 else rounded})
+        if seed == 37 or seed % 8 == 0
+        else one
+        for seed, one in enumerate(ranks)
+    ]
+    return write_recording(folder / "reference", *ranks), write_recording(
+        folder / "fault", *altered
+    )
+
+
+def test_one_fault_among_64_ranks_is_named_as_one_process_does(
+    many: tuple[Path, Path], nodes: Nodes
+) -> None:
+    # given what is said without an engine
+    alone = text_of(*many, "--json")
+    assert alone[0] == 1
+    assert {one["rank"] for one in json.loads(alone[1])["origins"]} == {37}
+    # when a cluster computes the ranks that differ, then the same is said
+    assert text_of(*many, "--json", "--engine", "ray", "--cluster", nodes.address) == alone
+
+
+def test_a_comparison_that_is_killed_goes_on_on_the_cluster(folder: Path, nodes: Nodes) -> None:
+    both = folder / "reference", folder / "fault"
+    words = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "compare",
+        *both,
+        "--json",
+        "--engine",
+        "ray",
+        "--cluster",
+        nodes.address,
+    ]
+    pieces = Path(os.environ["XDG_CACHE_HOME"]) / "lockstep" / "pieces"
+    # given a comparison that is killed once the first piece has arrived
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not any(one.stat().st_size for one in pieces.glob("*.jsonl")):
+            assert process.poll() is None, process.communicate()
+        process.kill()
+    (journal,) = pieces.glob("*.jsonl")
+    known = [line for line in journal.read_bytes().splitlines() if line]
+    # when the same command is given again
+    again = subprocess.run(words, capture_output=True, text=True, check=False)
+    # then it says what one process says, and no piece is left
+    assert known
+    assert (again.returncode, again.stdout) == text_of(*both, "--json")
+    assert not list(pieces.glob("*.jsonl"))

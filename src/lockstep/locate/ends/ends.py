@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -311,6 +311,8 @@ def ends_between(
     *,
     equal: bool,
     rounding_alone: Mapping[str, RoundingAlone] | None = None,
+    every: Callable[[], Iterable[tuple[Side, Side]]] | None = None,
+    count: int = 1,
 ) -> Ends:
     """How two trainings went on, of all ranks that both have.
 
@@ -322,6 +324,10 @@ def ends_between(
         Whether all that was recorded of their steps is equal bit by bit.
     rounding_alone
         By rank, which gradients of these steps are zero but for rounding.
+    every
+        Gives the sides of all ranks in order, those of equal ones that are not in `sides` too.
+    count
+        How many ranks there are in all, if more than in `sides`.
     """
     known = rounding_alone or {}
     found = {
@@ -331,7 +337,7 @@ def ends_between(
     if not found:
         return Ends(Course.UNKNOWN, (Remark(On.NO_ENDS),))
     name, worst = min(found.items(), key=lambda item: _order(item[1]))
-    far = _how_far(list(sides.values())) if worst.course in (Course.NOISE, Course.APART) else _NEAR
+    far = _how_far(every or sides.values) if worst.course in (Course.NOISE, Course.APART) else _NEAR
     return Ends(
         worst.course,
         worst.reasons,
@@ -343,7 +349,7 @@ def ends_between(
         far[1],
         _steps_to_record(sides[name], worst),
         worst.notes,
-        rank=name if len(found) > 1 else "",
+        rank=name if max(len(found), count) > 1 else "",
         others_apart=_others_apart(list(sides.values())) if far[0] == 0 else (),
     )
 
@@ -351,13 +357,13 @@ def ends_between(
 _NEAR = (math.nan, math.nan, "")
 
 
-def _how_far(sides: Sequence[tuple[Side, Side]]) -> tuple[float, float, str]:
+def _how_far(sides: Callable[[], Iterable[tuple[Side, Side]]]) -> tuple[float, float, str]:
     """How far apart all parameters ended, then the one that is furthest apart: how far, and its name.
 
     Equal parameters are no equal end where backward ran on after they were seen.
     """
     apart, size, furthest = 0.0, 0.0, (0.0, "")
-    for left, right in sides:
+    for left, right in sides():
         for key, state in left.end.items():
             other = right.end.get(key)
             if key[0] is not Role.PARAM or other is None or state.standing is Standing.REPLACED:
@@ -367,7 +373,7 @@ def _how_far(sides: Sequence[tuple[Side, Side]]) -> tuple[float, float, str]:
             if not math.isnan(far):
                 apart, size = math.hypot(apart, far), math.hypot(size, max(norm(one), norm(two)))
                 furthest = max(furthest, (relative(one, two), key[1]))
-    if size == 0 or (apart == 0 and any(map(_went_on, sides))):
+    if size == 0 or (apart == 0 and any(map(_went_on, sides()))):
         return _NEAR
     return apart / size, furthest[0], furthest[1]
 

@@ -26,6 +26,7 @@ from lockstep.core.states import HeldSetting, LaterLoss, Moment, Standing, State
 from lockstep.locate.setups.model_setup import settings_of
 from lockstep.store.manifest_files import rank_order
 from lockstep.store.reader import RankRecording, Recording
+from lockstep.store.schema import END_FILE, STATES_FILE
 
 SIDES = ("reference", "candidate")
 States = dict[tuple[Role, str], StateRecord]
@@ -80,11 +81,7 @@ class Side:
 
 def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
     """Return the end of a training as a rank's recording has it; `names` are those of a candidate."""
-    found: dict[Moment, States] = {moment: {} for moment in Moment}
-    for state in rank.states:
-        key = state.key if names is None else (state.role, names.tensor(state.name))
-        found[state.moment][key] = state
-    found = _without_earlier_trainings(found)
+    found = _by_moment(rank.states, names)
     end = found[Moment.END]
     return Side(
         rank.manifest.trained,
@@ -100,6 +97,32 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
         {} if rank.held_settings is None else _called_modules(rank, names),
     )
+
+
+class EndsOfRanks:
+    """Gives the parameters at the end of trainings and the losses before, rank by rank; the latest are kept alone."""
+
+    def __init__(self) -> None:
+        self._marks: tuple[str | None, ...] = ()
+        self._end: States = {}
+
+    def of(self, rank: RankRecording) -> Side:
+        """The end of a rank; copies of a model that end alike are read once."""
+        files = rank.manifest.files
+        marks = files.get(STATES_FILE), files.get(END_FILE)
+        if marks != self._marks:
+            end = _by_moment(rank.read_states(with_sketches=False), None)[Moment.END]
+            self._end = {key: state for key, state in end.items() if key[0] is Role.PARAM}
+            self._marks = marks
+        return Side(None, rank.read_losses(), end=self._end)
+
+
+def _by_moment(states: Iterable[StateRecord], names: NameMap | None) -> dict[Moment, States]:
+    found: dict[Moment, States] = {moment: {} for moment in Moment}
+    for state in states:
+        key = state.key if names is None else (state.role, names.tensor(state.name))
+        found[state.moment][key] = state
+    return _without_earlier_trainings(found)
 
 
 def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Mapping[str, Any]]:

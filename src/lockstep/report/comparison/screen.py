@@ -15,6 +15,7 @@ from lockstep.core.finding import (
     Kind,
     Outcome,
     Verdict,
+    at_hand,
 )
 from lockstep.core.text import factor_figure, listed, printable
 from lockstep.judge.fixed_rule import accuracy_reached
@@ -293,7 +294,7 @@ def _judges(comparison: Comparison) -> Counter[str]:
     """Count the tensors that differ by who judged them."""
     return Counter(
         one.judged_by or _BEHIND.get(comparison.judged_by, comparison.judged_by)
-        for one in comparison.findings
+        for one in at_hand(comparison.findings)
         if one.outcome in (Outcome.AGREE, Outcome.DIFFER)
         and one.metrics.evidence is not Evidence.DIGEST
     )

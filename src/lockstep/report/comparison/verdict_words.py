@@ -19,6 +19,8 @@ from lockstep.core.finding import (
     RanksCompared,
     UniformChange,
     Verdict,
+    at_hand,
+    equal_ranks,
 )
 from lockstep.core.reason import About, Reason
 from lockstep.core.records import would_differ
@@ -426,6 +428,10 @@ class Tally:
 def tally_of(findings: Iterable[Finding]) -> Tally:
     """Count all findings."""
     tally = Tally()
-    for finding in findings:
+    for finding in at_hand(findings):
         tally.add(finding)
+    for rank in equal_ranks(findings):
+        tally.equal += rank.count
+        tally.ranks.add(rank.name)
+        tally.evidence.add(Evidence.DIGEST)
     return tally

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from lockstep_tune.search.given import command_with
 from lockstep_tune.search.plan import Plan, read_plan
 
 if TYPE_CHECKING:
+    from lockstep_tune.search.ray_trials import RayTrials
     from lockstep_tune.search.searching import Search
 
 _VALUES = "search.json"
@@ -45,6 +47,11 @@ _VALUES = "search.json"
 )  # fmt: skip
 @options.option("--seed", default=None, words="The same seed and one process give the same trials.")
 @options.option("--timeout", "limit_s", default=None)
+@options.option(
+    "--engine", default=None, choices=["local", "ray"],
+    words="On a cluster, each trial takes the `resources` of the file.",
+)  # fmt: skip
+@options.option("--cluster", default=None)
 @options.limit
 @options.as_json
 def search(
@@ -54,6 +61,8 @@ def search(
     processes: int | None,
     seed: int | None,
     limit_s: float | None,
+    engine: str | None,
+    cluster: str | None,
     limit: int,
     as_json: bool,
 ) -> int:
@@ -68,8 +77,11 @@ def search(
     \b
     lockstep search --config search.yaml -- python train.py
     lockstep search --config search.yaml --trials 30 --processes 2 -- python train.py --logdir {folder}
+    lockstep search --config search.yaml --processes 8 --engine ray --cluster 10.0.0.1:6379 -- python train.py
     """
     check_posix("running a training")
+    if cluster and engine != "ray":
+        raise UsageError("--cluster names a Ray cluster; give --engine ray too")
     plan = _with_options(read_plan(file), trials, processes, seed)
     command = training_command() or plan.command
     if not command:
@@ -84,8 +96,8 @@ def search(
     from lockstep_tune.search.screen import as_values, best_of, render
     from lockstep_tune.search.searching import Search, all_failed  # needs the extra
 
-    one = Search(plan, command, output.absolute(), limit_s)
-    study = one.run()
+    one = Search(plan, command, output.absolute(), limit_s, Path.cwd())
+    study = one.run(None if engine != "ray" else partial(_on_ray, plan, cluster or ""))
     values = as_values(study, plan, command)
     (output / _VALUES).write_text(json_text(values), encoding="utf-8")
     best = best_of(values["trials"], maximize=plan.target.maximize)
@@ -98,6 +110,13 @@ def search(
             f"the command failed in each of the first trials, so the search stopped; see {output}/trials"
         )
     return ExitCode.AGREES if best is not None else ExitCode.DIFFERS
+
+
+def _on_ray(plan: Plan, cluster: str) -> RayTrials:
+    from lockstep_tune.search.ray_trials import RayTrials
+    from lockstep_tune.search.searching import attempted
+
+    return RayTrials(cluster, plan.resources, plan.processes, attempted)
 
 
 def _with_options(plan: Plan, trials: int | None, processes: int | None, seed: int | None) -> Plan:

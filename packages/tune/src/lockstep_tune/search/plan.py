@@ -104,6 +104,18 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """The processors and accelerators that one trial takes on a cluster, or that a node has."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+    def fit(self, node: Resources) -> bool:
+        """Return whether a node has as many."""
+        return self.cpus <= node.cpus and self.gpus <= node.gpus
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The contents of a search file.
 
@@ -126,6 +138,8 @@ class Plan:
         A recording that each trial may not leave by a fault.
     rules
         Rules of `lockstep watch` that none may fire.
+    resources
+        What each trial takes of a cluster.
     trials, processes, seed, where
         How many, how many at a time, from which random numbers, and the file, for messages.
     """
@@ -142,6 +156,7 @@ class Plan:
     every: int = 1
     reference: Path | None = None
     rules: tuple[str, ...] = ()
+    resources: Resources = Resources()
     trials: int = 20
     processes: int = 1
     seed: int | None = None
@@ -236,6 +251,7 @@ class _Reader:
             every=self._whole(("prune", "every"), prune.get("every", 1), 1),
             reference=self._path(top, "reference"),
             rules=self._words(("rules",), top.get("rules") or []),
+            resources=self._resources(top),
             trials=self._whole(("trials",), top.get("trials", 20), 1),
             processes=self._whole(("processes",), top.get("processes", 1), 1),
             seed=None if top.get("seed") is None else self._whole(("seed",), top["seed"], 0),
@@ -263,6 +279,14 @@ class _Reader:
         )
         take = self._among(("target", "take"), given.get("take", "last"), ("last", "best"))
         return Target(name, goal == "maximize", source, where, take == "best")
+
+    def _resources(self, top: Mapping[str, Any]) -> Resources:
+        given = self._mapping(("resources",), top.get("resources") or {}, ("cpus", "gpus"))
+        cpus, gpus = (
+            self._whole(("resources", name), given.get(name, least), 0)
+            for name, least in (("cpus", 1), ("gpus", 0))
+        )
+        return Resources(cpus, gpus)
 
     def _check_pattern(self, pattern: str) -> None:
         try:
@@ -379,5 +403,5 @@ class _Reader:
 
 _KEYS = (
     "command", "summary_base_dir", "tuner", "target", "parameters", "config", "give", "prune",
-    "reference", "rules", "trials", "processes", "seed",
+    "reference", "rules", "resources", "trials", "processes", "seed",
 )  # fmt: skip

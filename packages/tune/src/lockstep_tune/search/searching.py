@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -17,11 +19,14 @@ import optuna
 from optuna.trial import Trial
 
 from lockstep.errors import LockstepError, UsageError
+from lockstep.plugin import VERSION
 from lockstep.terminal import say
 from lockstep_tune.search.plan import Plan, Value
+from lockstep_tune.search.ray_trials import NODE, LostTrialError, RayTrials, node_here
 from lockstep_tune.search.screen import came_words
 from lockstep_tune.search.study import (
     NOT_TRIED,
+    WORKER,
     Outcome,
     at_work,
     concluded,
@@ -51,15 +56,23 @@ class Search:
         Where the journal and the trials lie; an absolute path.
     limit_s
         Seconds that one run of a trial may take; None for any.
+    place
+        Where the command was given, on a cluster; None elsewhere.
     """
 
     plan: Plan
     command: tuple[str, ...]
     folder: Path
     limit_s: float | None = None
+    place: Path | None = None
 
-    def run(self) -> optuna.Study:
+    def run(self, cluster: Callable[[], RayTrials] | None = None) -> optuna.Study:
         """Run trials until there are as many as planned; a killed worker is replaced.
+
+        Parameters
+        ----------
+        cluster
+            Joins a cluster on which trials run; None for processes of this machine.
 
         Raises
         ------
@@ -73,9 +86,17 @@ class Search:
             study = open_study(self.plan, self.folder)
             self._tell(take_up(study, self.folder, None))
         with at_work(self.folder, shared=True):
-            while self._has_more(study):
-                self._run_workers(study)
-                self._tell(take_up(study, self.folder, None))
+            ray = None if cluster is None or not self._has_more(study) else cluster()
+            try:
+                while self._has_more(study):
+                    if ray is None:
+                        self._run_workers(study)
+                    else:
+                        self._run_tasks(ray)
+                    self._tell(take_up(study, self.folder, None))
+            finally:
+                if ray is not None:
+                    ray.close()
         if is_exhausted(study, self.plan):
             say("all values that the file allows were tried, each once")
         return study
@@ -114,6 +135,36 @@ class Search:
             for one in workers:
                 one.terminate()
                 one.join()
+
+    def _run_tasks(self, ray: RayTrials) -> None:
+        """Run trials on a cluster, several at a time, until no more are to be begun."""
+        with ThreadPoolExecutor(self.plan.processes) as slots:
+            running = [slots.submit(self._run_slot, ray) for _ in range(self.plan.processes)]
+            for one in running:
+                one.result()
+
+    def _run_slot(self, ray: RayTrials) -> None:
+        """Run one trial after the other on a cluster; a lost one's values are tried again."""
+        study = open_study(self.plan, self.folder)
+        while True:
+            trial = None if all_failed(study) else next_trial(study, self.plan, self.folder)
+            if trial is None:
+                return
+            own = -1 - trial.number  # of this trial alone: all slots are of one process
+            trial.set_user_attr(WORKER, own)
+            try:
+                came = ray.run(self, trial.number, VERSION)
+            except LostTrialError as error:
+                say(f"trial {trial.number}: {error}")
+                attributes = study.get_trials(deepcopy=False)[trial.number].user_attrs
+                ray.end(self.folder, trial.number, str(attributes.get(NODE, "")))
+                self._tell(take_up(study, self.folder, own))
+                continue
+            self._conclude(study, trial, came)
+
+    def _conclude(self, study: optuna.Study, trial: Trial, came: Came) -> None:
+        concluded(study, trial, came.outcome, came.value, came.words)
+        say(came_words(trial.number, came, self.plan.target.name, trial.params))
 
     def _tell(self, sentences: list[str]) -> None:
         for sentence in sentences:
@@ -156,8 +207,31 @@ def _work(search: Search, goes_on: Callable[[], bool]) -> None:
         came = _tried(search, study, trial, goes_on)
         if not goes_on():
             return  # whoever takes the search up asks for these values again
-        concluded(study, trial, came.outcome, came.value, came.words)
-        say(came_words(trial.number, came, plan.target.name, trial.params))
+        search._conclude(study, trial, came)
+
+
+def attempted(search: Search, number: int, version: str) -> Came:
+    """Run a trial that the search has drawn, on the node of a cluster on which this is called.
+
+    Raises
+    ------
+    UsageError
+        If this is a different version of Lockstep, or the search's folder is not here.
+    """
+    here = f"node {socket.gethostname()}"
+    if version != VERSION:
+        raise UsageError(
+            f"{here}: has Lockstep {VERSION}, and the search {version}; install the same version there"
+        )
+    if not search.folder.is_dir():
+        raise UsageError(f"{here}: has no folder {search.folder}; mount it under the same path")
+    os.chdir(search.place or search.folder)
+    parent = os.getppid()
+    study = open_study(search.plan, search.folder)
+    known = next(one for one in study.get_trials(deepcopy=False) if one.number == number)
+    trial = Trial(study, known._trial_id)
+    trial.set_user_attr(NODE, node_here())
+    return _tried(search, study, trial, lambda: os.getppid() == parent)
 
 
 def _tried(search: Search, study: optuna.Study, trial: Trial, goes_on: Callable[[], bool]) -> Came:

@@ -34,6 +34,8 @@ except ModuleNotFoundError as error:  # the extra is not installed
     ) from error
 
 _JOURNAL = "journal.log"
+WORKER = "worker"
+"""The attribute of a trial that says which process runs it."""
 _MOST_LOSSES = 3
 """How many times one set of values is tried where its process is killed: a third time it is the values that kill it."""
 
@@ -148,7 +150,7 @@ def next_trial(study: optuna.Study, plan: Plan, folder: Path) -> Trial | None:
             sampler = optuna.samplers.RandomSampler if repeated else None
             study.sampler = sampler(_seed_of(plan, number)) if sampler else _sampler(plan, number)
             trial = study.ask()
-            trial.set_user_attr("worker", os.getpid())
+            trial.set_user_attr(WORKER, os.getpid())
             values = {one.name: suggested(trial, one) for one in plan.parameters}
             if _key(values) not in tried:
                 return trial
@@ -238,7 +240,7 @@ def take_up(study: optuna.Study, folder: Path, worker: int | None) -> list[str]:
     told = []
     trials = study.get_trials(deepcopy=False)
     for one in trials:
-        if one.state != TrialState.RUNNING or worker not in (None, one.user_attrs.get("worker")):
+        if one.state != TrialState.RUNNING or worker not in (None, one.user_attrs.get(WORKER)):
             continue
         end_processes(trial_folder(folder, one.number))
         trial = Trial(study, one._trial_id)
