@@ -587,9 +587,9 @@ def at_hand(findings: Iterable[Finding]) -> Iterable[Finding]:
     return known
 
 
-def equal_ranks(findings: Iterable[Finding]) -> Iterable[EqualRank]:
+def equal_ranks(findings: Iterable[Finding]) -> Iterable[EqualRank[Finding]]:
     """Return the equal ranks that were not opened; none where all were."""
-    known: Iterable[EqualRank] = getattr(findings, "equal_ranks", ())
+    known: Iterable[EqualRank[Finding]] = getattr(findings, "equal_ranks", ())
     return known
 
 

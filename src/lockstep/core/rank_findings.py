@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, overload
+from typing import Generic, TypeVar, overload
 
-if TYPE_CHECKING:
-    from lockstep.core.finding import Finding
+F = TypeVar("F")
+"""A finding: `lockstep.core.finding` knows these sequences, and they know nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class EqualRank:
+class EqualRank(Generic[F]):
     """The findings of a rank whose tensors are all equal bit by bit.
 
     Parameters
@@ -27,10 +27,10 @@ class EqualRank:
 
     name: str
     count: int
-    read: Callable[[], Sequence[Finding]]
+    read: Callable[[], Sequence[F]]
 
 
-class RankFindings(Sequence["Finding"]):
+class RankFindings(Sequence[F]):
     """The findings of all ranks in order.
 
     Parameters
@@ -39,33 +39,33 @@ class RankFindings(Sequence["Finding"]):
         Findings that are at hand, and equal ranks, which are opened one after the other while all are gone through.
     """
 
-    def __init__(self, parts: Iterable[Sequence[Finding] | EqualRank]) -> None:
+    def __init__(self, parts: Iterable[Sequence[F] | EqualRank[F]]) -> None:
         self._parts = tuple(parts)
 
     @property
-    def at_hand(self) -> Iterator[Finding]:
+    def at_hand(self) -> Iterator[F]:
         """The findings of the ranks that were opened."""
         return chain.from_iterable(one for one in self._parts if not isinstance(one, EqualRank))
 
     @property
-    def equal_ranks(self) -> Iterator[EqualRank]:
+    def equal_ranks(self) -> Iterator[EqualRank[F]]:
         """The ranks that were not opened."""
         return (one for one in self._parts if isinstance(one, EqualRank))
 
     def __len__(self) -> int:
         return sum(one.count if isinstance(one, EqualRank) else len(one) for one in self._parts)
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[F]:
         for one in self._parts:
             yield from one.read() if isinstance(one, EqualRank) else one
 
     @overload
-    def __getitem__(self, place: int, /) -> Finding: ...
+    def __getitem__(self, place: int, /) -> F: ...
 
     @overload
-    def __getitem__(self, place: slice, /) -> Sequence[Finding]: ...
+    def __getitem__(self, place: slice, /) -> Sequence[F]: ...
 
-    def __getitem__(self, place: int | slice, /) -> Finding | Sequence[Finding]:
+    def __getitem__(self, place: int | slice, /) -> F | Sequence[F]:
         """The findings at some places; no rank after the last of them is opened."""
         wanted = range(len(self))[place]
         if isinstance(wanted, int):

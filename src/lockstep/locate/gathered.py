@@ -66,7 +66,7 @@ class Gathered:
     aligned: int = 0
     has_calls: bool = False
     one_sided: list[Pair] = field(default_factory=list)
-    equal_ranks: dict[str, EqualRank] = field(default_factory=dict)
+    equal_ranks: dict[str, EqualRank[Finding]] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
