@@ -44,6 +44,7 @@ from lockstep.laws.step_events import (
     Source,
     StepProgram,
     Taken,
+    Update,
     arriving_at,
     differentiated_in,
 )
@@ -287,13 +288,11 @@ class _Execution:
                 self._call(event)
             elif isinstance(event, Backward):
                 self._backward(event)
+            elif event.gradient is not None:
+                self._enters(event, event.gradient)
             for node in self.done_with.get(place, ()):
                 del self.run.values[node]
         self.run.gradients = _gradients_in(self.leaves)
-        for update in self.program.updates:
-            found = None if update.gradient is None else self._gradient(update.gradient.link)
-            if found is not None:
-                self.run.entering[update.name] = found.detach()
         if not self.keep_gradients:  # what autograd keeps is as much again
             self.run.values = {node: one.detach() for node, one in self.run.values.items()}
         return self.run
@@ -329,10 +328,15 @@ class _Execution:
                 behind.update(Node(event.call.id, one.index) for one in records)
         return self.run.losses
 
-    def _gradient(self, link: Link) -> torch.Tensor | None:
+    def _enters(self, update: Update, gradient: Taken) -> None:
+        """Keep the gradient that an update takes as it is now: a later pass may add to it."""
+        found, link = None, gradient.link
         if isinstance(link, Node):
-            return self.run.values[link]
-        return self.run.gradients.get(link.name) if link.kind is Enters.GRADIENT else None
+            found = self.run.values[link]
+        elif link.kind is Enters.GRADIENT:
+            found = _gradients_in(self.leaves).get(link.name)
+        if found is not None:
+            self.run.entering[update.name] = found.detach().clone()
 
     def _backward(self, event: Backward) -> None:
         for source, leaf in self.leaves.items():

@@ -111,6 +111,8 @@ class ProgramBuilder:
         self._gathered: dict[tuple[str, int], Node] = {}
         self._states: dict[int, TensorRecord] = {}
         """What the optimizer keeps whose step is being put in, by number of the content."""
+        self._left: dict[int, TensorRecord] = {}
+        """What updates have left of parameters, by number of the content."""
         self._in_body = False
         self._views = WrittenViews()
         self._asked = _asked_contents(self._calls)
@@ -198,6 +200,7 @@ class ProgramBuilder:
         for one in call.with_role(Role.PARAM_AFTER) if not by_hand else ():
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
+            self._left[one.content.id] = one
 
     def _gradient_taken(self, call: Call, name: str) -> Taken | None:
         """The gradient that an update takes of a parameter."""
@@ -419,6 +422,8 @@ class ProgramBuilder:
         if gathered is not None:
             return self._gathered_link(record, gathered)
         known = self._named.get(record.name)
+        if known is not None and self._is_as_updated(known, record):
+            known = self._named[record.name] = content, known[1]
         if known is not None and known[0] == content:
             if isinstance(known[1], Source):
                 self._entering(known[1], record)
@@ -442,6 +447,11 @@ class ProgramBuilder:
         link = self._entering(Source(Enters.NAMED, record.name, version), record)
         self._named[record.name] = content, link
         return link
+
+    def _is_as_updated(self, known: tuple[int, Link], record: TensorRecord) -> bool:
+        """Whether a parameter is what its update left: one taken behind it is kept whole, as a content of its own."""
+        left = self._left.get(known[0])
+        return left is not None and left.digest is not None and left.digest == record.digest
 
     def _completed(self, link: Link, record: TensorRecord, call: Call) -> Link:
         """An input as a call takes it: the whole of all ranks' parts, where it was one."""

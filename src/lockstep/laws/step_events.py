@@ -282,6 +282,8 @@ class StepProgram:
         what was computed past every recorded call.
     moved
         Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
+    of_losses
+        Numbers of the calls on which a loss depends.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -293,6 +295,7 @@ class StepProgram:
     held: set[Source] = field(default_factory=set)
     moved: list[TensorRecord] = field(default_factory=list)
     sent: dict[str, tuple[TensorRecord, TensorRecord]] = field(default_factory=dict)
+    of_losses: frozenset[int] = frozenset()
 
     @property
     def operators(self) -> Iterator[Operator]:
@@ -316,13 +319,10 @@ class StepProgram:
 
     @property
     def made_of_gradients(self) -> Iterator[Node]:
-        """Results behind the last backward pass, which a script may keep for the next step as an optimizer does."""
-        passes = [place for place, one in enumerate(self.events) if isinstance(one, Backward)]
-        for event in self.events[max(passes, default=-1) + 1 :]:
-            if isinstance(event, Operator):
-                yield from (
-                    Node(event.call.id, one.index) for one in event.call.with_role(*RESULTS)
-                )
+        """Results that no loss depends on, which a script may keep for the next step as an optimizer does."""
+        for one in self.operators:
+            if one.call.id not in self.of_losses:
+                yield from (Node(one.call.id, each.index) for each in one.call.with_role(*RESULTS))
 
     def makers(self) -> dict[Node, Operator]:
         """Which call made each result."""
@@ -343,11 +343,13 @@ def finished(program: StepProgram, makers: Mapping[Node, Operator]) -> StepProgr
     """
     _keep_needed(program, makers)
     _name_sources(program)
+    program.of_losses = _before_losses(program, makers)
+    if any(_takes_gradient(one) for one in program.operators if one.call.id in program.of_losses):
+        raise NotApplicable("a loss is computed from gradients of parameters")
     return program
 
 
 def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
-    needed: set[int] = set()
     waiting: list[Link] = []
     for event in program.events:
         if isinstance(event, Backward):
@@ -358,12 +360,7 @@ def _keep_needed(program: StepProgram, makers: Mapping[Node, Operator]) -> None:
             waiting.extend(one.link for one in taken if one is not None)
             waiting.extend(event.results)
     waiting.extend(program.buffers.values())
-    while waiting:
-        link = waiting.pop()
-        if isinstance(link, Source) or link.call in needed:
-            continue
-        needed.add(link.call)
-        waiting.extend(one.link for one in makers[link].taken.values())
+    needed = _made_by(waiting, makers)
     program.events = [
         one for one in program.events if not isinstance(one, Operator) or one.call.id in needed
     ]
@@ -378,13 +375,24 @@ def _name_sources(program: StepProgram) -> None:
     kept = {one.call.id for one in program.operators}
     program.results = {key: one for key, one in program.results.items() if key.call in kept}
     program.buffers = {key: one for key, one in program.buffers.items() if one.call in kept}
-    last = max(
-        (place for place, one in enumerate(program.events) if isinstance(one, Backward)),
-        default=-1,
-    )
-    for event in program.events[:last]:
-        if isinstance(event, Operator) and _takes_gradient(event):
-            raise NotApplicable("a loss is computed from gradients of parameters")
+
+
+def _before_losses(program: StepProgram, makers: Mapping[Node, Operator]) -> frozenset[int]:
+    """The calls on which a loss depends."""
+    begins = [one for event in program.losses for one in (event.loss, event.gradient)]
+    return _made_by([one.link for one in begins if one is not None], makers)
+
+
+def _made_by(waiting: list[Link], makers: Mapping[Node, Operator]) -> frozenset[int]:
+    """The calls that these depend on; takes them out of the list."""
+    needed: set[int] = set()
+    while waiting:
+        link = waiting.pop()
+        if isinstance(link, Source) or link.call in needed:
+            continue
+        needed.add(link.call)
+        waiting.extend(one.link for one in makers[link].taken.values())
+    return frozenset(needed)
 
 
 def named_where_taken(record: TensorRecord) -> str:

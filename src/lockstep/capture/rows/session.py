@@ -325,7 +325,7 @@ class Session:
     def _take_inputs(self, call: OpenCall) -> None:
         """Take the contents of what goes in, how it lies, and where its gradient goes."""
         tick, contents, grad = self.rows.tick, self.contents, call.grad
-        source = self._inputs_are_sources
+        source, updated = self._inputs_are_sources, self.updates.in_this_step
         call.contents = taken = []
         numbers: list[int | None] = []
         call.edge_numbers = numbers
@@ -333,7 +333,11 @@ class Session:
         for index, (_, tensor) in enumerate(call.inputs):
             sequence = tick()
             is_read = index not in call.unread
-            taken.append((sequence, contents.of(tensor, source=source) if is_read else UNRECORDED))
+            if updated and is_read and id(tensor) in updated:  # two optimizers that take turns
+                taken.append((sequence, contents.entering(tensor)))
+            else:
+                of = contents.of(tensor, source=source) if is_read else UNRECORDED
+                taken.append((sequence, of))
             if not tensor.requires_grad:
                 numbers.append(NO_GRADIENT)
                 continue

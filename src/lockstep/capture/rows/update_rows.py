@@ -59,10 +59,13 @@ class UpdateRows:
         self._optimizer_state, self._for_rules = optimizer_state, for_rules
         self._summed_in: dict[int, int] = {}
         self._sampled: dict[OpenCall, UpdateSample] = {}
+        self.in_this_step: set[int] = set()
+        """Parameters that were updated since the step began, by identity."""
 
     def begin_step(self) -> None:
         """A step begins: no gradient was added up yet."""
         self._summed_in.clear()
+        self.in_this_step.clear()
 
     def accumulated(self, parameter: torch.Tensor, *, given: bool = False) -> None:
         """Record a parameter's gradient after one backward has added to it, or the script has given it."""
@@ -162,6 +165,7 @@ class UpdateRows:
         _, name = self._names.owner_of(parameter) or ("", "parameter")
         self._contents.changed(parameter)
         formulas = self._derivations.update(call)
+        self.in_this_step.add(id(parameter))
         content = self._contents.of(parameter, formulas.get("param"))
         self._rows.add_record(call, Phase.OPTIMIZER, Role.PARAM_AFTER, 0, name, content)
         self._state(call, Role.STATE_AFTER, optimizer, parameter, name, formulas)

@@ -222,6 +222,15 @@ def with_extents_of(measured: Measured, gradients: Iterable[Measured]) -> list[M
     return [one for one in gradients if one.shape == measured.shape and not one.equal]
 
 
+_BEFORE_UPDATE = (Role.PARAM, Role.PARAM_GRAD, Role.STATE)
+
+
+def _values_of(pair: Pair) -> tuple[object, object]:
+    """What tells the numbers of a pair that both runs have, whatever a recording calls their content."""
+    one, other = pair.both
+    return one.digest or one.content.id, other.digest or other.content.id
+
+
 UNSEEN = Region(unseen=8)
 """Calls assumed between tensors where none was recorded (level module, functional code between modules)."""
 
@@ -269,6 +278,10 @@ class BetweenSteps:
                 item, State(measured, moved, tainted=True, outcome=Outcome.DIFFER)
             )
             return
+        update = self._updates_of_step.get(_values_of(measured.pair))
+        if update is not None and update.reference.sequence < item.reference.sequence:
+            self._updated_before(item, measured, update)
+            return
         last = self._ledger.last_updates.get(measured.pair.present.name)
         if last is None or last[0].step != item.reference.step - 1:
             self._changed_unseen(item, measured)
@@ -282,6 +295,27 @@ class BetweenSteps:
         self._settling.decide(
             JudgedPair(item, measured, judgement, entering, lambda: place, name=name, cause=cause)
         )
+
+    def _updated_before(self, item: Aligned, measured: Measured, update: Aligned) -> None:
+        """A parameter as an update earlier in this step left it, as where two optimizers take turns.
+
+        That update is judged itself, behind the passes: nothing is named here.
+        """
+        entering = [self._ledger.measure(pair) for pair in update.complete(*_BEFORE_UPDATE)]
+        judgement = self._judge.update(entering, measured, calls=update.calls)
+        wrong = judgement.unexplained
+        tainted = wrong or any(map(self._ledger.tainted, entering))
+        outcome = Outcome.DIFFER if wrong else Outcome.AGREE
+        self._settling.settle(item, State(measured, judgement, tainted=tainted, outcome=outcome))
+
+    @cached_property
+    def _updates_of_step(self) -> dict[tuple[object, object], Aligned]:
+        """The updates of this step, by what they left of a parameter in both runs."""
+        return {
+            _values_of(pair): item
+            for item in self._step.of_kind(CallKind.OPTIMIZER)
+            for pair in item.complete(Role.PARAM_AFTER)
+        }
 
     def _as_gathered(self, after: Measured, measured: Measured) -> tuple[list[Measured], bool]:
         """What an update left of a parameter, on all ranks where each has a part; and whether that is the whole."""
