@@ -186,8 +186,7 @@ def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without
     assert main(["show", "s3://nowhere/ref"]) == 2
     assert main(["copy", "s3://nowhere/ref", "back"]) == 2
     told = capsys.readouterr().err
-    assert "s3://nowhere/ref: is not a recording" in told
-    assert "there is no such bucket, folder or file" in told
+    assert told.count("s3://nowhere/ref: there is no such bucket, folder or file") == 2
     assert "secret-of-the-test" not in told
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -261,7 +260,8 @@ def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_a
     # when a training is recorded there
     assert main(["record", "-o", f"{BUCKET}/there", *command]) == 2
     told = capfd.readouterr().err
-    # then what is there agrees with nothing
+    # then nobody says that it is there, and what is there agrees with nothing
+    assert f" in {BUCKET}/there\n" not in told
     assert main(["compare", "here", f"{BUCKET}/there"]) != 0
     said = "".join(capfd.readouterr())
     assert "AGREE" not in said
@@ -272,6 +272,25 @@ def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_a
     assert main(again[1:]) == 0
     assert main(["compare", "here", f"{BUCKET}/there"]) == 0
     shutil.rmtree(Path(again[2]).parent)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_training_runs(
+    bucket: Server, programs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given a training that says that it runs, and a bucket that is not there
+    (tmp_path / "train.py").write_text("print('training')\n" + SCRIPT)
+    command = ["--", str(programs / "python"), "train.py"]
+    # when it is to be recorded there, then that is said and nothing runs
+    assert main(["record", "-o", "s3://nowhere/there", *command]) == 2
+    ended = capfd.readouterr()
+    assert "s3://nowhere/there/.copying: there is no such bucket, folder or file" in ended.err
+    assert "training" not in ended.out
+    # and what only marks a place that was begun is no obstacle
+    Storage(f"{BUCKET}/there").store(storage.COPYING, b"recording")
+    assert main(["record", "-o", f"{BUCKET}/there", *command]) == 0
+    ended = capfd.readouterr()
+    assert ended.err.splitlines()[-1].endswith(f" in {BUCKET}/there")
+    assert storage.COPYING not in Storage(f"{BUCKET}/there").names()
 
 
 def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

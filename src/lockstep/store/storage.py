@@ -367,6 +367,8 @@ def cached(url: str, told: Progress = unheard) -> Path:
     """
     storage = Storage(url)
     names = storage.names()
+    if not names:
+        raise StorageError(f"{url}: there is no such bucket, folder or file")
     if MANIFEST not in names and COPYING in names:
         raise StorageError(
             f"{url}: is there in part; a copy goes on, or was interrupted and goes on when you run it again"
