@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import socket
@@ -291,6 +292,49 @@ def test_a_place_that_cannot_be_written_is_told_before_the_training_runs(
     ended = capfd.readouterr()
     assert ended.err.splitlines()[-1].endswith(f" in {BUCKET}/there")
     assert storage.COPYING not in Storage(f"{BUCKET}/there").names()
+
+
+def test_show_lists_the_recordings_below_an_address_and_nothing_else(
+    bucket: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given two recordings, one that is copied still, and thousands of other files, two of which look like a manifest
+    write_recording(tmp_path / "ref", MadeTraining(steps=1))
+    for name in ("a/ref", "b"):
+        assert main(["copy", str(tmp_path / "ref"), f"{BUCKET}/runs/{name}"]) == 0
+    bucket.drops_each = 1 << 62
+    there = Storage(f"{BUCKET}/runs")
+    there.store(f"begun/{storage.COPYING}", b"key")
+    there.store("page/manifest.json", b'{"schema": 1, "name": "a page"}')
+    there.store("torn/manifest.json", b'{"schema": 1, "command": [')
+    for number in range(1100):
+        there._files.pipe_file(there._at(f"data/{number}"), b"x")
+    bucket.drops_each = 10
+    capfd.readouterr()
+    # when the folder above them is shown
+    assert main(["show", f"{BUCKET}/runs/"]) == 0
+    # then each recording is listed by its address, and the command that is printed shows it
+    said = capfd.readouterr().out
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == [
+        f"{BUCKET}/runs/a/ref",
+        f"{BUCKET}/runs/b",
+        f"{BUCKET}/runs/begun",
+    ]
+    assert "(in part)" in lines[3]
+    assert lines[1].endswith("python train.py")
+    words = shlex.split(lines[-1].partition("to see one: ")[2])
+    assert main(words[words.index("show") :]) == 0
+    assert f"{BUCKET}/runs/a/ref: python train.py" in capfd.readouterr().out
+    # and the same as data
+    assert main(["show", "--json", f"{BUCKET}/runs"]) == 0
+    (first, *_, last) = json.loads(capfd.readouterr().out)["recordings"]
+    assert (first["complete"], first["ranks"], last["complete"]) == (True, 1, False)
+    assert first["size_bytes"] == sum(
+        one.stat().st_size for one in (tmp_path / "ref").rglob("*") if one.is_file()
+    )
+    # and where there is none, that is said
+    assert main(["show", f"{BUCKET}/runs/data"]) == 2
+    assert f"{BUCKET}/runs/data: is not a recording" in capfd.readouterr().err
 
 
 def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
