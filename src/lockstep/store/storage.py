@@ -116,6 +116,23 @@ class Storage:
 
         return self._tried("", found, right="list")
 
+    def size_bytes(self) -> int | None:
+        """Return the size of the file that this URL names; None where it names none.
+
+        Raises
+        ------
+        StorageError
+            If that cannot be asked.
+        """
+
+        def asked() -> int | None:
+            with suppress(FileNotFoundError):
+                about = self._files.info(self._path)
+                return int(about["size"]) if about.get("type") == "file" else None
+            return None
+
+        return self._tried("", asked, right="list")
+
     def read(self, name: str) -> bytes:
         """Return all bytes of a small file.
 
