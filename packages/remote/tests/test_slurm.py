@@ -171,6 +171,15 @@ def test_a_machine_without_slurm_is_told_where_to_run_it(
     assert "sbatch is not in your PATH" in capfd.readouterr().err
 
 
+def test_kubernetes_without_its_client_names_the_extra(
+    jobs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    on = ("--on", "kubernetes:image=train", "-o", "s3://bucket/ref")
+    assert main(["record", *on, *TRAINING]) == 2
+    assert "pip install 'lockstep-numerics[kubernetes]'" in capfd.readouterr().err
+
+
 class FarAway:
     """A job system of a plug-in, whose jobs write on a machine that this one does not see."""
 

@@ -24,9 +24,10 @@ def lockstep_add_hookspecs(plugins: pluggy.PluginManager) -> None:
 @hookimpl
 def lockstep_executors() -> list[Executor]:
     """The job systems that Lockstep knows."""
+    from lockstep_remote.executors.kubernetes_job import Kubernetes
     from lockstep_remote.executors.slurm import Slurm
 
-    return [Slurm()]
+    return [Slurm(), Kubernetes()]
 
 
 @hookimpl
