@@ -366,6 +366,11 @@ def test_a_url_is_printed_as_one_in_answers_and_in_commands(
     assert "-o memory://printed/cand-whole" in said
     assert "memory://printed/ref: python train.py" in said
     assert "memory:/printed" not in said
+    # and other verbs read them, or name them as URLs too
+    assert main(["weights", "memory://printed/ref", "memory://printed/cand"]) == 0
+    assert "equal: 4 of 4 tensors" in capfd.readouterr().out
+    assert main(["experts", "memory://printed/ref", "memory://printed/cand"]) == 2
+    assert "memory://printed/ref: no call of topk" in capfd.readouterr().err
     fsspec.filesystem("memory").rm("/printed", recursive=True)
 
 
