@@ -58,10 +58,15 @@ test-serve-cluster: $(READY)
 	$(PIP) install -q -c constraints.txt -e '.[dev]' $(EDITABLE) 'ray[serve]>=2.50'
 	$(BIN)/python -m pytest -q --every-way packages/serve/tests/serve_cluster $(OPTIONS)
 
-# `lockstep compare --engine ray` and `lockstep search --engine ray` on two nodes of Ray at the loopback address, which is installed for it (240 MB).
+# `lockstep compare --engine ray` and `lockstep search --engine ray` on two nodes of Ray at the loopback address, which is installed for it (240 MB),
+# and `lockstep record --on slurm` on a Slurm of one node, whose packages come from Debian where this is root (40 MB).
 test-cluster: $(READY)
-	$(PIP) install -q -c constraints.txt -e '.[dev,cluster]' $(EDITABLE)
-	$(BIN)/python -m pytest -q --every-way tests/engines packages/tune/tests/search/test_search_on_ray.py $(OPTIONS)
+	@command -v slurmctld >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get install -y -q --no-install-recommends slurm-wlm >/dev/null 2>&1; } || \
+		echo "no slurmctld here: the tests of Slurm will be skipped"
+	$(PIP) install -q -c constraints.txt -e '.[dev,cluster,kubernetes]' $(EDITABLE)
+	$(BIN)/python -m pytest -q --every-way tests/engines packages/tune/tests/search/test_search_on_ray.py \
+		packages/remote/tests/test_slurm_cluster.py packages/remote/tests/test_kubernetes.py $(OPTIONS)
 
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from lockstep.core.secrets import MASK, masked, masked_command, masked_setting
     from lockstep.report.output import check_output_file
     from lockstep.store.claim import Claim
+    from lockstep.store.fetched_place import fetched
     from lockstep.store.limits import read_manifest, values_of
     from lockstep.store.permissions import make_private_directory, open_private, write_private
+    from lockstep.store.urls import url_of
     from lockstep.wings.interop.places import json_in
 else:
     __getattr__ = names_of_face(__name__)
@@ -22,6 +24,7 @@ __all__ = [
     "Claim",
     "aside_of",
     "check_output_file",
+    "fetched",
     "json_in",
     "make_private_directory",
     "masked",
@@ -30,6 +33,7 @@ __all__ = [
     "open_private",
     "read_manifest",
     "replacing",
+    "url_of",
     "values_of",
     "write_private",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import socket
@@ -186,8 +187,7 @@ def test_a_bucket_or_credentials_that_are_missing_are_told_in_a_sentence_without
     assert main(["show", "s3://nowhere/ref"]) == 2
     assert main(["copy", "s3://nowhere/ref", "back"]) == 2
     told = capsys.readouterr().err
-    assert "s3://nowhere/ref: is not a recording" in told
-    assert "there is no such bucket, folder or file" in told
+    assert told.count("s3://nowhere/ref: there is no such bucket, folder or file") == 2
     assert "secret-of-the-test" not in told
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -261,7 +261,8 @@ def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_a
     # when a training is recorded there
     assert main(["record", "-o", f"{BUCKET}/there", *command]) == 2
     told = capfd.readouterr().err
-    # then what is there agrees with nothing
+    # then nobody says that it is there, and what is there agrees with nothing
+    assert f" in {BUCKET}/there\n" not in told
     assert main(["compare", "here", f"{BUCKET}/there"]) != 0
     said = "".join(capfd.readouterr())
     assert "AGREE" not in said
@@ -272,6 +273,68 @@ def test_an_upload_that_fails_leaves_the_recording_here_and_nothing_there_that_a
     assert main(again[1:]) == 0
     assert main(["compare", "here", f"{BUCKET}/there"]) == 0
     shutil.rmtree(Path(again[2]).parent)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_training_runs(
+    bucket: Server, programs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given a training that says that it runs, and a bucket that is not there
+    (tmp_path / "train.py").write_text("print('training')\n" + SCRIPT)
+    command = ["--", str(programs / "python"), "train.py"]
+    # when it is to be recorded there, then that is said and nothing runs
+    assert main(["record", "-o", "s3://nowhere/there", *command]) == 2
+    ended = capfd.readouterr()
+    assert "s3://nowhere/there/.copying: there is no such bucket, folder or file" in ended.err
+    assert "training" not in ended.out
+    # and what only marks a place that was begun is no obstacle
+    Storage(f"{BUCKET}/there").store(storage.COPYING, b"recording")
+    assert main(["record", "-o", f"{BUCKET}/there", *command]) == 0
+    ended = capfd.readouterr()
+    assert ended.err.splitlines()[-1].endswith(f" in {BUCKET}/there")
+    assert storage.COPYING not in Storage(f"{BUCKET}/there").names()
+
+
+def test_show_lists_the_recordings_below_an_address_and_nothing_else(
+    bucket: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given two recordings, one that is copied still, and thousands of other files, two of which look like a manifest
+    write_recording(tmp_path / "ref", MadeTraining(steps=1))
+    for name in ("a/ref", "b"):
+        assert main(["copy", str(tmp_path / "ref"), f"{BUCKET}/runs/{name}"]) == 0
+    bucket.drops_each = 1 << 62
+    there = Storage(f"{BUCKET}/runs")
+    there.store(f"begun/{storage.COPYING}", b"key")
+    there.store("page/manifest.json", b'{"schema": 1, "name": "a page"}')
+    there.store("torn/manifest.json", b'{"schema": 1, "command": [')
+    for number in range(1100):
+        there._files.pipe_file(there._at(f"data/{number}"), b"x")
+    bucket.drops_each = 10
+    capfd.readouterr()
+    # when the folder above them is shown
+    assert main(["show", f"{BUCKET}/runs/"]) == 0
+    # then each recording is listed by its address, and the command that is printed shows it
+    said = capfd.readouterr().out
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == [
+        f"{BUCKET}/runs/a/ref",
+        f"{BUCKET}/runs/b",
+        f"{BUCKET}/runs/begun",
+    ]
+    assert "(in part)" in lines[3]
+    assert lines[1].endswith("python train.py")
+    words = shlex.split(lines[-1].partition("to see one: ")[2])
+    assert main(words[words.index("show") :]) == 0
+    assert f"{BUCKET}/runs/a/ref: python train.py" in capfd.readouterr().out
+    # and the same as data
+    assert main(["show", "--json", f"{BUCKET}/runs"]) == 0
+    (first, *_, last) = json.loads(capfd.readouterr().out)["recordings"]
+    assert (first["complete"], first["ranks"], last["complete"]) == (True, 1, False)
+    assert first["size_bytes"] == sum(
+        one.stat().st_size for one in (tmp_path / "ref").rglob("*") if one.is_file()
+    )
+    # and where there is none, that is said
+    assert main(["show", f"{BUCKET}/runs/data"]) == 2
+    assert f"{BUCKET}/runs/data: is not a recording" in capfd.readouterr().err
 
 
 def test_a_url_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +366,11 @@ def test_a_url_is_printed_as_one_in_answers_and_in_commands(
     assert "-o memory://printed/cand-whole" in said
     assert "memory://printed/ref: python train.py" in said
     assert "memory:/printed" not in said
+    # and other verbs read them, or name them as URLs too
+    assert main(["weights", "memory://printed/ref", "memory://printed/cand"]) == 0
+    assert "equal: 4 of 4 tensors" in capfd.readouterr().out
+    assert main(["experts", "memory://printed/ref", "memory://printed/cand"]) == 2
+    assert "memory://printed/ref: no call of topk" in capfd.readouterr().err
     fsspec.filesystem("memory").rm("/printed", recursive=True)
 
 

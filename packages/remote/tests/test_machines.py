@@ -58,6 +58,7 @@ def test_a_machine_is_added_listed_changed_and_removed(
         (["gpu1", "me@host", "--env", "DB_PASSWORD=hunter2"], "looks like a secret"),
         (["gpu1", "me@host", "--env", "A-B=1"], "write NAME=VALUE"),
         (["gpu1", "me@ho st"], "is not a machine"),
+        (["slurm", "me@host"], "slurm is a job system of --on"),
         (["gpu1", "-oProxyCommand=x"], "No such option"),
         (["../x", "me@host"], "is not a name"),
         (["gpu1", "me@host", "--env-file", "none"], "cannot be read"),

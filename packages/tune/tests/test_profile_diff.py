@@ -6,12 +6,14 @@ import csv
 import itertools
 from pathlib import Path
 
+import fsspec
 import pytest
 from traces import MadeTrace
 
 from lockstep.cli.main import main
 from lockstep.core.errors import RecordingError
 from lockstep_tune.diffing import interval
+from lockstep_tune.marks import TRACE
 from lockstep_tune.trace import read_profile
 
 
@@ -48,6 +50,35 @@ def test_the_module_that_takes_longer_is_named_though_its_kernel_is_called_other
     assert first in page
     assert "npu::linear" in page
     assert "addmm" in page
+
+
+def test_profiles_in_object_storage_are_named_by_their_addresses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given two profiles, and their copies in storage, a file that is no trace, and one that is cut
+    sides = {"left": 100.0, "right": 300.0}
+    for name, up_us in sides.items():
+        _profile(tmp_path / name, up_us)
+        assert main(["copy", str(tmp_path / name), f"memory://profiles/{name}"]) == 0
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / TRACE).write_text("[1")
+    assert main(["copy", str(tmp_path / "bad"), "memory://profiles/bad"]) == 0
+    capsys.readouterr()
+    # when they are compared here and there
+    code = main(["profile", "diff", *(str(tmp_path / name) for name in sides)])
+    here = capsys.readouterr().out
+    there = main(["profile", "diff", *(f"memory://profiles/{name}" for name in sides)])
+    # then the answer is the same, with the addresses for the paths
+    assert (code, there) == (1, 1)
+    assert capsys.readouterr().out == here.replace(str(tmp_path), "memory://profiles")
+    one = read_profile(Path(f"memory://profiles/left/rank0/{TRACE}"))
+    assert one.name == f"memory://profiles/left/rank0/{TRACE}"
+    # and what cannot be read is named by its address
+    assert main(["profile", "memory://profiles/bad"]) == 2
+    assert f"memory://profiles/bad/{TRACE}: no trace" in " ".join(capsys.readouterr().err.split())
+    assert main(["profile", "diff", "memory://profiles/none", "memory://profiles/left"]) == 2
+    assert "memory://profiles/none: there is no such bucket" in capsys.readouterr().err
+    fsspec.filesystem("memory").rm("/profiles", recursive=True)
 
 
 def test_two_profiles_of_one_training_do_not_differ(

@@ -269,7 +269,9 @@ OPTIONS: dict[str, Meaning] = {
         "Use the Ray cluster at this address.  [default: start one here]", str, Default.OF_THE_VERB, "HOST:PORT"
     ),
     "--python": Meaning("Run with this Python.", str, Default.OF_THE_VERB, metavar="PYTHON"),
-    "--on": Meaning("Run on this machine; you name it with `lockstep remote add`.", str, metavar="NAME"),
+    "--on": Meaning(
+        "Run on this machine of `lockstep remote add`, or as a job, as in slurm:partition=gpu.", str, metavar="NAME"
+    ),
     # what it may cost
     "--memory": Meaning("Use at most this much memory, as in 8GB.", Size(LEAST_MEMORY_BYTES), Default.OF_THE_VERB),
     "--budget": Meaning("Use at most this much time:", Budget(), Default.OF_THE_VERB),

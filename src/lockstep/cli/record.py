@@ -196,9 +196,10 @@ def record(
     device = device_of(options)
     if device:
         parse_profile(device)
-    url = url_of(directory)
+    url, uploading = url_of(directory), None
     if url:
-        directory = click.get_current_context().with_resource(uploaded(url, force=force))
+        uploading = click.get_current_context().with_resource(uploaded(url, force=force))
+        directory = uploading.place
     was_there = directory.exists()
     recorded = run_recorded(command, directory.absolute(), options, force=force)
     code, recording = recorded.ended.code, recorded.recording
@@ -215,6 +216,8 @@ def record(
             say(f"{name}: the training was ended after step {max_steps - 1}, as --max-steps asks")
     for sentence in (*_windows_without_state(recording), *_left_out_sources(recording)):
         say(sentence)
+    if uploading is not None:
+        uploading.finish()  # the next line says that all is there
     say(f"recorded {_what(recording)} in {url or _short(directory)}")
     problems = _unmatched_patterns(recording)
     if problems and not code:

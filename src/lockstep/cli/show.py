@@ -12,7 +12,11 @@ from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.reading.chosen_calls import calls_matching, check_choice
 from lockstep.report.json_text import json_text
 from lockstep.report.recording import recording_json, render_calls, render_recording
+from lockstep.report.stored_recordings_list import render_stored_recordings, stored_recordings_json
 from lockstep.store.reader import open_recording
+from lockstep.store.storage import NoRecordingThereError
+from lockstep.store.stored_recordings import recordings_below
+from lockstep.store.urls import url_of
 
 
 @click.command()
@@ -38,13 +42,24 @@ def show(
     matching sites with statistics, call stack and arguments. PATTERN is a module path, a path above
     it, or an operator, with `*` and `?` as in a shell, or a site as `compare` prints it.
 
+    Of an address in object storage with recordings below it, Lockstep lists them.
+
     \b
     lockstep show ref
+    lockstep show s3://bucket/runs/
     lockstep show ref 'h.3.*' --steps 0
     """
     step = StepSelection.parse(steps) if steps else None
     rank = RankSelection.parse(ranks)
-    recording = open_recording(directory, form=form)
+    try:
+        recording = open_recording(directory, form=form)
+    except NoRecordingThereError:
+        below = recordings_below(url_of(directory))
+        if not below or pattern is not None:
+            raise
+        values = stored_recordings_json(below)
+        click.echo(json_text(values) if as_json else render_stored_recordings(below))
+        return ExitCode.AGREES
     check_choice(recording, step=step, rank=rank)
     calls = None
     if pattern is not None:

@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """How long to wait before each further try of a request, in seconds."""
 
 PIECE_BYTES = 8 << 20
+AT_ONCE = 32
+"""How many small files are read by one call."""
 COPYING = ".copying"
 """Names what a place is being filled with, and goes when all is there."""
 
@@ -51,6 +53,10 @@ _LASTING = (
 
 class StorageError(LockstepError):
     """Object storage cannot be read or written."""
+
+
+class NoRecordingThereError(StorageError):
+    """There is something at an address, and it is not a recording."""
 
 
 class Storage:
@@ -110,6 +116,23 @@ class Storage:
 
         return self._tried("", found, right="list")
 
+    def size_bytes(self) -> int | None:
+        """Return the size of the file that this URL names; None where it names none.
+
+        Raises
+        ------
+        StorageError
+            If that cannot be asked.
+        """
+
+        def asked() -> int | None:
+            with suppress(FileNotFoundError):
+                about = self._files.info(self._path)
+                return int(about["size"]) if about.get("type") == "file" else None
+            return None
+
+        return self._tried("", asked, right="list")
+
     def read(self, name: str) -> bytes:
         """Return all bytes of a small file.
 
@@ -119,6 +142,23 @@ class Storage:
             If it cannot be read.
         """
         return self._tried(name, lambda: bytes(self._files.cat_file(self._at(name))))
+
+    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return all bytes of small files by their names, many at once; each whose request was lost is read again.
+
+        Raises
+        ------
+        StorageError
+            If one cannot be read.
+        """
+        found: dict[str, bytes] = {}
+        for at in range(0, len(names), AT_ONCE):
+            paths = {self._at(name): name for name in names[at : at + AT_ONCE]}
+            told = self._tried("", lambda paths=paths: self._files.cat([*paths], on_error="return"))  # type: ignore[misc]
+            for path, name in paths.items():
+                data = told.get(path)
+                found[name] = data if isinstance(data, bytes) else self.read(name)
+        return found
 
     def fetch(self, name: str, target: Path, size_bytes: int) -> None:
         """Bring a file here, by ranges and from where an earlier try ended.
@@ -367,12 +407,14 @@ def cached(url: str, told: Progress = unheard) -> Path:
     """
     storage = Storage(url)
     names = storage.names()
+    if not names:
+        raise StorageError(f"{url}: there is no such bucket, folder or file")
     if MANIFEST not in names and COPYING in names:
         raise StorageError(
             f"{url}: is there in part; a copy goes on, or was interrupted and goes on when you run it again"
         )
     if MANIFEST not in names:
-        raise StorageError(f"{url}: is not a recording: it holds no {MANIFEST}")
+        raise NoRecordingThereError(f"{url}: is not a recording: it holds no {MANIFEST}")
     key = key_of(storage, names)
     place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16] / key[:16]
     whole = place.with_name(f"{place.name}.whole")

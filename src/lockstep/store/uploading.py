@@ -6,22 +6,23 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lockstep.core.errors import LockstepError, OutputExistsError
 from lockstep.store.partial import marked_as_part
 from lockstep.store.schema import MANIFEST
-from lockstep.store.storage import Storage, StorageError, in_order, remove_recording
+from lockstep.store.storage import COPYING, Storage, StorageError, in_order, remove_recording
 
 _LOOKS_EVERY_S = 1.0
 
 
 @contextmanager
-def uploaded(url: str, *, force: bool) -> Iterator[Path]:
+def uploaded(url: str, *, force: bool) -> Iterator[Uploading]:
     """Give a folder on this machine to record into; its files go to the URL, and it is removed at the end.
 
-    Until the end the manifest there says that the rest is still here.
+    Until `Uploading.finish` the manifest there says that the rest is still here. That the URL can be written is tried
+    before anything is recorded.
 
     Raises
     ------
@@ -31,28 +32,36 @@ def uploaded(url: str, *, force: bool) -> Iterator[Path]:
         If it cannot be written; what was recorded stays here then, and the message says where.
     """
     storage = Storage(url)
-    there = storage.names()
+    there = {name: size for name, size in storage.names().items() if name != COPYING}
     if there and not force:
         raise OutputExistsError(
             f"{url}: exists already; give another URL, or --force to replace a recording"
         )
     if there:
         remove_recording(storage, there)
+    storage.store(COPYING, b"recording")
     base = Path(tempfile.mkdtemp(prefix="lockstep-upload-"))
-    place = base / (url.rpartition("/")[2] or "recording")
-    uploading = _Uploading(place, storage)
+    uploading = Uploading(base / (url.rpartition("/")[2] or "recording"), storage)
     try:
-        yield place
+        yield uploading
     finally:
         uploading.finish()
     shutil.rmtree(base)
 
 
-class _Uploading:
-    """Looks at a folder on a thread of its own, and puts into storage what is new there."""
+class Uploading:
+    """Looks at a folder on a thread of its own, and puts into storage what is new there.
+
+    Parameters
+    ----------
+    place
+        The folder to record into.
+    storage
+        Where its files go.
+    """
 
     def __init__(self, place: Path, storage: Storage) -> None:
-        self._place, self._storage = place, storage
+        self.place, self._storage = place, storage
         self._sent: dict[str, tuple[int, int]] = {}
         self._again = f"lockstep copy {place} {storage.url} --force"
         self._reason = f"it is still being uploaded from {place}; if nobody does: {self._again}"
@@ -61,13 +70,15 @@ class _Uploading:
         self._thread.start()
 
     def finish(self) -> None:
-        """Upload the rest, and remove files that no longer belong to the recording.
+        """Upload the rest, and remove files that no longer belong to the recording; a second call does nothing.
 
         Raises
         ------
         StorageError
             If it cannot be written.
         """
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._thread.join()
         try:
@@ -76,8 +87,12 @@ class _Uploading:
                 self._storage.remove(name)
         except (LockstepError, OSError) as error:
             raise StorageError(
-                f"{error}. Not all that was recorded is there; it lies in {self._place}: {self._again}"
+                f"{error}. Not all that was recorded is there; it lies in {self.place}: {self._again}"
             ) from error
+        with suppress(
+            StorageError
+        ):  # who may write and not delete leaves a mark that no reader counts
+            self._storage.remove(COPYING)
 
     def _work(self) -> None:
         while not self._ended.wait(_LOOKS_EVERY_S):
@@ -88,8 +103,8 @@ class _Uploading:
 
     def _files(self) -> dict[str, Path]:
         return {
-            str(path.relative_to(self._place)): path
-            for path in self._place.rglob("*")
+            str(path.relative_to(self.place)): path
+            for path in self.place.rglob("*")
             if path.is_file() and not path.name.startswith(".")
         }
 

@@ -84,7 +84,7 @@ class Bringing:
             data = lines + end + (rest if is_last else b"")
             for there, here in self._places.items():
                 data = data.replace(there.encode(), here.encode())
-        _print(sys.stdout if kind == "output" else sys.stderr, data)
+        print_bytes(sys.stdout if kind == "output" else sys.stderr, data)
 
     def _take_piece(self, answer: Mapping[str, Any], data: bytes) -> None:
         try:
@@ -172,7 +172,7 @@ def _write(path: Path, data: bytes) -> None:
         write_private(aside, data.decode())
 
 
-def _print(stream: Any, data: bytes) -> None:
+def print_bytes(stream: Any, data: bytes) -> None:
     """Print what the command printed; where nobody reads any more, what it writes is brought all the same."""
     if stream is None:
         return

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from lockstep import options
-from lockstep.errors import ExitCode
+from lockstep.errors import ExitCode, UsageError
 from lockstep.options import PATH
 from lockstep.terminal import Column, enveloped, json_text, table_text
 from lockstep_remote import machines
+from lockstep_remote.executors.chosen import executors
 from lockstep_remote.jobs import job_of, jobs
 from lockstep_remote.machines import Machine
 
@@ -65,6 +66,8 @@ def add(
         "" if env_file is None else str(env_file.absolute()),
         dict(map(machines.parsed_variable, variables)),
     )  # fmt: skip
+    if name in executors():
+        raise UsageError(f"{name} is a job system of --on; give the machine another name")
     if env_file is not None:
         machines.variables_in(env_file)
     machines.keep(machine, replace=force)

@@ -8,10 +8,12 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lockstep.errors import CorruptError, NotARecordingError, RecordingError
+from lockstep.files import fetched, url_of
 from lockstep_tune.ascend import read_summary
 from lockstep_tune.marks import AGAIN, BESIDE, LINE, MODULE, STEP, TRACE
 from lockstep_tune.pieces import pieces_of
@@ -28,16 +30,25 @@ from lockstep_tune.trace_events import (
 
 _HOST = frozenset({"cpu_op", "user_annotation", "python_function"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_FETCHED = frozenset({TRACE, BESIDE, f"rank0/{TRACE}", f"rank0/{BESIDE}"})
+"""What is read of a folder in object storage, in which the traces of further ranks may lie."""
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one rank's profile: a folder of `lockstep profile -o` (rank 0 of several), a trace of torch.profiler, a CSV.
+    """Read one rank's profile: a folder of `lockstep profile -o` (rank 0 of several), a trace of torch.profiler, a CSV;
+    or the URL of one in object storage.
 
     Raises
     ------
     RecordingError
         If there is no such file, or it is cut or no trace.
     """
+    with fetched(path, lambda name: name in _FETCHED) as here:
+        found = _read(here)
+    return replace(found, name=found.name.replace(str(here), url_of(path) or str(path)))
+
+
+def _read(path: Path) -> Profile:
     if path.suffix == ".csv":
         return read_summary(path)
     if path.is_dir() and not (path / TRACE).exists():

@@ -39,7 +39,7 @@ def experts(
     one, other = opened_in(forms, reference, candidate)
     found = routing_of(one, other)
     if not found.routers and not found.alone:
-        raise UsageError(f"{reference}: no call of topk gives experts; record with --save tensors")
+        raise UsageError(f"{one.path}: no call of topk gives experts; record with --save tensors")
     click.echo(json_text(_json_of(found)) if as_json else "\n".join(_lines(found, limit)))
     return found.exit_code
 

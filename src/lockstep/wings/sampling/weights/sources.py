@@ -18,6 +18,7 @@ from lockstep.store.reader import RankRecording, Recording, open_recording
 from lockstep.store.schema import MANIFEST
 from lockstep.store.stored_contents import StoredTensor
 from lockstep.store.tensor_files import Shard
+from lockstep.store.urls import url_of
 from lockstep.wings.sampling.weights.fingerprint import Fingerprint, fingerprint_of
 from lockstep.wings.sampling.weights.logical_names import logical_names
 from lockstep.wings.sampling.weights.matching import Weight
@@ -79,8 +80,9 @@ def open_side(path: Path, name: str = "", form: str = "") -> Side:
     RecordingError
         If a file is damaged.
     """
-    if form:
-        return Side(path, tuple(_recorded(open_recording(path, form=form))))
+    if form or url_of(path):
+        recording = open_recording(path, form=form)
+        return Side(recording.path, tuple(_recorded(recording)))
     if path.is_dir():
         return Side(path, tuple(_versions_in_folder(path, name)))
     if not path.exists():
