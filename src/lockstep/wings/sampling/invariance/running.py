@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,12 +14,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from lockstep.core.members import own_folders
+from lockstep.wings.sampling.invariance.module_arguments import (
+    Inputs,
+    ModuleCall,
+    floating_leaves,
+)
+from lockstep.wings.sampling.invariance.row_draws import KnownDraws, RowDraws
 
-Inputs = Mapping[str, torch.Tensor]
 _HIDDEN = (str(Path(torch.__file__).parent) + os.sep, *own_folders())
 
 
@@ -87,32 +95,73 @@ def variants_of(rows: int) -> list[Variant]:
     return found
 
 
-def rows_of(inputs: Inputs) -> int:
-    """Return the number of rows: the first extent of the first input that has axes; 0 for none."""
-    return next((int(one.shape[0]) for one in inputs.values() if one.ndim), 0)
+def rows_of(inputs: Inputs, axis: int = 0) -> int:
+    """Return the number of rows: the extent of the first input that has this axis; 0 for none."""
+    return next((int(one.shape[axis]) for one in inputs.values() if one.ndim > axis), 0)
 
 
-def taken(inputs: Inputs, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+def taken(inputs: Inputs, rows: Sequence[int], axis: int = 0) -> dict[str, torch.Tensor]:
     """Return the inputs with these rows; what has no axis of rows stays."""
-    count = rows_of(inputs)
+    count = rows_of(inputs, axis)
     index = torch.tensor(rows)
     return {
-        name: one[index.to(one.device)].clone() if one.ndim and one.shape[0] == count else one.clone()
+        name: one.index_select(axis, index.to(one.device))
+        if one.ndim > axis and one.shape[axis] == count
+        else one.clone()
         for name, one in inputs.items()
-    }  # fmt: skip
+    }
 
 
-def operators_of(module: torch.nn.Module, inputs: Inputs, *, seed: int) -> list[Operator]:
-    """Run a copy of a module, with the same random numbers each time, and return its operators in order."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a model.
+
+    Parameters
+    ----------
+    operators
+        Its calls of operators, in order.
+    result
+        What the model gives, as if by an operator.
+    draws
+        Random numbers that were drawn, in order.
+    hidden_draws
+        Operators that draw random numbers which cannot be given to the same rows again.
+    """
+
+    operators: list[Operator]
+    result: Operator
+    draws: list[torch.Tensor]
+    hidden_draws: list[str]
+
+
+def run_of(
+    call: ModuleCall, inputs: Inputs, *, seed: int, known: KnownDraws | None = None,
+    rows: Sequence[int] = (),
+) -> Run:  # fmt: skip
+    """Run a copy of a module; each row draws the random numbers that it has in `known`, and else those of the seed."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _same_python_draws(seed):
         torch.manual_seed(seed)
-        own = copy.deepcopy(module)
-        given = {name: one.clone() for name, one in inputs.items()}  # it may write into them
+        own = copy.deepcopy(call.module)
+        args, kwargs = call.arguments(inputs)
         paths: list[str] = []
         watch = _Watch(lambda: paths[-1] if paths else "")
-        with _paths(own, paths), watch:
-            own(**given)
-    return watch.found
+        with _paths(own, paths), RowDraws(known, rows) as draws, watch:
+            result = own(*args, **kwargs)
+    given = Operator("the model's result", "", "", 0, floating_leaves(result))
+    return Run(watch.found, given, draws.values, draws.hidden)
+
+
+@contextmanager
+def _same_python_draws(seed: int) -> Iterator[None]:
+    """Seed the generators of Python and NumPy, and put them back."""
+    state, arrays = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(arrays)
 
 
 class _Watch(TorchFunctionMode):
@@ -167,10 +216,23 @@ def _paths(module: torch.nn.Module, paths: list[str]) -> Iterator[None]:
         yield
 
 
-def in_double(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.nn.Module, Inputs]:
-    """Return a copy of a module and its inputs in double precision."""
-    wide = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
-    return copy.deepcopy(module).double(), wide
+def in_double(call: ModuleCall) -> ModuleCall:
+    """Return the same call of a copy of the module in double precision."""
+    wide = {
+        name: one.double() if one.is_floating_point() else one for name, one in call.inputs.items()
+    }
+    module = copy.deepcopy(call.module).double()
+    return dataclasses.replace(call, module=module, inputs=wide)
 
 
-__all__ = ["Inputs", "Operator", "Variant", "in_double", "operators_of", "rows_of", "taken", "variants_of"]  # fmt: skip
+__all__ = [
+    "Inputs",
+    "Operator",
+    "Run",
+    "Variant",
+    "in_double",
+    "rows_of",
+    "run_of",
+    "taken",
+    "variants_of",
+]
