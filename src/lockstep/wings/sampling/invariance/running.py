@@ -183,7 +183,7 @@ class _Watch(TorchFunctionMode):
         outputs = tuple(one.detach().clone() for one in _floating(result))
         if outputs:
             name = resolve_name(func) or getattr(func, "__name__", str(func))
-            self.found.append(Operator(name, self._module(), *_place(), outputs))
+            self.found.append(Operator(name, self._module(), *caller_place(), outputs))
         return result
 
 
@@ -196,7 +196,7 @@ def _floating(result: Any) -> Iterator[torch.Tensor]:
             yield from _floating(one)
 
 
-def _place() -> tuple[str, int]:
+def caller_place() -> tuple[str, int]:
     """File and line of the innermost code that is neither torch's nor Lockstep's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HIDDEN):
@@ -230,6 +230,7 @@ __all__ = [
     "Operator",
     "Run",
     "Variant",
+    "caller_place",
     "in_double",
     "rows_of",
     "run_of",

@@ -6,18 +6,28 @@ import os
 from pathlib import Path
 from typing import Any
 
+from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.sampling.invariance.judging import Dependence, Invariance
 from lockstep.wings.sampling.invariance.running import Operator
 
 
-def headline(found: Invariance) -> str:
+def headline(
+    found: Invariance, *, is_command: bool = False, is_other_axis_clean: bool = False
+) -> str:
     """The verdict, with what was not compared."""
     said = _verdict(found)
+    if is_other_axis_clean:
+        return (
+            f"not judged: along the first axis of the inputs, {said}; along the second, nothing depends"
+            " beyond rounding; give --rows-axis 0 or 1"
+        )
     if found.not_run:
         (name, why), *others = found.not_run.items()
         more = f" and {len(others)} more" if others else ""
         said += f"; not run: {name} ({why}){more}"
-    if not found.is_result_compared:
+    if is_command and found.gives_one_number and found.compared:
+        said += "; the result is one number for all rows, compared up to where rows are summed"
+    elif not found.is_result_compared:
         said += "; the model's result was not compared: it has no axis of rows"
     if found.parted:
         also = " and in the result" if found.is_result_compared else ""
@@ -46,9 +56,11 @@ def _verdict(found: Invariance) -> str:
     return f"invariant: {found.compared} operators give each row the same bits in {variants}"
 
 
-def text_of(found: Invariance) -> str:
+def text_of(
+    found: Invariance, *, is_command: bool = False, is_other_axis_clean: bool = False
+) -> str:
     """The answer: a headline, then the operators."""
-    lines = [headline(found)]
+    lines = [headline(found, is_command=is_command, is_other_axis_clean=is_other_axis_clean)]
     for one in (found.fault, found.rounding):
         if one is not None:
             what = "beyond rounding" if one is found.fault else "bits"
@@ -69,11 +81,16 @@ def _at(one: Operator) -> str:
     return f"{one.name}{where} ({file}:{one.line})"
 
 
-def json_of(found: Invariance) -> dict[str, Any]:
+def json_of(
+    found: Invariance, *, is_command: bool = False, is_other_axis_clean: bool = False
+) -> dict[str, Any]:
     """The answer as data."""
+    code = found.exit_code_of_a_script() if is_command else found.exit_code
+    code = ExitCode.FAILED if is_other_axis_clean else code
+    said = headline(found, is_command=is_command, is_other_axis_clean=is_other_axis_clean)
     return {
-        "verdict": found.exit_code.name.lower(),
-        "headline": headline(found),
+        "verdict": code.name.lower(),
+        "headline": said,
         "rows": found.rows,
         "operators": found.operators,
         "compared_operators": found.compared,
