@@ -57,7 +57,8 @@ def tested(
 
 def _along_the_second_axis(call: ModuleCall, found: Invariance, request: Request) -> bool:
     """Whether there is a fault along the first axis and none along the second, which may be that of the rows."""
-    if found.fault is None or request.rows_axis is not None or rows_of(call.inputs, 1) < 2:
+    is_asked = request.rows_axis is not None or found.padding.fault is not None
+    if found.fault is None or is_asked or rows_of(call.inputs, 1) < _FEWEST_ROWS:
         return False
     try:
         other = judge(call, seed=request.seed, axis=1)

@@ -7,23 +7,25 @@ of the coarsest result so far, halfway between them in digits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
 from lockstep.wings.sampling.invariance.module_arguments import ModuleCall
+from lockstep.wings.sampling.invariance.padded_rows import Padding, padding_of
 from lockstep.wings.sampling.invariance.row_draws import KnownDraws
 from lockstep.wings.sampling.invariance.running import (
     Operator,
     Run,
     Variant,
+    beginning,
+    borders_of,
     in_double,
+    relative_difference,
     rows_of,
     run_of,
     taken,
@@ -82,6 +84,8 @@ class Invariance:
         Variants in which the model calls other operators; they were compared up to there, and in their result.
     hidden_draws
         Operators that draw random numbers which could not be given to the same rows again.
+    padding
+        Whether rows depend on their padding.
     gives_one_number
         Whether the model's result is numbers without axes, such as a loss.
     """
@@ -97,20 +101,20 @@ class Invariance:
     not_run: Mapping[str, str]
     parted: tuple[str, ...]
     hidden_draws: tuple[str, ...] = ()
+    padding: Padding = field(default_factory=Padding)
     gives_one_number: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """1 for a fault, 2 where a variant could not be compared."""
         looked = self.is_result_compared and not (self.not_run or self.is_by_hidden_draws)
-        return code_of(
-            differs=self.fault is not None and not self.is_by_hidden_draws, looked=looked
-        )
+        is_fault = self.fault is not None and not self.is_by_hidden_draws
+        return code_of(differs=is_fault or self.padding.fault is not None, looked=looked)
 
     def exit_code_of_a_script(self) -> ExitCode:
         """The same, where the result may be a loss of all rows, whose rows were compared before they are summed."""
         is_loss = self.gives_one_number and self.compared > 0 and not self.parted
-        if self.fault is None and is_loss and not self.not_run:
+        if self.fault is None and self.padding.fault is None and is_loss and not self.not_run:
             return ExitCode.AGREES
         return self.exit_code
 
@@ -134,8 +138,10 @@ def judge(call: ModuleCall, *, seed: int = 0, axis: int = 0) -> Invariance:
     found, is_ambiguous = _judged(call, seed, axis, is_interleaved=False)
     if found.fault is not None and is_ambiguous:
         other, _ = _judged(call, seed, axis, is_interleaved=True)
-        return found if other.fault is not None else other
-    return found
+        found = found if other.fault is not None else other
+    if axis:
+        return replace(found, padding=Padding(not_tried="rows are not the first axis"))
+    return replace(found, padding=padding_of(call, seed=seed))
 
 
 def _judged(
@@ -223,11 +229,11 @@ class _Runs:
     def add(self, variant: Variant, run: Run) -> None:
         """Compare a variant with the batch as given."""
         ours, theirs = self.base.operators, run.operators
-        count = _common(ours, theirs)
+        count = beginning(ours, theirs)
         if count < max(len(ours), len(theirs)):
             self.parted.append(variant.name)
         self.ran.append(variant.name)
-        borders = _borders([*ours, self.base.result])
+        borders = borders_of([*ours, self.base.result])
         found = self._first(variant, run, count, [0.0] * len(borders))
         self.rounding = _earlier(self.rounding, found)
         self.fault = _earlier(self.fault, self._first(variant, run, count, borders))
@@ -235,7 +241,7 @@ class _Runs:
     @property
     def border(self) -> float:
         """The largest border of an operator."""
-        return max(_borders(self.base.operators), default=0.0)
+        return max(borders_of(self.base.operators), default=0.0)
 
     def have_rows(self) -> list[bool]:
         """Whether a result of each operator has an axis of rows."""
@@ -286,30 +292,12 @@ def _earlier(one: Dependence | None, other: Dependence | None) -> Dependence | N
     return min(filter(None, (one, other)), key=lambda it: it.place, default=None)
 
 
-def _common(one: Sequence[Operator], other: Sequence[Operator]) -> int:
-    """How many calls both runs begin with."""
-    for count, (left, right) in enumerate(zip(one, other, strict=False)):
-        if not left.is_as(right):
-            return count
-    return min(len(one), len(other))
-
-
-def _borders(operators: Sequence[Operator]) -> list[float]:
-    """For each operator the border of the coarsest result so far."""
-    worst, found = 0.0, []
-    for one in operators:
-        dtypes = (str(output.dtype).removeprefix("torch.") for output in one.outputs)
-        worst = max(worst, *map(unit_roundoff, dtypes))
-        found.append(math.sqrt(worst))
-    return found
-
-
 def _apart(
     base: torch.Tensor, other: torch.Tensor, axis: int | None, rows: int, variant: Variant
 ) -> float:
     """The relative difference of the compared rows; of the whole where no axis has rows; 0 if not comparable."""
     if axis is None:
-        return _relative(base, other) if base.shape == other.shape else 0.0
+        return relative_difference(base, other) if base.shape == other.shape else 0.0
     extents = base.shape[axis], other.shape[axis]
     if extents[1] * rows != extents[0] * len(variant.rows):
         return 0.0
@@ -322,19 +310,10 @@ def _apart(
         right = other.unflatten(axis, split).movedim(axis + at, 0)
         wanted = torch.tensor(variant.compared)
         source = torch.tensor([variant.rows[row] for row in variant.compared])
-        differences.append(_relative(left[source.to(left.device)], right[wanted.to(right.device)]))
+        differences.append(
+            relative_difference(left[source.to(left.device)], right[wanted.to(right.device)])
+        )
     return min(differences)
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    wide, narrow = one.double(), other.double()
-    same = (wide == narrow) | (wide.isnan() & narrow.isnan())
-    if bool(same.all()):
-        return 0.0
-    apart = (wide - narrow)[~same].abs()
-    largest = float(wide[wide.isfinite()].abs().max()) if bool(wide.isfinite().any()) else 0.0
-    most = float(apart.max())
-    return most / largest if largest and math.isfinite(most) else math.inf
 
 
 __all__ = ["Dependence", "Invariance", "judge"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import os
 import random
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.members import own_folders
 from lockstep.wings.sampling.invariance.module_arguments import (
     Inputs,
@@ -225,13 +227,46 @@ def in_double(call: ModuleCall) -> ModuleCall:
     return dataclasses.replace(call, module=module, inputs=wide)
 
 
+def beginning(one: Sequence[Operator], other: Sequence[Operator]) -> int:
+    """Return how many calls both runs begin with."""
+    for count, (left, right) in enumerate(zip(one, other, strict=False)):
+        if not left.is_as(right):
+            return count
+    return min(len(one), len(other))
+
+
+def borders_of(operators: Sequence[Operator]) -> list[float]:
+    """Return for each operator the border of the coarsest result so far."""
+    worst, found = 0.0, []
+    for one in operators:
+        dtypes = (str(output.dtype).removeprefix("torch.") for output in one.outputs)
+        worst = max(worst, *map(unit_roundoff, dtypes))
+        found.append(math.sqrt(worst))
+    return found
+
+
+def relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of an element by the largest element; infinite where one alone is."""
+    wide, narrow = one.double(), other.double()
+    same = (wide == narrow) | (wide.isnan() & narrow.isnan())
+    if bool(same.all()):
+        return 0.0
+    apart = (wide - narrow)[~same].abs()
+    largest = float(wide[wide.isfinite()].abs().max()) if bool(wide.isfinite().any()) else 0.0
+    most = float(apart.max())
+    return most / largest if largest and math.isfinite(most) else math.inf
+
+
 __all__ = [
     "Inputs",
     "Operator",
     "Run",
     "Variant",
+    "beginning",
+    "borders_of",
     "caller_place",
     "in_double",
+    "relative_difference",
     "rows_of",
     "run_of",
     "taken",

@@ -21,6 +21,11 @@ def headline(
             f"not judged: along the first axis of the inputs, {said}; along the second, nothing depends"
             " beyond rounding; give --rows-axis 0 or 1"
         )
+    padding = found.padding
+    if padding.fault is not None:
+        depends = f"rows depend on their padding (told by {padding.told_by}): first at"
+        size = f"by {padding.fault.relative:.2g} of its size"
+        said = f"{depends} {_at(padding.fault.operator)}, {size}; of their neighbours: {said}"
     if found.not_run:
         (name, why), *others = found.not_run.items()
         more = f" and {len(others)} more" if others else ""
@@ -70,7 +75,17 @@ def text_of(
     compared = f"{found.compared} of {found.operators} operators"
     border = f"a dependence below {found.border:.2g} counts as rounding"
     lines.append(f"  tested: {found.rows} rows, {compared}; {border}")
+    lines.append(f"  padding: {_of_padding(found)}")
     return "\n".join(lines)
+
+
+def _of_padding(found: Invariance) -> str:
+    padding = found.padding
+    if padding.not_tried:
+        return f"not tried: {padding.not_tried}"
+    if padding.fault is not None:
+        return f"takes part at {_at(padding.fault.operator)} (told by {padding.told_by})"
+    return f"takes no part (told by {padding.told_by})"
 
 
 def _at(one: Operator) -> str:
@@ -100,6 +115,19 @@ def json_of(
         "variants": list(found.ran),
         "not_run": dict(found.not_run),
         "compared_in_part": list(found.parted),
+        "padding": {
+            "told_by": found.padding.told_by or None,
+            "not_tried": found.padding.not_tried or None,
+            "fault": None
+            if found.padding.fault is None
+            else {
+                "operator": found.padding.fault.operator.name,
+                "module": found.padding.fault.operator.module,
+                "file": found.padding.fault.operator.file,
+                "line": found.padding.fault.operator.line,
+                "relative": found.padding.fault.relative,
+            },
+        },
         "hidden_draws": list(found.hidden_draws),
     }
 
