@@ -1,4 +1,4 @@
-"""`lockstep invariance` adds padding that the mask leaves out: sound rows do not change, and a mask left out is named."""
+"""`lockstep invariance` adds padding: sound rows do not change with it, and a mask left out is named."""
 
 from __future__ import annotations
 
