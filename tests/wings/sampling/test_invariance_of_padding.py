@@ -144,3 +144,23 @@ def test_layers_of_torch_with_a_mask_of_what_is_left_out(is_masked: bool, code: 
     found = judge(ModuleCall.of(Layers(), (x, given), {}))
     assert found.exit_code == code
     assert found.padding.told_by == "padding_mask"
+
+
+@pytest.mark.parametrize(("is_kept", "code"), [(False, 0), (True, 1)])
+def test_a_mask_that_keeps_the_padding_is_named(is_kept: bool, code: int) -> None:
+    # given rows padded on the left, as a sampler pads its prompts
+    module = causal(position_ids=False)
+    module.config.pad_token_id = 0
+    ids = ids_of()
+    mask = mask_of(ids, left=True)
+    ids = ids * mask
+    found = found_of(module, ids, attention_mask=torch.ones_like(mask) if is_kept else mask)
+    assert found.exit_code == code
+    assert ("attention_mask keeps it; token 0" in headline(found)) == is_kept
+
+
+def test_a_first_token_that_all_rows_have_is_no_padding() -> None:
+    ids = ids_of()
+    ids[:, 0] = 0
+    found = found_of(Encoder(padding=0), ids)
+    assert (found.exit_code, found.padding.fault) == (0, None)

@@ -82,30 +82,35 @@ class _Form:
 
 
 def padding_of(call: ModuleCall, *, seed: int) -> Padding:
-    """Tell whether the rows of a call depend on their padding."""
-    found = _form_of(call)
-    if isinstance(found, str):
-        return Padding(not_tried=found)
+    """Tell whether the rows of a call depend on their padding: on what its mask leaves out, and on what that keeps."""
+    forms = _forms_of(call)
+    found = [_padding(call, one, seed) for one in forms if isinstance(one, _Form)]
+    faults = [one for one in found if one.fault is not None]
+    reasons = [one for one in forms if isinstance(one, str)]
+    return next(iter([*faults, *found]), Padding(not_tried="".join(reasons[:1])))
+
+
+def _padding(call: ModuleCall, form: _Form, seed: int) -> Padding:
     try:
-        fault = _fault_of(call, found, seed)
+        return Padding(form.told_by, _fault_of(call, form, seed))
     except Exception as error:  # the model's own, of a batch that it does not take
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return Padding(found.told_by, not_tried=f"it does not run with other padding ({reason})")
-    return Padding(found.told_by, fault)
+        return Padding(form.told_by, not_tried=f"it does not run with other padding ({reason})")
 
 
 # -- the batch with less padding, and with more
 
 
-def _form_of(call: ModuleCall) -> _Form | str:
-    """The two batches, or why there are none."""
+def _forms_of(call: ModuleCall) -> list[_Form | str]:
+    """Pairs of batches, or why there is none."""
     named = [(name, one) for name, one in call.inputs.items() if _is_mask(name, one, call.inputs)]
     padding = _padding_token(call.module)
+    found: list[_Form | str] = []
     if named:
-        return _masked(call.inputs, *named[0], padding)
+        found.append(_masked(call.inputs, *named[0], padding))
     if padding is None:
-        return "the call has no attention_mask"
-    return _unmasked(call.inputs, padding)
+        return found or ["the call has no attention_mask"]
+    return [*found, _unmasked(call.inputs, padding, *(name for name, _ in named[:1]))]
 
 
 def _is_mask(name: str, one: torch.Tensor, inputs: Inputs) -> bool:
@@ -142,24 +147,27 @@ def _masked(inputs: Inputs, name: str, mask: torch.Tensor, padding: int | None) 
     return _Form(name, short, long, kept[:, places], more if is_first else 0)
 
 
-def _unmasked(inputs: Inputs, padding: int) -> _Form | str:
-    """The row with most padding alone, without it and with it."""
-    tokens = _tokens(inputs, "", None)
+def _unmasked(inputs: Inputs, padding: int, mask: str = "") -> _Form | str:
+    """The row with most padding that no mask leaves out, alone, without what others have less of, and with it."""
+    tokens = _tokens(inputs, mask, None)
     if not tokens:
         return "the call has no attention_mask"
     is_padding = inputs[tokens] == padding
     length = is_padding.shape[1]
+    if mask and inputs[mask].shape == is_padding.shape:
+        is_padding &= inputs[mask] == int(not mask.endswith(_LEFT_OUT))
     first, last = (_run_length(one) for one in (is_padding, is_padding.flip(1)))
-    count, is_first = (first, True) if int(first.max()) > int(last.max()) else (last, False)
-    count = torch.where(count < length, count, 0)  # a row of nothing else
-    more = int(count.max())
-    if not more:
+    spread = [int(one.max() - one.min()) for one in (first, last)]
+    is_first = spread[0] > spread[1]
+    count, more = (first, spread[0]) if is_first else (last, spread[1])
+    if not more or int(count.max()) == length:  # a row of nothing else says nothing
         return "the call has no attention_mask, and its rows no padding"
     long = taken(inputs, [int(count.argmax())])
     places = slice(more, None) if is_first else slice(0, length - more)
     short = {key: _cut(one, places, length) for key, one in long.items()}
     kept = torch.ones(1, length - more, dtype=torch.bool)
-    told = f"no mask; token {padding} is the model's padding"
+    what = f"{mask} keeps it" if mask else "no mask"
+    told = f"{what}; token {padding} is the model's padding"
     return _Form(told, short, long, kept, more if is_first else 0)
 
 
