@@ -164,3 +164,37 @@ def test_a_first_token_that_all_rows_have_is_no_padding() -> None:
     ids[:, 0] = 0
     found = found_of(Encoder(padding=0), ids)
     assert (found.exit_code, found.padding.fault) == (0, None)
+
+
+@pytest.mark.parametrize("name", ["mask", "pad_mask", "attn_mask"])
+@pytest.mark.parametrize(("fault", "code"), [("", 0), ("attention", 1)])
+def test_a_mask_of_another_name_is_told_by_a_row_without_padding(
+    name: str, fault: str, code: int
+) -> None:
+    # given a mask that is 1 for tokens, whatever its name seems to say
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Encoder(fault)
+
+        def forward(self, ids: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+            return self.inner(ids, given[name])
+
+    ids = ids_of()
+    found = found_of(Named(), ids, **{name: mask_of(ids, left=False)})
+    assert (found.exit_code, found.padding.told_by) == (code, name)
+
+
+def test_a_mask_that_may_choose_the_tokens_of_a_loss_is_not_tried_at_the_beginning() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Encoder()
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.inner(ids)[:, :1] * mask
+
+    ids = ids_of()
+    found = found_of(Weighted(), ids, mask=mask_of(ids, left=True))
+    assert found.exit_code == 0
+    assert found.padding.not_tried.startswith("the argument mask begins with what may be padding")

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lockstep.capture.patching.patches import Patch
 from lockstep.core.errors import LockstepError
 from lockstep.wings.sampling.invariance.asked_command import VARIABLE, Request, written_by
-from lockstep.wings.sampling.invariance.first_calls import NotTestedError, tested
+from lockstep.wings.sampling.invariance.first_calls import NotTestedError, tested, unwrapped
 from lockstep.wings.sampling.invariance.running import caller_place
 
 _MORE_CALLS = 32
@@ -89,7 +89,7 @@ class ModuleCalls:
         number = self._numbers.setdefault(module, len(self._numbers))
         about: dict[str, Any] = {
             "number": number,
-            "model": type(module).__name__,
+            "model": type(unwrapped(module)).__name__,
             "file": file,
             "line": line,
         }

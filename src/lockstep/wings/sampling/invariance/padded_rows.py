@@ -31,7 +31,10 @@ from lockstep.wings.sampling.invariance.running import (
     taken,
 )
 
-_KEPT, _LEFT_OUT = "attention_mask", "padding_mask"
+_NAMES = ("attention_mask", "attn_mask")
+_NO_MASK = "the call has no attention_mask"
+_UNTOLD = "mask"
+"""An argument of this name may also choose the tokens of a loss; at the end of a row both say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +106,34 @@ def _padding(call: ModuleCall, form: _Form, seed: int) -> Padding:
 
 def _forms_of(call: ModuleCall) -> list[_Form | str]:
     """Pairs of batches, or why there is none."""
-    named = [(name, one) for name, one in call.inputs.items() if _is_mask(name, one, call.inputs)]
+    values = {name: _kept_value(name, one, call.inputs) for name, one in call.inputs.items()}
+    told = [(name, value) for name, value in values.items() if value is not None]
     padding = _padding_token(call.module)
-    found: list[_Form | str] = []
-    if named:
-        found.append(_masked(call.inputs, *named[0], padding))
+    found: list[_Form | str] = [
+        _masked(call.inputs, name, value, padding) for name, value in told[:1]
+    ]
     if padding is None:
-        return found or ["the call has no attention_mask"]
-    return [*found, _unmasked(call.inputs, padding, *(name for name, _ in named[:1]))]
+        return found or [_NO_MASK]
+    return [*found, _unmasked(call.inputs, padding, *told[:1])]
 
 
-def _is_mask(name: str, one: torch.Tensor, inputs: Inputs) -> bool:
-    is_named = name.endswith((_KEPT, _LEFT_OUT))
+def _kept_value(name: str, one: torch.Tensor, inputs: Inputs) -> int | None:
+    """The value that a mask has for tokens that are no padding; None where the argument is no such mask.
+
+    Mostly its name tells. Else a row tells that has one value alone: the longest of a batch has no padding.
+    """
     shaped = one.ndim == 2 and one.shape[0] == rows_of(inputs) and one.shape[1] > 1
-    return is_named and shaped and bool(((one == 0) | (one == 1)).all())
+    if not shaped or not bool(((one == 0) | (one == 1)).all()):
+        return None
+    if name.endswith(_NAMES):
+        return 1
+    is_padding = "pad" in name and "mask" in name
+    if not is_padding and name != _UNTOLD:
+        return None
+    values = {int(row[0]) for row in one if bool((row == row[0]).all())}
+    if len(values) == 1:
+        return values.pop()
+    return 0 if is_padding and not values else None
 
 
 def _padding_token(module: nn.Module) -> int | None:
@@ -128,47 +145,50 @@ def _padding_token(module: nn.Module) -> int | None:
     return next((one for one in indices if one is not None), None)
 
 
-def _masked(inputs: Inputs, name: str, mask: torch.Tensor, padding: int | None) -> _Form | str:
+def _masked(inputs: Inputs, name: str, value: int, padding: int | None) -> _Form | str:
     """The batch without its last places, or its first ones where rows are padded there; and with them left out."""
-    kept = mask == 0 if name.endswith(_LEFT_OUT) else mask == 1
+    kept = inputs[name] == value
     length = kept.shape[1]
     more = max(1, length // 4)
     is_first = bool(kept[:, -1].all()) and not bool(kept[:, 0].all())
+    if is_first and name == _UNTOLD:
+        return "the argument mask begins with what may be padding, or tokens without a loss"
     places = slice(more, None) if is_first else slice(0, length - more)
     rest = slice(0, more) if is_first else slice(length - more, None)
     if not bool(kept[:, places].any(1).all()):
         return "a row has no token but padding"
     short = {key: _cut(one, places, length) for key, one in inputs.items()}
     long = {key: one.clone() for key, one in inputs.items()}
-    long[name][:, rest] = int(name.endswith(_LEFT_OUT))
-    tokens = _tokens(inputs, name, length)
+    long[name][:, rest] = 1 - value
+    tokens = "" if name == _UNTOLD else _tokens(inputs, name, length)
     if tokens and padding is not None:
         long[tokens][:, rest] = padding
     return _Form(name, short, long, kept[:, places], more if is_first else 0)
 
 
-def _unmasked(inputs: Inputs, padding: int, mask: str = "") -> _Form | str:
+def _unmasked(inputs: Inputs, padding: int, told: tuple[str, int] = ("", 1)) -> _Form | str:
     """The row with most padding that no mask leaves out, alone, without what others have less of, and with it."""
+    mask, value = told
     tokens = _tokens(inputs, mask, None)
     if not tokens:
-        return "the call has no attention_mask"
+        return _NO_MASK
     is_padding = inputs[tokens] == padding
     length = is_padding.shape[1]
     if mask and inputs[mask].shape == is_padding.shape:
-        is_padding &= inputs[mask] == int(not mask.endswith(_LEFT_OUT))
+        is_padding &= inputs[mask] == value
     first, last = (_run_length(one) for one in (is_padding, is_padding.flip(1)))
     spread = [int(one.max() - one.min()) for one in (first, last)]
     is_first = spread[0] > spread[1]
     count, more = (first, spread[0]) if is_first else (last, spread[1])
     if not more or int(count.max()) == length:  # a row of nothing else says nothing
-        return "the call has no attention_mask, and its rows no padding"
+        return f"{_NO_MASK}, and its rows no padding"
     long = taken(inputs, [int(count.argmax())])
     places = slice(more, None) if is_first else slice(0, length - more)
     short = {key: _cut(one, places, length) for key, one in long.items()}
     kept = torch.ones(1, length - more, dtype=torch.bool)
     what = f"{mask} keeps it" if mask else "no mask"
-    told = f"{what}; token {padding} is the model's padding"
-    return _Form(told, short, long, kept, more if is_first else 0)
+    said = f"{what}; token {padding} is the model's padding"
+    return _Form(said, short, long, kept, more if is_first else 0)
 
 
 def _run_length(is_padding: torch.Tensor) -> torch.Tensor:
