@@ -61,14 +61,18 @@ def found_of(module: nn.Module, ids: torch.Tensor, **given: torch.Tensor) -> Inv
 
 
 @pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize(("fault", "code"), [("", 0), ("attention", 1), ("mean", 1)])
-def test_a_mask_that_is_left_out_is_named(fault: str, code: int, left: bool) -> None:
-    # given scores whose maximum has padding in it, which the softmax takes out again
+@pytest.mark.parametrize(
+    ("fault", "code", "operator"),
+    [("", 0, ""), ("attention", 1, "torch.Tensor.amax"), ("mean", 1, "torch.Tensor.mean")],
+)
+def test_a_mask_that_is_left_out_is_named(fault: str, code: int, operator: str, left: bool) -> None:
+    # given scores whose maximum has padding in it, which the softmax takes out again if it has a mask
     ids = ids_of()
     found = found_of(Encoder(fault), ids, attention_mask=mask_of(ids, left))
     assert found.exit_code == code
     assert found.padding.told_by == "attention_mask"
-    assert (found.padding.fault is not None) == bool(code)
+    fault_found = found.padding.fault
+    assert (fault_found.operator.name if fault_found else "") == operator
 
 
 def test_a_training_without_a_mask_is_told_by_the_padding_token() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -243,16 +243,32 @@ class _Pair:
     form: _Form
 
     def first(self) -> PaddingFault | None:
-        """The first operator of those that all begin with."""
+        """The first operator that all runs call and that leads to the result through others that depend."""
         count = min(
             beginning(self.short.operators, one.operators) for one in (self.long, self.twice)
         )
         borders = borders_of(self.short.operators)
-        for place in range(count):
-            relative = self.apart(place)
-            if relative is not None and relative > borders[place]:
-                return PaddingFault(self.short.operators[place], relative)
-        return None
+        found = [self.apart(place) for place in range(count)]
+        dependent = {
+            place: one
+            for place, one in enumerate(found)
+            if one is not None and one > borders[place]
+        }
+        ways = self._on_the_way(lambda at: at >= count or found[at] is None or at in dependent)
+        place = min(ways & dependent.keys() or dependent, default=None)
+        if place is None:
+            return None
+        return PaddingFault(self.short.operators[place], dependent[place])
+
+    def _on_the_way(self, passes: Callable[[int], bool]) -> set[int]:
+        """Places of operators from which the result comes, through such as pass."""
+        reached, waiting = set[int](), set(self.short.result.sources)
+        while waiting:
+            place = waiting.pop()
+            if place not in reached and passes(place):
+                reached.add(place)
+                waiting |= self.short.operators[place].sources
+        return reached
 
     def apart(self, place: int) -> float | None:
         """How far the results of an operator are apart; None where no axis is one of rows."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_flatten
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.members import own_folders
@@ -45,6 +46,8 @@ class Operator:
         Where the model's code calls it.
     outputs
         Its results with floating-point numbers.
+    sources
+        Places of the operators whose results it is given.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Operator:
     file: str
     line: int
     outputs: tuple[torch.Tensor, ...]
+    sources: frozenset[int] = frozenset()
 
     def is_as(self, other: Operator) -> bool:
         """Whether another run made the same call."""
@@ -149,7 +153,8 @@ def run_of(
         watch = _Watch(lambda: paths[-1] if paths else "")
         with _paths(own, paths), RowDraws(known, rows) as draws, watch:
             result = own(*args, **kwargs)
-    given = Operator("the model's result", "", "", 0, floating_leaves(result))
+    leaves, sources = floating_leaves(result), watch.sources_of(result)
+    given = Operator("the model's result", "", "", 0, leaves, sources)
     return Run(watch.found, given, draws.values, draws.hidden)
 
 
@@ -173,6 +178,12 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.found: list[Operator] = []
         self._module = module
+        self._made: dict[int, tuple[torch.Tensor, frozenset[int]]] = {}
+
+    def sources_of(self, given: Any) -> frozenset[int]:
+        """Return the places of the operators that gave these tensors."""
+        known = (self._made.get(id(one)) for one in tree_flatten(given)[0])
+        return frozenset().union(*(one[1] for one in known if one is not None))
 
     def __torch_function__(
         self,
@@ -181,11 +192,21 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        sources = self.sources_of((args, dict(kwargs or {})))
         result = func(*args, **(kwargs or {}))
         outputs = tuple(one.detach().clone() for one in _floating(result))
         if outputs:
             name = resolve_name(func) or getattr(func, "__name__", str(func))
-            self.found.append(Operator(name, self._module(), *caller_place(), outputs))
+            where = caller_place()
+            self.found.append(Operator(name, self._module(), *where, outputs, sources))
+            sources = frozenset({len(self.found) - 1})
+        # what gives nothing has written into what it was given, as `x[0] = 1` does
+        for one in tree_flatten(args[:1] if result is None else result)[0]:
+            if isinstance(one, torch.Tensor):
+                self._made[id(one)] = (
+                    one,
+                    sources,
+                )  # kept, as its number is another's once it is gone
         return result
 
 
