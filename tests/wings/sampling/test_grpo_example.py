@@ -19,12 +19,12 @@ Told = tuple[int, int, str | None, str, str]
 
 
 @pytest.fixture
-def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str, str], Told]:
+def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
     """What both verbs say of a training."""
     train = runpy.run_path(str(EXAMPLE))["train"]
 
-    def run(sampler: str, fault: str) -> Told:
-        train(sampler, fault, tmp_path / "out", 0)
+    def run(sampler: str, fault: str, control: str = "") -> Told:
+        train(sampler, fault, tmp_path / "out", 0, control)
         capsys.readouterr()
         answers: list[dict[str, Any]] = []
         codes = []
@@ -39,7 +39,7 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str, s
 
 
 @pytest.mark.parametrize("sampler", ["generate", "paged"])
-def test_a_sound_trainer_and_sampler_agree(told: Callable[[str, str], Told], sampler: str) -> None:
+def test_a_sound_trainer_and_sampler_agree(told: Callable[..., Told], sampler: str) -> None:
     weights, probabilities, _, said, _ = told(sampler, "")
     assert (weights, probabilities) == (0, 0)
     assert said == "equal: 27 of 27 tensors, at each of 3 steps"
@@ -59,7 +59,7 @@ def test_a_sound_trainer_and_sampler_agree(told: Callable[[str, str], Told], sam
     ],
 )
 def test_a_rule_of_the_sampler_is_named(
-    told: Callable[[str, str], Told], sampler: str, fault: str, rule: str
+    told: Callable[..., Told], sampler: str, fault: str, rule: str
 ) -> None:
     assert told(sampler, fault)[:3] == (0, 1, rule)
 
@@ -71,15 +71,30 @@ def test_a_rule_of_the_sampler_is_named(
         ("stale-layer", "step 1: model.layers.1 not updated (10 of 27 tensors): equal to"),
     ],
 )
-def test_old_weights_are_named(told: Callable[[str, str], Told], fault: str, words: str) -> None:
+def test_old_weights_are_named(told: Callable[..., Told], fault: str, words: str) -> None:
     weights, probabilities, rule, said, _ = told("paged", fault)
     assert (weights, probabilities, rule) == (1, 1, None)
     assert said.startswith(words)
 
 
 def test_a_prompt_with_its_template_twice_has_other_tokens(
-    told: Callable[[str, str], Told],
+    told: Callable[..., Told],
 ) -> None:
     weights, probabilities, rule, _, said = told("generate", "template-twice")
     assert (weights, probabilities, rule) == (0, 1, None)
     assert said.startswith("token 2 of")
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize(("control", "sampler"), [
+    ("sampling-seed", "generate"), ("shuffled", "generate"), ("split-batch", "generate"), ("bfloat16-both", "paged"),
+    ("pruned-cache", "paged"), ("no-cache", "generate"), ("more-padding", "generate"), ("eager", "generate"),
+    ("double", "paged"), ("temperature-both", "paged"),
+    ("sampling-seed", "paged"), ("shuffled", "paged"), ("bfloat16-both", "generate"), ("no-cache", "paged"),
+    ("eager", "paged"), ("double", "generate"), ("temperature-both", "generate"),
+])  # fmt: skip
+def test_a_sampler_that_does_the_same_by_other_means_agrees(
+    told: Callable[..., Told], control: str, sampler: str
+) -> None:
+    weights, probabilities, rule, _, said = told(sampler, "", control)
+    assert (weights, probabilities, rule) == (0, 0, None), said

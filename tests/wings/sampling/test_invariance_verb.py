@@ -14,6 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lockstep.cli.main import main
 from lockstep.wings.sampling.invariance.judging import Invariance, judge
+from lockstep.wings.sampling.invariance.module_arguments import ModuleCall
 
 NET = """
 import torch
@@ -134,7 +135,8 @@ def decoder() -> nn.Module:
 
 def judged(module: nn.Module) -> Invariance:
     ids = torch.randint(0, 90, (4, 7), generator=torch.Generator().manual_seed(1))
-    return judge(module, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return judge(ModuleCall.of(module, (), given))
 
 
 def test_a_decoder_of_transformers_is_sound() -> None:
@@ -174,3 +176,59 @@ def test_a_model_that_refuses_its_batch_is_said_in_one_sentence(
     assert main(["invariance", "net.py:refuses", "--inputs", "x:float32[6,16]"]) == 2
     said = capsys.readouterr().err
     assert said.splitlines()[0].endswith("the model does not run on its inputs: no such batch")
+
+
+class Dropping(nn.Module):
+    """Attention with dropout inside and after it, a chance for all rows, and dropout of flat positions."""
+
+    def __init__(self, leak: float = 0.0) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, dropout=0.2, batch_first=True)
+        self.dropout, self.last, self.leak = nn.Dropout(0.3), nn.Linear(16, 5), leak
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, _ = self.attention(x, x, x)
+        h = self.dropout(h)
+        if self.leak:
+            h = h + self.leak * h.roll(1, 0)
+        if torch.rand(()) < 0.5:
+            h = h + 1
+        flat = nn.functional.dropout(self.last(h).flatten(0, 1), 0.1, self.training)
+        return flat.view(*h.shape[:2], -1)
+
+
+@pytest.mark.parametrize(("leak", "code"), [(0.0, 0), (1e-3, 1)])
+def test_dropout_gives_each_row_its_own_numbers_again(leak: float, code: int) -> None:
+    torch.manual_seed(0)
+    module = Dropping(leak).train()
+    x = torch.randn(4, 6, 16)
+    found = judge(ModuleCall.of(module, (x,), {}))
+    assert found.exit_code == code
+    assert found.is_result_compared
+    assert found.hidden_draws == ()
+
+
+class FewExperts(nn.Module):
+    """Each row goes to one of two experts, so that other rows make other calls; `leak` mixes rows."""
+
+    def __init__(self, leak: float = 0.0) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.leak = leak
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = ((x[:, 0] > 0) == bool(number)).nonzero()[:, 0]
+            if rows.numel():
+                given = x[rows]
+                result[rows] = expert(given + self.leak * given.mean(0) if self.leak else given)
+        return result
+
+
+@pytest.mark.parametrize(("leak", "code"), [(0.0, 0), (0.1, 1)])
+def test_where_rows_make_other_calls_the_result_is_compared(leak: float, code: int) -> None:
+    torch.manual_seed(0)
+    found = judge(ModuleCall.of(FewExperts(leak), (torch.randn(6, 8),), {}))
+    assert found.parted
+    assert found.exit_code == code

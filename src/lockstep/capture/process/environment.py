@@ -28,6 +28,8 @@ from lockstep.store.permissions import open_private
 VARIABLE = "LOCKSTEP_RECORD"
 TRACE_VARIABLE = "LOCKSTEP_TRACE"
 SEED_VARIABLE = "LOCKSTEP_SEED"
+ARMING_VARIABLE = "LOCKSTEP_ARMING"
+"""Names the module that arms a process which imports torch, where it is not the recorder that is armed."""
 FRAMEWORKS_VARIABLE = "LOCKSTEP_FRAMEWORKS"
 STARTUP = Path(__file__).parents[1] / "startup"
 _TRACE = ".trace"

@@ -189,7 +189,9 @@ def _await_frameworks() -> None:
         sys.meta_path.insert(0, _AfterImport(root, lambda module=module: _arm(module)))
 
 
-if os.environ.get("LOCKSTEP_RECORD"):
+if os.environ.get("LOCKSTEP_ARMING"):  # a verb that looks at the process, and records nothing
+    sys.meta_path.insert(0, _AfterImport("torch", lambda: _arm(os.environ["LOCKSTEP_ARMING"])))
+elif os.environ.get("LOCKSTEP_RECORD"):
     if not os.path.exists(os.environ.get("LOCKSTEP_TRACE", _HERE)):
         _trace("HOOK")
     _seed()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
-
 import click
 
 from lockstep.cli import options
@@ -14,27 +10,55 @@ from lockstep.core.members import lacking
 from lockstep.hookspecs import AskedModel, LoadedModel
 from lockstep.plugins import manager
 from lockstep.report.json_text import enveloped, json_text
-from lockstep.wings.sampling.invariance.judging import Dependence, Invariance, judge
-from lockstep.wings.sampling.invariance.running import Operator, rows_of
+from lockstep.wings.sampling.invariance.asked_command import (
+    json_of_answer,
+    run_command,
+    text_of_answer,
+)
+from lockstep.wings.sampling.invariance.judging import judge
+from lockstep.wings.sampling.invariance.module_arguments import ModuleCall
+from lockstep.wings.sampling.invariance.running import rows_of
+from lockstep.wings.sampling.invariance.wording import json_of, text_of
 
 _FEWEST_ROWS = 2
+_COMMAND = "lockstep.invariance.command"
 
 
-@click.command()
-@click.argument("model")
+class _Command(click.Command):
+    """Takes what follows `--` as a command to run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Command)
+@click.argument("model", required=False, metavar="MODEL | -- CMD")
 @options.option("--inputs", multiple=True)
 @options.option("--factory")
 @options.option("--seed", default=0)
 @options.option("--trust")
 @click.option("--training", is_flag=True, help="Run the model in training mode.")
+@click.option(
+    "--rows-axis",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Rows are this axis of the inputs, as 1 where time comes first.  [default: 0]",
+)
 @options.as_json
+@click.pass_context
 def invariance(
-    model: str,
+    context: click.Context,
+    model: str | None,
     inputs: tuple[str, ...],
     factory: str | None,
     seed: int,
     trust: bool,
     training: bool,
+    rows_axis: int | None,
     as_json: bool,
 ) -> int:
     """Test whether the rows of a batch depend on each other, and name the first operator where they do.
@@ -42,6 +66,10 @@ def invariance(
     MODEL is as for `lockstep export`: net.py:function, a checkpoint with --factory, and others. It
     runs on the batch as given, with other neighbours of the same row, permuted, twice in one batch,
     half of it, and on rows alone. Give 2 rows or more, and no two alike.
+
+    Or give a CMD that trains or evaluates. It runs, what it prints goes to standard error, and each
+    module that its script calls is tested in its process, on the arguments of the first call with 2
+    rows or more. Lockstep ends CMD after its first step, without the script's own handlers.
 
     A dependence is either rounding, because kernels choose their order of sums by shapes, or a
     fault, such as batch norm in training mode or a mask that leaks. Double precision tells them
@@ -52,95 +80,45 @@ def invariance(
 
     \b
     lockstep invariance net.py:net --inputs 'x:float32[8,3,32,32]'
+    lockstep invariance -- python train.py
     """
+    command = context.meta.get(_COMMAND)
+    if command is not None:
+        _check_alone(model, inputs, factory, training=training)
+        answer = run_command(_named(command), seed=seed, rows_axis=rows_axis)
+        data = json_text(enveloped(json_of_answer(answer)))
+        click.echo(data if as_json else text_of_answer(answer))
+        return answer.exit_code
+    if model is None:
+        raise UsageError(
+            "no model: give MODEL, as net.py:function, or a command as in -- python train.py"
+        )
     asked = AskedModel(model, factory, "auto", trust, inputs, seed)
     loaded: LoadedModel | None = manager().hook.lockstep_load_model(asked=asked)
     if loaded is None:
         raise lacking("a model", "deploy")
-    rows = rows_of(loaded.inputs)
+    rows = rows_of(loaded.inputs, rows_axis or 0)
     if rows < _FEWEST_ROWS:
         raise UsageError(f"{model}: its inputs have {rows} rows; give 2 or more with --inputs")
-    found = judge(loaded.module.train(training), loaded.inputs, seed=seed)
-    click.echo(json_text(_json_of(found)) if as_json else _text_of(found))
+    call = ModuleCall.of(loaded.module.train(training), (), loaded.inputs)
+    found = judge(call, seed=seed, axis=rows_axis or 0)
+    click.echo(json_text(enveloped(json_of(found))) if as_json else text_of(found))
     return found.exit_code
 
 
-def _headline(found: Invariance) -> str:
-    said = _verdict(found)
-    if found.not_run:
-        (name, why), *others = found.not_run.items()
-        more = f" and {len(others)} more" if others else ""
-        said += f"; not run: {name} ({why}){more}"
-    if not found.is_result_compared:
-        said += "; the model's result was not compared: it has no axis of rows"
-    if found.parted:
-        said += f"; compared only up to where operators part: {', '.join(found.parted)}"
-    return said
+def _check_alone(
+    model: str | None, inputs: tuple[str, ...], factory: str | None, *, training: bool
+) -> None:
+    """Refuse what a command tells itself."""
+    given = {"MODEL": model, "--inputs": inputs, "--factory": factory, "--training": training}
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"{name} and a command exclude each other: the command tells it; leave one out"
+            )
 
 
-def _verdict(found: Invariance) -> str:
-    if found.fault is not None:
-        one = found.fault
-        said = f"rows depend on their neighbours, beyond rounding: first at {_at(one.operator)}"
-        return f"{said}, by {one.relative:.2g} of its size"
-    if found.rounding is not None:
-        one = found.rounding
-        if not found.border:
-            said = f"rows depend on their batch, by rounding or more: first at {_at(one.operator)}"
-            return f"not judged: {said}, by {one.relative:.2g} of its size"
-        said = f"rows depend on their batch by rounding alone: first at {_at(one.operator)}"
-        return f"{said}, by {one.relative:.2g} of its size"
-    variants = f"{len(found.ran)} variants"
-    return f"invariant: {found.compared} operators give each row the same bits in {variants}"
-
-
-def _text_of(found: Invariance) -> str:
-    lines = [_headline(found)]
-    for one in (found.fault, found.rounding):
-        if one is not None:
-            what = "beyond rounding" if one is found.fault else "bits"
-            lines.append(f"  {what}: {_at(one.operator)}, in the variant: {one.variant}")
-            if one.mixer is not None and one is found.fault:
-                lines.append(f"  after one result for all rows: {_at(one.mixer)}")
-    compared = f"{found.compared} of {found.operators} operators"
-    border = f"a dependence below {found.border:.2g} counts as rounding"
-    lines.append(f"  tested: {found.rows} rows, {compared}; {border}")
-    return "\n".join(lines)
-
-
-def _at(one: Operator) -> str:
-    where = f" in {one.module}" if one.module else ""
-    file = os.path.relpath(one.file) if Path(one.file).is_relative_to(Path.cwd()) else one.file
-    return f"{one.name}{where} ({file}:{one.line})"
-
-
-def _json_of(found: Invariance) -> dict[str, Any]:
-    return enveloped(
-        {
-            "verdict": found.exit_code.name.lower(),
-            "headline": _headline(found),
-            "rows": found.rows,
-            "operators": found.operators,
-            "compared_operators": found.compared,
-            "beyond_rounding": _dependence(found.fault),
-            "first_other_bits": _dependence(found.rounding),
-            "counts_as_rounding_below": found.border,
-            "variants": list(found.ran),
-            "not_run": dict(found.not_run),
-            "compared_in_part": list(found.parted),
-        }
-    )
-
-
-def _dependence(one: Dependence | None) -> dict[str, Any] | None:
-    if one is None:
-        return None
-    return {
-        "operator": one.operator.name,
-        "module": one.operator.module,
-        "file": one.operator.file,
-        "line": one.operator.line,
-        "variant": one.variant,
-        "relative": one.relative,
-        "one_result_for_all_rows": None if one.mixer is None else one.mixer.name,
-    }
+def _named(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command:
+        raise UsageError("no command after --; give one, as in -- python train.py")
+    return command

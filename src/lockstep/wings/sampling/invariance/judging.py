@@ -7,22 +7,27 @@ of the coarsest result so far, halfway between them in digits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.errors import UsageError
 from lockstep.core.exit_codes import ExitCode, code_of
+from lockstep.wings.sampling.invariance.module_arguments import ModuleCall
+from lockstep.wings.sampling.invariance.padded_rows import Padding, padding_of
+from lockstep.wings.sampling.invariance.row_draws import KnownDraws
 from lockstep.wings.sampling.invariance.running import (
-    Inputs,
     Operator,
+    Run,
     Variant,
+    beginning,
+    borders_of,
     in_double,
-    operators_of,
+    relative_difference,
     rows_of,
+    run_of,
     taken,
     variants_of,
 )
@@ -64,7 +69,7 @@ class Invariance:
     operators, compared
         How many there are, and how many give a result with an axis of rows.
     is_result_compared
-        Whether the last one does, which is the model's result.
+        Whether the model's result has such an axis.
     fault
         The first operator that depends on its neighbours beyond rounding.
     rounding
@@ -76,7 +81,13 @@ class Invariance:
     not_run
         Why others did not, by name.
     parted
-        Variants in which the model calls other operators; they were compared up to there.
+        Variants in which the model calls other operators; they were compared up to there, and in their result.
+    hidden_draws
+        Operators that draw random numbers which could not be given to the same rows again.
+    padding
+        Whether rows depend on their padding.
+    gives_one_number
+        Whether the model's result is numbers without axes, such as a loss.
     """
 
     rows: int
@@ -89,169 +100,196 @@ class Invariance:
     ran: tuple[str, ...]
     not_run: Mapping[str, str]
     parted: tuple[str, ...]
+    hidden_draws: tuple[str, ...] = ()
+    padding: Padding = field(default_factory=Padding)
+    gives_one_number: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """1 for a fault, 2 where a variant could not be compared."""
-        looked = self.is_result_compared and not (self.not_run or self.parted)
-        return code_of(differs=self.fault is not None, looked=looked)
+        looked = self.is_result_compared and not (self.not_run or self.is_by_hidden_draws)
+        is_fault = self.fault is not None and not self.is_by_hidden_draws
+        return code_of(differs=is_fault or self.padding.fault is not None, looked=looked)
+
+    def exit_code_of_a_script(self) -> ExitCode:
+        """The same, where the result may be a loss of all rows, whose rows were compared before they are summed."""
+        is_loss = self.gives_one_number and self.compared > 0 and not self.parted
+        if self.fault is None and self.padding.fault is None and is_loss and not self.not_run:
+            return ExitCode.AGREES
+        return self.exit_code
+
+    @property
+    def is_by_hidden_draws(self) -> bool:
+        """Whether rows may depend on each other only because they drew other numbers."""
+        return self.fault is not None and bool(self.hidden_draws)
 
 
-def judge(module: torch.nn.Module, inputs: Inputs, *, seed: int = 0) -> Invariance:
-    """Run a module on all variants of its batch, in its own dtype and in double precision.
+def judge(call: ModuleCall, *, seed: int = 0, axis: int = 0) -> Invariance:
+    """Make a call of a module on all variants of its batch, in its own dtype and in double precision.
+
+    `axis` is that of the rows. Where places of rows lie in an order that no shape tells, both orders of their random
+    numbers are tried.
 
     Raises
     ------
     UsageError
         If it does not run on the batch as given.
     """
-    variants = variants_of(rows_of(inputs))
+    found, is_ambiguous = _judged(call, seed, axis, is_interleaved=False)
+    if found.fault is not None and is_ambiguous:
+        other, _ = _judged(call, seed, axis, is_interleaved=True)
+        found = found if other.fault is not None else other
+    if axis:
+        return replace(found, padding=Padding(not_tried="rows are not the first axis"))
+    return replace(found, padding=padding_of(call, seed=seed))
+
+
+def _judged(
+    call: ModuleCall, seed: int, axis: int, *, is_interleaved: bool
+) -> tuple[Invariance, bool]:
     try:
-        plain = _Runs.of(module, inputs, variants, seed)
+        plain = _Runs.of(call, seed, axis, is_interleaved)
     except Exception as error:  # the model's own
         raise UsageError(f"the model does not run on its inputs: {_first_line(error)}") from error
-    wide = _in_double(module, inputs, variants, seed)
+    wide = _in_double(call, seed, axis, is_interleaved)
     have_rows = plain.have_rows()
-    rounding = plain.first()
-    needed = {} if rounding is None else wide.not_run  # equal bits need no second computation
-    return Invariance(
-        rows=rows_of(inputs),
+    needed = {} if plain.rounding is None else wide.not_run  # equal bits need no second computation
+    found = Invariance(
+        rows=plain.rows,
         operators=len(have_rows),
         compared=sum(have_rows),
-        is_result_compared=bool(have_rows and have_rows[-1]),
-        fault=wide.beyond(),
-        rounding=rounding,
+        is_result_compared=plain.has_rows(plain.base.result, None),
+        fault=wide.fault,
+        rounding=plain.rounding,
         border=wide.border,
         ran=tuple(plain.ran),
         not_run={**needed, **plain.not_run},
         parted=tuple({*plain.parted, *wide.parted}),
+        gives_one_number=bool(plain.base.result.outputs)
+        and not any(one.ndim for one in plain.base.result.outputs),
+        hidden_draws=tuple({*plain.base.hidden_draws, *wide.base.hidden_draws}),
     )
+    return found, plain.draws.is_ambiguous or wide.draws.is_ambiguous
 
 
-def _in_double(
-    module: torch.nn.Module, inputs: Inputs, variants: Sequence[Variant], seed: int
-) -> _Runs:
+def _in_double(call: ModuleCall, seed: int, axis: int, is_interleaved: bool) -> _Runs:
     """The runs that tell rounding from a fault; none where the model has a dtype written into it."""
     try:
-        return _Runs.of(*in_double(module, inputs), variants, seed)
+        with ExitStack() as without:
+            for device in {one.device.type for one in call.inputs.values()} | {"cpu"}:
+                without.enter_context(torch.autocast(device, enabled=False))
+            return _Runs.of(in_double(call), seed, axis, is_interleaved)
     except Exception as error:  # the model's own
-        return _Runs(
-            rows_of(inputs), [], None, [], {"double precision": _first_line(error)}, [], []
-        )
+        nothing = Run([], Operator("", "", "", 0, ()), [], [])
+        none = _Runs(rows_of(call.inputs, axis), nothing, KnownDraws(0, []))
+        none.not_run["double precision"] = _first_line(error)
+        return none
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Runs:
-    """The operators of the batch as given, and of each variant."""
+    """The batch as given, and what was found in each variant."""
 
     rows: int
-    base: list[Operator]
-    twice: list[Operator] | None
-    variants: list[tuple[Variant, list[Operator]]]
-    not_run: dict[str, str]
-    parted: list[str]
-    borders: list[float]
+    base: Run
+    draws: KnownDraws
+    twice: Run | None = None
+    ran: list[str] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+    parted: list[str] = field(default_factory=list)
+    fault: Dependence | None = None
+    rounding: Dependence | None = None
 
     @classmethod
-    def of(
-        cls, module: torch.nn.Module, inputs: Inputs, variants: Sequence[Variant], seed: int
-    ) -> _Runs:
-        """Run all of them; what fails is left out with its reason."""
-        base = operators_of(module, inputs, seed=seed)
-        found, not_run, parted = list[tuple[Variant, list[Operator]]](), dict[str, str](), []
+    def of(cls, call: ModuleCall, seed: int, axis: int, is_interleaved: bool) -> _Runs:
+        """Run all variants; what fails is left out with its reason."""
+        base = run_of(call, call.inputs, seed=seed)
+        rows = rows_of(call.inputs, axis)
+        found = cls(rows, base, KnownDraws(rows, base.draws, is_interleaved=is_interleaved))
+        variants = variants_of(rows)
+        doubled = next(one for one in variants if len(one.rows) == 2 * rows)
+        with suppress(Exception):  # the variant of this batch says why
+            inputs = taken(call.inputs, doubled.rows, axis)
+            found.twice = run_of(call, inputs, seed=seed)
+            found.draws.learn_axes([one.shape for one in found.twice.draws])
         for variant in variants:
+            inputs = taken(call.inputs, variant.rows, axis)
             try:
-                run = operators_of(module, taken(inputs, variant.rows), seed=seed)
+                run = run_of(call, inputs, seed=seed, known=found.draws, rows=variant.rows)
             except Exception as error:  # the model's own, of a batch that it does not take
-                not_run[variant.name] = _first_line(error)
+                found.not_run[variant.name] = _first_line(error)
                 continue
-            count = _common(base, run)
-            if count < max(len(base), len(run)):
-                parted.append(variant.name)
-            found.append((variant, run[:count]))
-        rows = rows_of(inputs)
-        twice = next((run for one, run in found if len(one.rows) == 2 * rows), None)
-        return cls(rows, base, twice, found, not_run, parted, _borders(base))
+            found.add(variant, run)
+        return found
 
-    @property
-    def ran(self) -> list[str]:
-        """Names of what ran."""
-        return [variant.name for variant, _ in self.variants]
+    def add(self, variant: Variant, run: Run) -> None:
+        """Compare a variant with the batch as given."""
+        ours, theirs = self.base.operators, run.operators
+        count = beginning(ours, theirs)
+        if count < max(len(ours), len(theirs)):
+            self.parted.append(variant.name)
+        self.ran.append(variant.name)
+        borders = borders_of([*ours, self.base.result])
+        found = self._first(variant, run, count, [0.0] * len(borders))
+        self.rounding = _earlier(self.rounding, found)
+        self.fault = _earlier(self.fault, self._first(variant, run, count, borders))
 
     @property
     def border(self) -> float:
         """The largest border of an operator."""
-        return max(self.borders, default=0.0)
+        return max(borders_of(self.base.operators), default=0.0)
 
     def have_rows(self) -> list[bool]:
         """Whether a result of each operator has an axis of rows."""
-        return [
-            any(self._axis(place, number) is not None for number in range(len(one.outputs)))
-            for place, one in enumerate(self.base)
-        ]
+        return [self.has_rows(one, place) for place, one in enumerate(self.base.operators)]
 
-    def first(self) -> Dependence | None:
-        """The first operator whose bits depend on its neighbours."""
-        return self._first([0.0] * len(self.base))
+    def has_rows(self, one: Operator, place: int | None) -> bool:
+        """Whether a result of an operator has such an axis; the place is None for the model's result."""
+        return any(self._axis(one, place, number) is not None for number in range(len(one.outputs)))
 
-    def beyond(self) -> Dependence | None:
-        """The first operator that depends on them beyond rounding."""
-        return self._first(self.borders)
-
-    def _first(self, borders: Sequence[float]) -> Dependence | None:
-        found = [one for variant, run in self.variants for one in self._of(variant, run, borders)]
-        return min(found, key=lambda one: one.place, default=None)
-
-    def _of(
-        self, variant: Variant, run: Sequence[Operator], borders: Sequence[float]
-    ) -> Iterator[Dependence]:
-        """The first one of a variant."""
+    def _first(
+        self, variant: Variant, run: Run, count: int, borders: Sequence[float]
+    ) -> Dependence | None:
+        """The first operator of a variant that both runs call and that depends; else the model's result."""
         mixer: Operator | None = None
-        for place, (one, other) in enumerate(zip(self.base, run, strict=False)):
-            for number, output in enumerate(one.outputs):
-                if number >= len(other.outputs) or not output.numel():
+        ours, theirs = self.base.operators[:count], run.operators[:count]
+        pairs = [(*pair, place) for place, pair in enumerate(zip(ours, theirs, strict=True))]
+        for one, other, place in [*pairs, (self.base.result, run.result, None)]:
+            at = len(borders) - 1 if place is None else place
+            for number, (left, right) in enumerate(zip(one.outputs, other.outputs, strict=False)):
+                if not left.numel():
                     continue
-                axis = self._axis(place, number)
-                relative = _apart(output, other.outputs[number], axis, self.rows, variant)
-                if axis is None and relative > borders[place] and len(variant.rows) == self.rows:
+                axis = self._axis(one, place, number)
+                relative = _apart(left, right, axis, self.rows, variant)
+                if axis is None and relative > borders[at] and len(variant.rows) == self.rows:
                     mixer = one
-                elif axis is not None and relative > borders[place]:
-                    yield Dependence(one, variant.name, relative, place, mixer)
-                    return
+                elif axis is not None and relative > borders[at]:
+                    return Dependence(one, variant.name, relative, at, mixer)
+        return None
 
-    def _axis(self, place: int, number: int) -> int | None:
+    def _axis(self, one: Operator, place: int | None, number: int) -> int | None:
         """The axis of rows: the one that is twice as long in a batch that is."""
-        if self.twice is None or place >= len(self.twice):
+        if self.twice is None:
             return None
-        one, other = self.base[place].outputs[number].shape, self.twice[place].outputs[number].shape
-        if len(one) != len(other):
+        twice = [*self.twice.operators, self.twice.result]
+        at = len(twice) - 1 if place is None else place
+        if at >= len(twice) or number >= len(twice[at].outputs):
             return None
-        longer = [axis for axis, (left, right) in enumerate(zip(one, other, strict=True)) if left != right]  # fmt: skip
-        if len(longer) != 1 or other[longer[0]] != 2 * one[longer[0]]:
+        shape, other = one.outputs[number].shape, twice[at].outputs[number].shape
+        if len(shape) != len(other):
             return None
-        return longer[0] if one[longer[0]] % self.rows == 0 else None
+        longer = [axis for axis, size in enumerate(shape) if size != other[axis]]
+        if len(longer) != 1 or other[longer[0]] != 2 * shape[longer[0]]:
+            return None
+        return longer[0] if shape[longer[0]] % self.rows == 0 else None
 
 
-def _common(one: Sequence[Operator], other: Sequence[Operator]) -> int:
-    """How many calls both runs begin with."""
-    for count, (left, right) in enumerate(zip(one, other, strict=False)):
-        if not left.is_as(right):
-            return count
-    return min(len(one), len(other))
-
-
-def _borders(operators: Sequence[Operator]) -> list[float]:
-    """For each operator the border of the coarsest result so far."""
-    worst, found = 0.0, []
-    for one in operators:
-        dtypes = (str(output.dtype).removeprefix("torch.") for output in one.outputs)
-        worst = max(worst, *map(unit_roundoff, dtypes))
-        found.append(math.sqrt(worst))
-    return found
+def _earlier(one: Dependence | None, other: Dependence | None) -> Dependence | None:
+    return min(filter(None, (one, other)), key=lambda it: it.place, default=None)
 
 
 def _apart(
@@ -259,7 +297,7 @@ def _apart(
 ) -> float:
     """The relative difference of the compared rows; of the whole where no axis has rows; 0 if not comparable."""
     if axis is None:
-        return _relative(base, other) if base.shape == other.shape else 0.0
+        return relative_difference(base, other) if base.shape == other.shape else 0.0
     extents = base.shape[axis], other.shape[axis]
     if extents[1] * rows != extents[0] * len(variant.rows):
         return 0.0
@@ -272,19 +310,10 @@ def _apart(
         right = other.unflatten(axis, split).movedim(axis + at, 0)
         wanted = torch.tensor(variant.compared)
         source = torch.tensor([variant.rows[row] for row in variant.compared])
-        differences.append(_relative(left[source.to(left.device)], right[wanted.to(right.device)]))
+        differences.append(
+            relative_difference(left[source.to(left.device)], right[wanted.to(right.device)])
+        )
     return min(differences)
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    wide, narrow = one.double(), other.double()
-    same = (wide == narrow) | (wide.isnan() & narrow.isnan())
-    if bool(same.all()):
-        return 0.0
-    apart = (wide - narrow)[~same].abs()
-    largest = float(wide[wide.isfinite()].abs().max()) if bool(wide.isfinite().any()) else 0.0
-    most = float(apart.max())
-    return most / largest if largest and math.isfinite(most) else math.inf
 
 
 __all__ = ["Dependence", "Invariance", "judge"]

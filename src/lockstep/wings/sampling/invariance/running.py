@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,12 +15,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_flatten
 
+from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.members import own_folders
+from lockstep.wings.sampling.invariance.module_arguments import (
+    Inputs,
+    ModuleCall,
+    floating_leaves,
+)
+from lockstep.wings.sampling.invariance.row_draws import KnownDraws, RowDraws
 
-Inputs = Mapping[str, torch.Tensor]
 _HIDDEN = (str(Path(torch.__file__).parent) + os.sep, *own_folders())
 
 
@@ -35,6 +46,8 @@ class Operator:
         Where the model's code calls it.
     outputs
         Its results with floating-point numbers.
+    sources
+        Places of the operators whose results it is given.
     """
 
     name: str
@@ -42,6 +55,7 @@ class Operator:
     file: str
     line: int
     outputs: tuple[torch.Tensor, ...]
+    sources: frozenset[int] = frozenset()
 
     def is_as(self, other: Operator) -> bool:
         """Whether another run made the same call."""
@@ -87,32 +101,74 @@ def variants_of(rows: int) -> list[Variant]:
     return found
 
 
-def rows_of(inputs: Inputs) -> int:
-    """Return the number of rows: the first extent of the first input that has axes; 0 for none."""
-    return next((int(one.shape[0]) for one in inputs.values() if one.ndim), 0)
+def rows_of(inputs: Inputs, axis: int = 0) -> int:
+    """Return the number of rows: the extent of the first input that has this axis; 0 for none."""
+    return next((int(one.shape[axis]) for one in inputs.values() if one.ndim > axis), 0)
 
 
-def taken(inputs: Inputs, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+def taken(inputs: Inputs, rows: Sequence[int], axis: int = 0) -> dict[str, torch.Tensor]:
     """Return the inputs with these rows; what has no axis of rows stays."""
-    count = rows_of(inputs)
+    count = rows_of(inputs, axis)
     index = torch.tensor(rows)
     return {
-        name: one[index.to(one.device)].clone() if one.ndim and one.shape[0] == count else one.clone()
+        name: one.index_select(axis, index.to(one.device))
+        if one.ndim > axis and one.shape[axis] == count
+        else one.clone()
         for name, one in inputs.items()
-    }  # fmt: skip
+    }
 
 
-def operators_of(module: torch.nn.Module, inputs: Inputs, *, seed: int) -> list[Operator]:
-    """Run a copy of a module, with the same random numbers each time, and return its operators in order."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a model.
+
+    Parameters
+    ----------
+    operators
+        Its calls of operators, in order.
+    result
+        What the model gives, as if by an operator.
+    draws
+        Random numbers that were drawn, in order.
+    hidden_draws
+        Operators that draw random numbers which cannot be given to the same rows again.
+    """
+
+    operators: list[Operator]
+    result: Operator
+    draws: list[torch.Tensor]
+    hidden_draws: list[str]
+
+
+def run_of(
+    call: ModuleCall, inputs: Inputs, *, seed: int, known: KnownDraws | None = None,
+    rows: Sequence[int] = (),
+) -> Run:  # fmt: skip
+    """Run a copy of a module; each row draws the random numbers that it has in `known`, and else those of the seed."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _same_python_draws(seed):
         torch.manual_seed(seed)
-        own = copy.deepcopy(module)
-        given = {name: one.clone() for name, one in inputs.items()}  # it may write into them
+        own = copy.deepcopy(call.module)
+        args, kwargs = call.arguments(inputs)
         paths: list[str] = []
         watch = _Watch(lambda: paths[-1] if paths else "")
-        with _paths(own, paths), watch:
-            own(**given)
-    return watch.found
+        with _paths(own, paths), RowDraws(known, rows) as draws, watch:
+            result = own(*args, **kwargs)
+    leaves, sources = floating_leaves(result), watch.sources_of(result)
+    given = Operator("the model's result", "", "", 0, leaves, sources)
+    return Run(watch.found, given, draws.values, draws.hidden)
+
+
+@contextmanager
+def _same_python_draws(seed: int) -> Iterator[None]:
+    """Seed the generators of Python and NumPy, and put them back."""
+    state, arrays = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(arrays)
 
 
 class _Watch(TorchFunctionMode):
@@ -122,6 +178,12 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.found: list[Operator] = []
         self._module = module
+        self._made: dict[int, tuple[torch.Tensor, frozenset[int]]] = {}
+
+    def sources_of(self, given: Any) -> frozenset[int]:
+        """Return the places of the operators that gave these tensors."""
+        known = (self._made.get(id(one)) for one in tree_flatten(given)[0])
+        return frozenset().union(*(one[1] for one in known if one is not None))
 
     def __torch_function__(
         self,
@@ -130,11 +192,21 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        sources = self.sources_of((args, dict(kwargs or {})))
         result = func(*args, **(kwargs or {}))
         outputs = tuple(one.detach().clone() for one in _floating(result))
         if outputs:
             name = resolve_name(func) or getattr(func, "__name__", str(func))
-            self.found.append(Operator(name, self._module(), *_place(), outputs))
+            where = caller_place()
+            self.found.append(Operator(name, self._module(), *where, outputs, sources))
+            sources = frozenset({len(self.found) - 1})
+        # what gives nothing has written into what it was given, as `x[0] = 1` does
+        for one in tree_flatten(args[:1] if result is None else result)[0]:
+            if isinstance(one, torch.Tensor):
+                self._made[id(one)] = (
+                    one,
+                    sources,
+                )  # kept, as its number is another's once it is gone
         return result
 
 
@@ -147,7 +219,7 @@ def _floating(result: Any) -> Iterator[torch.Tensor]:
             yield from _floating(one)
 
 
-def _place() -> tuple[str, int]:
+def caller_place() -> tuple[str, int]:
     """File and line of the innermost code that is neither torch's nor Lockstep's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HIDDEN):
@@ -167,10 +239,57 @@ def _paths(module: torch.nn.Module, paths: list[str]) -> Iterator[None]:
         yield
 
 
-def in_double(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.nn.Module, Inputs]:
-    """Return a copy of a module and its inputs in double precision."""
-    wide = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
-    return copy.deepcopy(module).double(), wide
+def in_double(call: ModuleCall) -> ModuleCall:
+    """Return the same call of a copy of the module in double precision."""
+    wide = {
+        name: one.double() if one.is_floating_point() else one for name, one in call.inputs.items()
+    }
+    module = copy.deepcopy(call.module).double()
+    return dataclasses.replace(call, module=module, inputs=wide)
 
 
-__all__ = ["Inputs", "Operator", "Variant", "in_double", "operators_of", "rows_of", "taken", "variants_of"]  # fmt: skip
+def beginning(one: Sequence[Operator], other: Sequence[Operator]) -> int:
+    """Return how many calls both runs begin with."""
+    for count, (left, right) in enumerate(zip(one, other, strict=False)):
+        if not left.is_as(right):
+            return count
+    return min(len(one), len(other))
+
+
+def borders_of(operators: Sequence[Operator]) -> list[float]:
+    """Return for each operator the border of the coarsest result so far."""
+    worst, found = 0.0, []
+    for one in operators:
+        dtypes = (str(output.dtype).removeprefix("torch.") for output in one.outputs)
+        worst = max(worst, *map(unit_roundoff, dtypes))
+        found.append(math.sqrt(worst))
+    return found
+
+
+def relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of an element by the largest element; infinite where one alone is."""
+    wide, narrow = one.double(), other.double()
+    same = (wide == narrow) | (wide.isnan() & narrow.isnan())
+    if bool(same.all()):
+        return 0.0
+    apart = (wide - narrow)[~same].abs()
+    largest = float(wide[wide.isfinite()].abs().max()) if bool(wide.isfinite().any()) else 0.0
+    most = float(apart.max())
+    return most / largest if largest and math.isfinite(most) else math.inf
+
+
+__all__ = [
+    "Inputs",
+    "Operator",
+    "Run",
+    "Variant",
+    "beginning",
+    "borders_of",
+    "caller_place",
+    "in_double",
+    "relative_difference",
+    "rows_of",
+    "run_of",
+    "taken",
+    "variants_of",
+]
