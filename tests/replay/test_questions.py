@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep.replay import questions
 from lockstep.replay.calls.refusals import CannotReplay
-from lockstep.replay.process import answered_here, questions
+from lockstep.replay.process import answered_here
 from lockstep.replay.process.messages import answer_in
 from lockstep.replay.questions import Imports, Question
 
