@@ -200,6 +200,6 @@ def _answer(words: Sequence[str]) -> str:
     except OSError as error:
         raise JobError(f"slurm: {program} cannot be started ({error.strerror})") from error
     if done.returncode:
-        why = message(done.stderr.strip() or f"it ended with exit code {done.returncode}")
-        raise JobError(f"slurm: {words[0]}: {why.removeprefix(words[0] + ': ')}")
+        said = message(done.stderr.strip() or f"it ended with exit code {done.returncode}")
+        raise JobError(f"slurm: {words[0]}: {said.removeprefix(words[0] + ': ')}")
     return done.stdout
