@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 import lockstep
 from lockstep.align.settings import NumbersRead, is_made_of
 from lockstep.core.finding import Comparison, Verdict
-from lockstep.core.manifest import StepSummary
+from lockstep.core.manifest import NumberRead, StepSummary
 
 Uses = Callable[[list[nn.Parameter], torch.optim.Optimizer, Tensor, float], None]
 """What a script does between backward and update; the last argument is a factor that is 1 where all is right."""
@@ -85,8 +86,41 @@ def test_a_number_that_is_made_otherwise_is_told(tmp_path: Path, use: Uses) -> N
     assert "is" in str(found.origins[0].finding.reason)
 
 
+class Held:
+    """Numbers that a script keeps in tensors which no call takes, and reads."""
+
+    def __init__(self, number: float) -> None:
+        self._number = torch.tensor(number)
+
+    def weighted(self, parameters: list[nn.Parameter], *_: object) -> None:
+        for one in parameters:
+            assert one.grad is not None
+            one.grad.mul_(self._number.item())
+
+    def scheduled(self, _: object, optimizer: torch.optim.Optimizer, *rest: object) -> None:
+        optimizer.param_groups[0]["lr"] = 1e-3 * float(self._number)
+
+
+@pytest.mark.parametrize("use", [Held.weighted, Held.scheduled])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_number_that_the_script_keeps_in_a_tensor_is_set(
+    tmp_path: Path, use: Callable[..., None], dtype: torch.dtype
+) -> None:
+    # given a candidate whose script keeps another number, 2 % larger, which Python reads as any other
+    pair = [
+        recorded(tmp_path / str(number), partial(use, Held(number)), dtype, emulate=emulate)
+        for number, emulate in ((0.5, ""), (0.51, "reorder"))
+    ]
+    # then it was set otherwise: no call has made that number
+    assert lockstep.compare_recordings(*pair).verdict is Verdict.DIVERGED
+
+
 def summary(step: int, *numbers: float) -> StepSummary:
-    return StepSummary(step, numbers_read=list(numbers))
+    """A step in which these were read, the first out of content 0."""
+    return StepSummary(step, numbers_read=[NumberRead(one, at) for at, one in enumerate(numbers)])
+
+
+JUDGED = {(0, 0), (1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -97,13 +131,18 @@ def summary(step: int, *numbers: float) -> StepSummary:
         ([summary(1, 4.0)], [summary(1, 4.4, 5.0)], []),  # which of both?
         ([summary(1, 0.1)], [summary(1, -0.1)], []),
         ([summary(1)], [summary(1)], []),
+        (
+            [summary(1, 0.5, 0.5, 4.0)],
+            [summary(1, 0.5, 0.5, 4.4)],
+            [],
+        ),  # whose content was not judged
         ([], [], []),
     ],
 )
 def test_how_far_numbers_read_are_apart(
     reference: list[StepSummary], candidate: list[StepSummary], ratios: list[float]
 ) -> None:
-    found = NumbersRead(reference, candidate).ratios(1)
+    found = NumbersRead(reference, candidate).ratios(1, JUDGED)
     assert [math.exp(one) for one in found] == pytest.approx(ratios)
 
 
@@ -117,7 +156,7 @@ def test_a_multiple_of_a_power_is_made_of_it_and_another_number_is_not(
     # given a number that two runs read, and what each makes of it
     other = read * (1 + noise)
     left, right = factor * read**power, factor * other**power
-    ratios = NumbersRead([summary(0, read)], [summary(0, other)]).ratios(0)
+    ratios = NumbersRead([summary(0, read)], [summary(0, other)]).ratios(0, JUDGED)
     # then these are made of it
     assert is_made_of(left, right, ratios)
     # and not what one run makes otherwise, unless it is as far off as such a power

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.core.devices import device_of
 from lockstep.core.dtypes import is_floating
-from lockstep.core.manifest import StepSummary
+from lockstep.core.manifest import NumberRead, StepSummary
 from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call
 from lockstep.core.redaction import is_withheld
@@ -225,19 +225,27 @@ class NumbersRead:
     reference: Sequence[StepSummary]
     candidate: Sequence[StepSummary]
 
-    def ratios(self, step: int) -> tuple[float, ...]:
+    def ratios(self, step: int, judged: Container[tuple[int, int]]) -> tuple[float, ...]:
         """The logarithm of the candidate's number over the reference's, of a step and of the one before.
 
         None of a step in which one run read more numbers, so that nobody knows which belong together.
-        """
-        return tuple(one for number in (step - 1, step) for one in self._ratios(number))
 
-    def _ratios(self, step: int) -> Iterable[float]:
+        Parameters
+        ----------
+        judged
+            Pairs of contents, of both runs, that have been judged. Any other number is one that the script has set: a
+            tensor that only Python reads enters no call.
+        """
+        return tuple(one for number in (step - 1, step) for one in self._ratios(number, judged))
+
+    def _ratios(self, step: int, judged: Container[tuple[int, int]]) -> Iterator[float]:
         left, right = (_numbers_of(steps, step) for steps in (self.reference, self.candidate))
         if len(left) != len(right):
-            return ()
-        pairs = zip(left, right, strict=True)
-        return [math.log(other / one) for one, other in pairs if one * other > 0 and one != other]
+            return
+        for one, other in zip(left, right, strict=True):
+            same_sign = one.number * other.number > 0
+            if same_sign and one.number != other.number and (one.content, other.content) in judged:
+                yield _log_ratio(one.number, other.number)
 
 
 def is_made_of(reference: float, candidate: float, ratios: Iterable[float]) -> bool:
@@ -252,11 +260,15 @@ def is_made_of(reference: float, candidate: float, ratios: Iterable[float]) -> b
     """
     if reference * candidate <= 0:
         return False
-    apart = math.log(candidate / reference)
+    apart = _log_ratio(reference, candidate)
     return any(
         math.isclose(apart, power * ratio, rel_tol=_EXACT) for ratio in ratios for power in _POWERS
     )
 
 
-def _numbers_of(steps: Sequence[StepSummary], step: int) -> list[float]:
+def _log_ratio(one: float, other: float) -> float:
+    return math.log(abs(other)) - math.log(abs(one))
+
+
+def _numbers_of(steps: Sequence[StepSummary], step: int) -> list[NumberRead]:
     return next((one.numbers_read for one in steps if one.index == step), [])

@@ -100,6 +100,14 @@ class RunManifest:
 
 
 @dataclass(slots=True)
+class NumberRead:
+    """A number that Python was given, and the content of the tensor that held it."""
+
+    number: float
+    content: int
+
+
+@dataclass(slots=True)
 class StepSummary:
     """One recorded step.
 
@@ -112,7 +120,7 @@ class StepSummary:
     `float_reads` is how often Python took numbers out of a floating-point tensor (`item`, `tolist`, `numpy`, `float`)
     before the step's last backward, `float_reads_after_backward` behind it, as a log does; `decision_reads` how often
     out of one of whole numbers or booleans, as `if` does. Optimizers' own reads do not count. `numbers_read` are the
-    last single numbers that Python was given (`item`, `float`), finite and not whole, by optimizers too.
+    last single numbers that Python was given (`item`, `float`), finite and not whole.
     """
 
     index: int
@@ -125,7 +133,7 @@ class StepSummary:
     float_reads: int | None = None
     float_reads_after_backward: int | None = None
     decision_reads: int | None = None
-    numbers_read: list[float] = field(default_factory=list)
+    numbers_read: list[NumberRead] = field(default_factory=list)
 
 
 MOST_NUMBERS_READ = 16

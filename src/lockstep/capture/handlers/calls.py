@@ -392,11 +392,15 @@ class Calls:
             with Silence(self._recording.fail):
                 self._notes.taken(values)
 
-    def number_read(self, number: float) -> None:
-        """Note a number that Python was given, which may be made into an argument of a later call."""
-        if self._recording.session is not None:
-            with Silence(self._recording.fail):
-                self._notes.number_read(number)
+    def number_read(self, number: float, tensor: Any) -> None:
+        """Note a number that the script was given, which it may make into an argument of a later call."""
+        around, session = self._rows.context(), self._recording.session
+        if session is None or around is None or around.in_transform or around.in_backward:
+            return
+        if self._optimizers.at_work or (around.place and around.place.opaque):
+            return
+        with Silence(self._recording.fail):
+            self._notes.number_read(number, session.contents.of(tensor))
 
     def _is_within_body(self, around: CallContext, values: tuple[Any, ...]) -> bool:
         """Whether Python takes numbers within what is recorded as the body of a call; counts it."""

@@ -10,7 +10,7 @@ import torch
 
 from lockstep.capture.recording.rank_recording import RankRecording
 from lockstep.capture.taps.listener import EngineRun
-from lockstep.core.manifest import MOST_NUMBERS_READ, StepSummary
+from lockstep.core.manifest import MOST_NUMBERS_READ, NumberRead, StepSummary
 from lockstep.devices.methods import is_floating_point
 
 
@@ -38,11 +38,11 @@ class StepNotes:
         else:
             step.decision_reads = (step.decision_reads or 0) + 1
 
-    def number_read(self, number: float) -> None:
-        """Python was given a number; whole ones are counts, which no rounding changes."""
+    def number_read(self, number: float, content: int) -> None:
+        """Python was given the number of a content; whole ones are counts, which no rounding changes."""
         step = self._step
         if step is not None and math.isfinite(number) and not number.is_integer():
-            step.numbers_read.append(number)
+            step.numbers_read.append(NumberRead(number, content))
             del step.numbers_read[:-MOST_NUMBERS_READ]
 
     def backward(self, asked: EngineRun, *, is_seen: bool) -> None:

@@ -376,10 +376,10 @@ class FunctionTap(TorchFunctionMode):
             return result
         if name is _READ:
             taps.listener.read_by_python(args[0])
-            return self._told(site.call(func, args, kwargs))
+            return self._told(site.call(func, args, kwargs), args[0])
         if name is _TAKEN:
             taps.listener.taken_by_python(args)
-            return self._told(site.call(func, args, kwargs))
+            return self._told(site.call(func, args, kwargs), args[0])
         if (site.is_of_torch or frame.f_code is ASKING) and is_plumbing(frame, name):
             return taps.listener.plumbing_call(func, args, kwargs)
         result, deals_in_tensors = taps.listener.operator_call(
@@ -389,10 +389,10 @@ class FunctionTap(TorchFunctionMode):
             self._names[func] = ""
         return result
 
-    def _told(self, result: Any) -> Any:
-        """What Python was given; the listener is told of a single number."""
+    def _told(self, result: Any, tensor: Any) -> Any:
+        """What Python was given of a tensor; the listener is told of a single number."""
         if type(result) is float:
-            self._taps.listener.number_read(result)
+            self._taps.listener.number_read(result, tensor)
         return result
 
 

@@ -100,5 +100,5 @@ class Listener(Protocol):
     def taken_by_python(self, values: tuple[Any, ...]) -> None:
         """Python decides by the numbers of tensors."""
 
-    def number_read(self, number: float) -> None:
+    def number_read(self, number: float, tensor: Any) -> None:
         """Python was given the number of a tensor."""

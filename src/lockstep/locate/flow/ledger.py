@@ -143,7 +143,7 @@ class Ledger:
 
     def numbers_read(self, step: int) -> tuple[float, ...]:
         """Return how far apart the numbers are that Python read, as `NumbersRead.ratios` has it."""
-        return () if self._numbers_read is None else self._numbers_read.ratios(step)
+        return () if self._numbers_read is None else self._numbers_read.ratios(step, self._states)
 
     def knows_step(self, step: int) -> bool:
         """Whether all that happened up to the end of a step was recorded, or there was no such step."""

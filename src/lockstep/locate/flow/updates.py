@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from lockstep.align.settings import Setting, differing_settings, rounded_apart
+from lockstep.align.settings import Setting, differing_settings, is_made_of
 from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.finding import Outcome, Pair
 from lockstep.core.optimizer_classes import KERNEL_CHOICES
@@ -246,9 +246,11 @@ class UpdateWalk:
         report_together(wrong, self._ledger, self._origins)
 
     def _is_rounded(self, setting: Setting, item: Aligned) -> bool:
-        """Whether a hyper-parameter is made of numbers that Python read, and carries their noise."""
-        read = self._ledger.numbers_read(item.reference.step)
-        return self._ledger.any_noise and rounded_apart([setting], read) > 0
+        """Whether a hyper-parameter is made of a number that Python read, and carries its noise."""
+        values = setting.reference, setting.candidate
+        return all(isinstance(one, float) for one in values) and is_made_of(
+            *values, self._ledger.numbers_read(item.reference.step)
+        )
 
     def _entering(self, item: Aligned) -> list[Measured]:
         """What an update is made from; a gradient that a closure computes inside of it as backward left it."""
