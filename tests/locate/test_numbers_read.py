@@ -18,6 +18,7 @@ import lockstep
 from lockstep.align.settings import NumbersRead, is_made_of
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.manifest import NumberRead, StepSummary
+from lockstep.report.comparison.verdict_words import headline
 
 Uses = Callable[[list[nn.Parameter], torch.optim.Optimizer, Tensor, float], None]
 """What a script does between backward and update; the last argument is a factor that is 1 where all is right."""
@@ -84,6 +85,10 @@ def test_a_number_that_is_made_otherwise_is_told(tmp_path: Path, use: Uses) -> N
     # then it is named where it goes in
     assert found.verdict is Verdict.DIVERGED
     assert "is" in str(found.origins[0].finding.reason)
+    # and a place that is no part of the model is not called its forward
+    assert (use is clipped) == (
+        "between backward and update (torch.Tensor.mul_)" in headline(found)
+    )
 
 
 class Held:

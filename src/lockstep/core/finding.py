@@ -251,7 +251,8 @@ class Origin(NamedSite):
     `explanation` says how the candidate computes instead, where that was found. `beside` tells of which tree beside
     the model the module is a part ("a second QNetwork, which no optimizer updates"), or "". `wrong_run` is "reference"
     or "candidate" where one of the two calls alone was shown to be wrong, or "". `between` says between which modules
-    it lies where operators were not recorded, or "".
+    it lies where operators were not recorded, or "". `after_backward` tells that an operator outside of all modules ran
+    when the backward of the step was over: clipping by hand, an average of gradients.
     """
 
     finding: Finding
@@ -263,6 +264,7 @@ class Origin(NamedSite):
     beside: str = ""
     wrong_run: str = ""
     between: str = ""
+    after_backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)

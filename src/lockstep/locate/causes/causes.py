@@ -76,7 +76,13 @@ class Causes:
         beside = _beside_model(origin, regions.step)
         between = between_words(origin, regions.step, self._unseen)
         library = _library(origin, regions)
-        origin = replace(origin, library=library, beside=beside, between=between)
+        origin = replace(
+            origin,
+            library=library,
+            beside=beside,
+            between=between,
+            after_backward=_is_after_backward(origin, regions.step),
+        )
         other = self._unaligned.class_around(origin.module)
         if origin.kind is Kind.RANDOM and other is not None:
             return replace(origin, reason=Reason(class_clause(other), origin.reason))
@@ -160,6 +166,20 @@ def operators_unseen(*recordings: Recording) -> str:
     """Return the words for operators that were not recorded, "not recorded at L0"; "" if they were."""
     gaps = (gap for one in recordings for gap in one.manifest.not_seen if gap.what == OPERATORS)
     return next((f"not recorded{f' at {gap.level}' if gap.level else ''}" for gap in gaps), "")
+
+
+def _is_after_backward(origin: Origin, step: AlignedStep) -> bool:
+    """Return whether an operator outside of all modules ran when the backward of its step was over."""
+    if origin.module or not origin.op or origin.phase is not Phase.FORWARD:
+        return False
+    calls = step.recorded[origin.finding.pair.reference is None]
+    backward = [
+        record.sequence
+        for call in calls
+        for record in call.records
+        if record.site.phase is Phase.BACKWARD
+    ]
+    return bool(backward) and origin.sequence > max(backward)
 
 
 def between_words(origin: Origin, step: AlignedStep, unseen: str) -> str:

@@ -195,6 +195,8 @@ def place_words(origin: Origin, tally: Tally) -> str:
     if origin.between:
         return f"{when}{origin.phase.value} {origin.between}"
     call = f", call {origin.call + 1}" if origin.call else ""
+    if origin.after_backward:
+        return f"{when}between backward and update ({origin.op}{call})"
     if not origin.op:  # another tool tells a name alone
         return f"{when}{origin.phase.value} of {_module(origin)}{call}"
     return f"{when}{origin.phase.value} of {_module(origin)} ({origin.op}{call})"
