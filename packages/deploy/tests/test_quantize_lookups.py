@@ -99,7 +99,12 @@ def test_a_wrong_step_of_a_table_is_a_fault(words):
 
 
 @pytest.mark.parametrize(
-    "how", [("--weight-only",), ("--dynamic-ranges",), ("--ranges-from", "x.npz", "--reduce-range")]
+    "how",
+    [
+        ("--weight-only",),
+        ("--dynamic-ranges", "--reduce-range"),
+        ("--ranges-from", "x.npz", "--reduce-range"),
+    ],
 )
 def test_a_model_of_float16_is_quantised_and_stays_one_to_its_callers(halved, how):
     path = halved.parent / "x.npz"

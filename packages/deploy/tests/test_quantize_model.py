@@ -28,6 +28,9 @@ from lockstep_deploy.quantize.task import Outcome
 from lockstep_deploy.quantize_command import quantize
 from lockstep_deploy.runtime import Session
 
+ANYWHERE = ("--reduce-range",)
+"""On a processor without VNNI, onnxruntime's 8-bit kernels saturate, and a model of another width is worse there."""
+
 
 @pytest.fixture(scope="module")
 def lenet():
@@ -529,7 +532,7 @@ def test_a_mask_of_infinities_stays_in_float32_and_is_no_fault(tmp_path):
     model = onnx_models.made(nodes, [("x", shape)], [("shares", shape)], held)
     path = onnx_models.written(model, tmp_path / "attention.onnx")
     data = samples_of(tmp_path, x=draw.standard_normal((8, 16, 16)).astype("f4"))
-    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data)
+    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data, *ANYWHERE)
     assert code == 0
     assert {one["standing"] for one in found["layers"]} <= {"noise", ""}
 
@@ -551,7 +554,7 @@ def test_a_vector_that_nodes_share_takes_no_name_of_another_value(tmp_path):
     model = onnx_models.made(nodes, [("x", shape)], [("y", shape)], held)
     path = onnx_models.written(model, tmp_path / "shared.onnx")
     data = samples_of(tmp_path, x=draw.standard_normal((8, 8, 4, 4)).astype("f4"))
-    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data)
+    code, found = run(path, tmp_path / "int8.onnx", "--ranges-from", data, *ANYWHERE)
     made = open_model(tmp_path / "int8.onnx").proto
     assert code == 0
     assert "Sigmoid" in {node.op_type for node in made.graph.node}
@@ -613,7 +616,7 @@ def test_nodes_and_edges_of_a_graph_are_one_call(tmp_path):
     path = onnx_models.written(model, tmp_path / "graph.onnx")
     x = draw.standard_normal((10, 6)).astype("f4")
     data = samples_of(tmp_path, x=x, edges=draw.integers(0, 10, (2, 30)))
-    code, found = run(path, tmp_path / "q.onnx", "--ranges-from", data)
+    code, found = run(path, tmp_path / "q.onnx", "--ranges-from", data, *ANYWHERE)
     assert code == 0
     assert "1 sample" in found["measured_on"]
     refused = samples_of(tmp_path, x=x[:9], edges=draw.integers(0, 9, (2, 30)))
@@ -633,7 +636,7 @@ def test_a_model_that_draws_is_measured_with_the_same_numbers_in_both(tmp_path):
     path = onnx_models.written(model, tmp_path / "drawing.onnx")
     data = samples_of(tmp_path, x=draw.standard_normal((8, 16)).astype("f4"))
     for how in (["--ranges-from", data], ["--dynamic-ranges", "--inputs", data]):
-        code, found = run(path, tmp_path / "q.onnx", "--force", *how)
+        code, found = run(path, tmp_path / "q.onnx", "--force", *how, *ANYWHERE)
         assert code == 0
         assert found["outcome"]["sqnr_db"] > 30
         made = open_model(tmp_path / "q.onnx").proto
