@@ -350,6 +350,7 @@ def compared(directory: Path, one: Callable[[], None], two: Callable[[], None]) 
     return compare_recordings(directory / "one", directory / "two")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("train", "words"), KINDS.items(), ids=lambda one: getattr(one, "__name__", "")
 )

@@ -72,6 +72,7 @@ def _train(initialise: Initialise, shape: tuple[int, ...]) -> list[object]:
     return [model, optimizer]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, _RULES], ids=["compared", "rules"])
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_model_that_was_initialised_in_any_way_is_recorded(

@@ -186,6 +186,7 @@ def misspelt(command: click.Command) -> Iterator[tuple[str, str]]:
                 yield right, wrong
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_option_that_is_misspelt_is_answered_with_its_name(
     name: str, place: Place, capsys: pytest.CaptureFixture[str]
@@ -204,6 +205,7 @@ def test_a_misspelt_option_leads_to_no_spelling_of_an_earlier_release(
     assert "Did you mean '--ranks'?" in capsys.readouterr().err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_path_at_which_nothing_can_be_is_named(
     name: str, place: Place, capsys: pytest.CaptureFixture[str]

@@ -54,7 +54,7 @@ def test_what_a_step_does_not_depend_on_is_judged_where_a_later_one_does(tmp_pat
     assert found.origins
 
 
-@pytest.mark.sampled(43)
+@pytest.mark.sampled(61)
 @pytest.mark.parametrize("in_script", [False, True], ids=["in a module", "in the script"])
 @pytest.mark.parametrize("save", WEIGHTS)
 @pytest.mark.parametrize("forms", [pytest.param(forms, id=name) for name, forms in EACH])

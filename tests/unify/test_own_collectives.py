@@ -84,12 +84,14 @@ def compared(runs: Path, one: str, many: str) -> Comparison:
     return compare_recordings(runs / "one" / one, runs / "many" / many)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_training_agrees_with_its_twin_of_one_rank(runs: Path, name: str) -> None:
     found = compared(runs, name, name)
     assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FAULTS)
 def test_its_faulty_twin_is_named_where_the_fault_is(runs: Path, name: str) -> None:
     one, operator, words = FAULTS[name]

@@ -52,6 +52,7 @@ def run(programs: Path, kind: str, script: Path, *arguments: str) -> tuple[str, 
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_project_does_the_same_on_another_device(
     case: str, programs: Path, tmp_path: Path

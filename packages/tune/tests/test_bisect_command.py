@@ -170,6 +170,7 @@ def test_the_value_of_a_variable_is_found(bench: Bench) -> None:
     assert len(found["trials"]) <= _bound(5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("texts", "culprits", "together"),
     [
