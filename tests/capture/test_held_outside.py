@@ -476,6 +476,67 @@ def test_numbers_that_move_in_both_runs_are_noted(tmp_path: Path) -> None:
     )
 
 
+def trained(*, by_hand: bool, rates: tuple[float, ...] = (0.1, 0.2, 0.3)) -> None:
+    """A training whose rate grows: a scheduler sets it behind each update, or the script before each."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    factors = (*rates, 0.4)
+    scheduler = None
+    if not by_hand:
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: factors[epoch])
+    for rate in rates:
+        if by_hand:
+            optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).square().sum().backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def test_a_rate_that_one_script_sets_a_step_earlier_is_noted(tmp_path: Path) -> None:
+    # given updates with the same rates; behind the last one a scheduler has set the next
+    found = compared(tmp_path, lambda: trained(by_hand=False), lambda: trained(by_hand=True))
+    assert found.verdict is Verdict.AGREE
+    assert found.ends is not None
+    assert "param_groups[0]['lr'] is 0.4 in the reference and 0.3 in the candidate" in str(
+        found.ends.notes
+    )
+
+    # its twin with another rate in an update
+    other = (0.1, 0.2, 0.31)
+    rank_of(tmp_path / "other", lambda: trained(by_hand=True, rates=other))
+    found = compare_recordings(tmp_path / "one", tmp_path / "other")
+    assert found.verdict is Verdict.DIVERGED
+
+
+def grouped(*, in_one: bool, decay: float = 0.1) -> None:
+    """Weights decay and biases do not: in two groups, or in two optimizers."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    weights = {"params": [model.weight], "weight_decay": decay}
+    biases = {"params": [model.bias], "weight_decay": 0.0}
+    groups = [[weights, biases]] if in_one else [[weights], [biases]]
+    optimizers = [torch.optim.AdamW(one, lr=0.01) for one in groups]
+    for _ in range(3):
+        for each in optimizers:
+            each.zero_grad()
+        model(torch.ones(3, 4)).square().sum().backward()
+        for each in optimizers:
+            each.step()
+
+
+def test_groups_of_one_optimizer_may_be_optimizers(tmp_path: Path) -> None:
+    # given the same options by parameter, in other places
+    found = compared(tmp_path, lambda: grouped(in_one=True), lambda: grouped(in_one=False))
+    assert found.verdict is Verdict.AGREE
+
+    # its twin with another decay
+    rank_of(tmp_path / "other", lambda: grouped(in_one=False, decay=0.2))
+    assert compare_recordings(tmp_path / "one", tmp_path / "other").verdict is Verdict.DIVERGED
+
+
 def test_where_the_runs_differ_by_noise_a_mean_that_follows_is_none(tmp_path: Path) -> None:
     def reordered(batch: Callable[[Tensor], Tensor], factor: float = 1.0) -> None:
         model, shadow = nn.Linear(64, 64), [torch.zeros(64)]

@@ -83,11 +83,21 @@ def test_what_recorded_steps_do_not_show_of_the_training_counts_too(standing: St
     assert not held_states("rank0", side(BEGIN, LATER, standing), candidate, equal=False).origins
 
 
-def test_a_rounding_is_unclear() -> None:
-    rounded = LATER * np.float32(1 + 2.0**-23)
-    found = held_states("rank0", side(BEGIN, LATER), side(BEGIN, rounded), equal=True)
+def test_a_rounding_of_what_moves_little_is_unclear() -> None:
+    # given a mean of weights that has moved by some ten roundings, as with a decay of 0.9999
+    moved = BEGIN * np.float32(1 + 2.0**-20)
+    rounded = moved * np.float32(1 + 2.0**-23)
+    found = held_states("rank0", side(BEGIN, moved), side(BEGIN, rounded), equal=True)
     assert not found.origins
     assert found.unclear[0].startswith("rank0: ema.weight after step 1")
+
+
+def test_a_rounding_of_what_moves_far_is_noted() -> None:
+    # given one that has moved by a hundredth: no share of that way may be a rounding
+    rounded = LATER * np.float32(1 + 2.0**-23)
+    found = held_states("rank0", side(BEGIN, LATER), side(BEGIN, rounded), equal=True)
+    assert (found.origins, found.unclear) == ((), ())
+    assert found.notes == ("ema.weight differs at the end by no more than rounding",)
 
 
 def test_noise_of_the_steps_may_be_in_what_follows_them() -> None:

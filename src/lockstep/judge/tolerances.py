@@ -110,6 +110,10 @@ FOLLOWING_NOISE = 4.0
 """If the recorded steps differ by noise, other state of the process may be off by this multiple of the largest
 distance of a trained parameter."""
 
+LEAST_SHARE = 1e-3
+"""Share of the way a state has gone in the recorded steps that it may be off by its roundings. Less than that is no
+wrong decay, of which no one would choose two that are nearer to each other; the laws tell a factor of 1.001."""
+
 # --- Calibration -----------------------------------------------------------------------------------------------------
 
 REPEATED_MARGIN = 2.0

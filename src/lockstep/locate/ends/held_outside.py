@@ -249,7 +249,10 @@ class _Settings:
 
 
 def _other_settings(*sides: Side) -> _Settings:
-    """Settings with another value; numbers that move in both runs are noted: counts and times may do so."""
+    """Settings with another value; numbers that move in both runs are noted: counts and times may do so.
+
+    So are options of optimizers that the updates do not go by any more, or not yet: `_no_update_tells`.
+    """
     left, right = (side.settings or {} for side in sides)
     both = [
         {path: one.value for path, one in side.items() if one.value is not None}
@@ -257,7 +260,9 @@ def _other_settings(*sides: Side) -> _Settings:
     ]
     certain, notes, idle = list[Remark](), list[Remark](), list[Remark]()
     for one in differing_settings(*both):
-        moves = left[one.name].moves and right[one.name].moves
+        moves = (left[one.name].moves and right[one.name].moves) or _no_update_tells(
+            one.name, *sides
+        )
         is_idle = _changed_nothing(one.name, *sides)
         reference, candidate = one.shown
         subject = On.SETTING_IDLE if is_idle else On.SETTING
@@ -266,6 +271,27 @@ def _other_settings(*sides: Side) -> _Settings:
     since, later = _trainable(*sides)
     certain.extend(later)
     return _Settings(_shortened(certain), [*idle, *since, *_shortened(notes)])
+
+
+_OPTION = re.compile(r"(?P<group>.*\.param_groups\[\d+\])\['(?P<name>[^']+)'\]")
+
+
+def _no_update_tells(name: str, *sides: Side) -> bool:
+    """Whether a path leads to an option of an optimizer whose value at the end no update has shown, nor need ever show.
+
+    All updates of the recorded steps had the same options, parameter by parameter. What a script changes from step to
+    step, it may set before the next update or behind the last one: a rate that is set by hand is one step behind that
+    of a scheduler. And where the two have their parameters in other groups, one path leads to other parameters.
+    """
+    if (option := _OPTION.match(name)) is None:
+        return False
+    if all(option["name"] in side.scheduled for side in sides):
+        return True
+    one, other = (
+        {found["group"] for path in side.settings or {} if (found := _OPTION.match(path))}
+        for side in sides
+    )
+    return one != other
 
 
 def _changed_nothing(name: str, *sides: Side) -> bool:

@@ -19,7 +19,7 @@ from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
 from lockstep.core.text import listed
-from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE
+from lockstep.judge.tolerances import END_ROUNDINGS, FOLLOWING_NOISE, LEAST_SHARE
 from lockstep.locate.ends.training_sides import (
     SIDES,
     Beside,
@@ -69,6 +69,7 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
     """
     found = beside(reference, candidate)
     origins, unclear, known = list[Origin](), list[NotCompared](), set[str]()
+    notes = list[Remark]()
     for moment, left, right in _moments(reference, candidate):
         noise = None if equal else _noise(left, right)
         for root, keys in _differing(left, right, equal=equal).items():
@@ -80,6 +81,8 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
             first = apart[0]
             if first.is_beyond:
                 origins.append(_origin(rank, moment, apart))
+            elif equal and moment is Moment.LAST and _is_small(keys, reference, candidate):
+                notes.append(Remark(On.ROUNDED, names=tuple(one.name for one in apart)))
             elif equal:
                 names = tuple(one.name for one in apart)
                 unclear.append(
@@ -92,11 +95,27 @@ def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> 
                     )
                 )
     unclear.extend(_moving_alone(rank, reference, candidate))
-    notes = [
+    notes.extend(
         Remark(On.HELD_IDLE, rank=rank, names=(root,))
         for root in _idle_that_differ(reference, candidate, found)
-    ]
+    )
     return HeldStates(tuple(origins), tuple(unclear), tuple(notes))
+
+
+def _is_small(keys: Sequence[tuple[Role, str]], reference: Side, candidate: Side) -> bool:
+    """Whether states are next to nothing apart, beside how far each has gone since the first recorded step.
+
+    A mean of weights that moves little per step is within roundings whatever its decay; of one that moves much more
+    than it is apart, no share of the way can be wrong.
+    """
+    return all(
+        key in reference.first
+        and key in candidate.first
+        and relative(reference.last[key].content, candidate.last[key].content)
+        <= LEAST_SHARE * relative(side.first[key].content, side.last[key].content)
+        for key in keys
+        for side in (reference, candidate)
+    )
 
 
 def _moments(reference: Side, candidate: Side) -> Iterator[tuple[Moment, States, States]]:

@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from lockstep.align.names import NameMap
@@ -40,8 +41,9 @@ class Side:
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
     `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
     modes, None where neither was kept; `modules` are the plain attributes of the modules that recorded steps called, as
-    they were then; `held_cut` tells what was not looked at there, and `end_cut` what of the end
-    could not be put together of several ranks.
+    they were then, and `scheduled` the names of optimizers' options ("lr") of which these steps have several values;
+    `held_cut` tells what was not looked at there, and `end_cut` what of the end could not be put together of several
+    ranks.
     """
 
     steps: int | None
@@ -56,6 +58,7 @@ class Side:
     held_cut: str = ""
     end_cut: str = ""
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    scheduled: frozenset[str] = frozenset()
 
     def attribute_then(self, name: str) -> Any:
         """A plain attribute of a called module as it was in the recorded steps; None where that is not known.
@@ -96,6 +99,7 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
         {} if rank.held_settings is None else _called_modules(rank, names),
+        frozenset() if rank.held_settings is None else _scheduled(rank),
     )
 
 
@@ -135,6 +139,22 @@ def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Map
             path = row["module"] if names is None else names.module(row["module"])
             found[path] = settings_of(rank, row.get("settings", "{}"))
     return found
+
+
+def _scheduled(rank: RankRecording) -> frozenset[str]:
+    """Names of the options of which an update of one module's parameters has other values in another step."""
+    calls = rank.call_table
+    updates = calls.filter(calls["kind"] == CallKind.OPTIMIZER.value)
+    columns = ["module", "op", "step", "arguments"]
+    values: dict[tuple[str, ...], dict[int, set[str]]] = {}
+    for module, op, step, text in updates.select(columns).unique(maintain_order=True).iter_rows():
+        for name, value in settings_of(rank, text or "{}").items():
+            values.setdefault((module, op, name), {}).setdefault(step, set()).add(repr(value))
+    return frozenset(
+        name
+        for (_, _, name), steps in values.items()
+        if any(one != other for one, other in pairwise(steps.values()))
+    )
 
 
 def _without_earlier_trainings(moments: dict[Moment, States]) -> dict[Moment, States]:
