@@ -76,6 +76,17 @@ _IMAGE = re.compile(
 )
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _RUNTIMES = frozenset({"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"})
+_LIBRARY_WORDS = {
+    (
+        "accelerator",
+        "gpu",
+    ): "Lightning's word for CUDA and for Apple's GPU: another device has none",
+    (
+        "distributed_type",
+        "MULTI_GPU",
+    ): "Accelerate's word for several CUDA devices: another device has its own",
+}
+"""What a library calls the old device where the word names none, by key and value."""
 _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
@@ -192,6 +203,10 @@ class _Reader:
             reason = "gives NVIDIA's cards to a container"
             new = said_of(self.target, lambda one: one.container_options)
             self.list("config/image", span, reason, new)
+        elif self.target.device != "mps" and (
+            about := _LIBRARY_WORDS.get((self.key.lower(), value))
+        ):
+            self.list("config/device", span, about)
         elif _DOTTED.fullmatch(value):
             reason = "a name that the program looks up: CUDA's or apex's own"
             self.list("config/name", span, reason)

@@ -11,6 +11,7 @@ import re
 
 from lockstep_migrate.engine.arguments import called, insertion, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.torch.context import parameter_of
 from lockstep_migrate.torch.unit import Unit
 
 _DEVICE = re.compile(r"cuda(?::|\Z)")
@@ -87,8 +88,11 @@ def _is_device_text(scopes: ModuleScopes, node: ast.AST) -> bool:
     """Whether an expression is a text that names a device, at once, of a device, or by a variable."""
     if isinstance(node, ast.Name):
         bindings = scopes.bindings(node.id, scopes.scope(node))
-        values = [one.value for one in bindings if one.value is not None]
-        return any(not isinstance(one, ast.Name) and _is_device_text(scopes, one) for one in values)
+        values = [one.value or _default(scopes, one.node) for one in bindings]
+        return any(
+            one is not None and not isinstance(one, ast.Name) and _is_device_text(scopes, one)
+            for one in values
+        )
     if isinstance(node, ast.IfExp):
         return _is_device_text(scopes, node.body) or _is_device_text(scopes, node.orelse)
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str" and node.args:
@@ -98,6 +102,15 @@ def _is_device_text(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
         return bool(node.values) and _is_device_text(scopes, node.values[0])
     return isinstance(node, ast.Constant) and _DEVICE.match(str(node.value)) is not None
+
+
+def _default(scopes: ModuleScopes, parameter: ast.AST) -> ast.expr | None:
+    """The default of a parameter."""
+    arguments = scopes.parents.get(parameter)
+    if not isinstance(parameter, ast.arg) or not isinstance(arguments, ast.arguments):
+        return None
+    given = (*arguments.defaults, *filter(None, arguments.kw_defaults))
+    return next((one for one in given if parameter_of(arguments, one) == parameter.arg), None)
 
 
 def _counts_letters(node: ast.Subscript) -> bool:

@@ -10,7 +10,7 @@ from lockstep_migrate.torch.context import Use
 from lockstep_migrate.torch.unit import Unit
 
 _AROUND = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.MatchValue, ast.MatchOr, ast.match_case)
-_COMPARING = (Use.TEST, Use.PATTERN, Use.ANNOTATION)
+_COMPARING = (Use.TEST, Use.READ, Use.PATTERN, Use.ANNOTATION)
 
 
 def compared_setting(unit: Unit, node: ast.expr, use: Use) -> str:

@@ -24,7 +24,7 @@ _TESTS = frozenset(
 _TELLING = frozenset(
     {
         "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log",
-        "write", "format_exc", "skipTest", "echo", "skip", "skipif", "fail",
+        "write", "format_exc", "skipTest", "echo", "skip", "fail",
     }
 )  # fmt: skip
 _AMP = frozenset(
@@ -61,6 +61,9 @@ _PLACES = frozenset(
         "listdir", "glob", "import_module", "escape", "sorted", "ord",
     }
 )  # fmt: skip
+DEVICE_KEY = "a key that may be a device type: rename it together with its look-ups"
+_READING = frozenset({"load", "loads", "safe_load", "full_load", "unsafe_load"})
+"""What functions are called that return what a file or a text holds: of torch, json, pickle, yaml, toml."""
 _OTHERS_TABLES = ("sys.modules", "os.environ")
 """What is a key of these is no device."""
 TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
@@ -76,6 +79,10 @@ class Use(enum.Enum):
     STORED = (
         "names where tensors lay when the file was saved: a file from CUDA has this name,"
         " one that the migrated script saves has the new device's"
+    )
+    READ = (
+        "is compared with what a file says: a file from CUDA has this name,"
+        " one that the migrated script writes has the new device's"
     )
     DEVICE_KEY = "is a key that may be a device type"
     PATTERN = "is a pattern of a match statement"
@@ -264,8 +271,23 @@ def location_mapper(scopes: ModuleScopes, node: ast.AST) -> tuple[str, str]:
 def _use_in_test(scopes: ModuleScopes, test: ast.AST) -> Use:
     """The use of a string in a comparison: what a file says of its tensors stays what it was."""
     location = location_mapper(scopes, test)[1]
-    named = location and any(getattr(one, "id", "") == location for one in ast.walk(test))
-    return Use.STORED if named else Use.TEST
+    if location and any(getattr(one, "id", "") == location for one in ast.walk(test)):
+        return Use.STORED
+    sides = [test.left, *test.comparators] if isinstance(test, ast.Compare) else [test]
+    return Use.READ if any(_is_read_from_file(scopes, side) for side in sides) else Use.TEST
+
+
+def _is_read_from_file(scopes: ModuleScopes, node: ast.AST) -> bool:
+    """Whether an expression is an entry of what was read from a file: `checkpoint["device"]`, `saved.get("device")`."""
+    inner = False
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
+        if isinstance(node, ast.Call) and called(node) in _READING:
+            return inner
+        inner = inner or isinstance(node, ast.Subscript | ast.Call)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    bindings = scopes.bindings(node.id, scopes.scope(node)) if isinstance(node, ast.Name) else ()
+    values = (one.value for one in bindings)
+    return inner and any(isinstance(one, ast.Call) and called(one) in _READING for one in values)
 
 
 def _use_in_sequence(
@@ -335,6 +357,14 @@ def _is_declared(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(above, ast.Call):
         return called(above) in _DECLARING
     return _declares_fields(above)
+
+
+def is_device_key(scopes: ModuleScopes, node: ast.keyword) -> bool:
+    """Whether a keyword is a key beside another device's: `dict(cuda="nccl", cpu="gloo")`."""
+    call = scopes.parents[node]
+    if not isinstance(call, ast.Call) or getattr(call.func, "id", "") != "dict":
+        return False
+    return node.arg == "cuda" and any(other.arg in _OTHER_DEVICES for other in call.keywords)
 
 
 @lru_cache(maxsize=8)

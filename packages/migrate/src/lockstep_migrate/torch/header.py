@@ -32,6 +32,8 @@ _PLACEHOLDER = re.compile(r"\{(type|device|backend|module|torch|accelerator)\}")
 _ADDS = "imported for what it adds to torch"
 _LINE_REST = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r|\n|\Z)")
 _DEVICE_PLACEHOLDERS = ("{type}", "{device}", "{backend}", "{module}")
+_VARIABLE = re.compile(r"[A-Z][A-Z\d_]+\Z")
+"""The name of an environment variable: what drivers read has to be set before anything is loaded."""
 _GUARDED_TORCH = ("try:", "    import torch", "except ImportError:", "    torch = None")
 _NEUTRAL = {
     "type": ".device_type()",
@@ -141,7 +143,8 @@ class Header:
         shared
             The module to import the names from that ask for the device; empty where they stand here.
         """
-        first_use = min((edit.span.start for edit in edits), default=len(self._scopes.source.text))
+        uses = (edit.span.start for edit in edits if not _VARIABLE.match(edit.text))
+        first_use = min(uses, default=len(self._scopes.source.text))
         place = self._place(self._scopes.tree.body, first_use)
         missing = [] if shared or self._imported else self._missing(edits)
         inside, body = self._definitions(missing)

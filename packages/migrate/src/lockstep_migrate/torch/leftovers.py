@@ -12,7 +12,7 @@ from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
-from lockstep_migrate.torch.context import Use, use_of
+from lockstep_migrate.torch.context import DEVICE_KEY, Use, is_device_key, use_of
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -141,6 +141,8 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(
             node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
         )
+    elif isinstance(node, ast.keyword) and is_device_key(unit.scopes, node):
+        unit.list(node, "leftovers/key", DEVICE_KEY, span=span)
     elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
         unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
     elif not isinstance(node, ast.alias | ast.ImportFrom):

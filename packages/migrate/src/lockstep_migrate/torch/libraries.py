@@ -52,6 +52,13 @@ def find_libraries(unit: Unit) -> None:
     for text in unit.scopes.of(ast.Constant):
         if isinstance(text.value, str) and _WORD.match(text.value):
             _find(unit, text, only)
+        elif text.value == "gpu":  # no device's name: only a library's own call says that it is one
+            _find(unit, text, "")
+    for item in unit.scopes.of(ast.keyword):
+        call = unit.scopes.parents[item]
+        counts = item.arg == "gpus" and isinstance(call, ast.Call)
+        if counts and (library := _called_library(unit, call, 0)):  # type: ignore[arg-type]
+            unit.list(item, "strings/library", libraries()[library])
     for formatted in unit.scopes.of(ast.JoinedStr):
         if "cuda:{" in unit.text(formatted):
             _find(unit, formatted, only)

@@ -190,6 +190,10 @@ class _Move:
             if by_name and device in call.args:
                 edits.append(insertion(argument_start(self._scopes, call, device), by_name))
             edits += self._device_edits(call, device)
+            if self._unit.target.device and isinstance(device, ast.Call):
+                # One edit around that of the call, whose answer goes with it.
+                whole = Span(edits[0].span.start, argument_end(self._scopes, call, device))
+                edits = [Edit(whole, f"to({by_name}{self._unit.fill('{device}')}")]
         for given, name in zip(call.args[1:], _POSITIONAL[1:], strict=False):
             edits.append(insertion(argument_start(self._scopes, call, given), f"{name}="))
         return edits

@@ -81,6 +81,8 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
             continue
         if meaning.assigned and not isinstance(node, ast.Attribute):
             continue  # what is assigned to it was decided there
+        if meaning.assigned and _is_torch_itself(node, name):
+            meaning = Meaning(name)  # torch under a second name: nothing was decided there
         if meaning.assigned:
             found = found[0], _through_variable(unit, node, found[1], found[0])
             if found[1].action is not Action.LIST:
@@ -101,6 +103,13 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
             found = found[0], _asked_by_name(unit, node, found[1])
         return _Use(inner, first, meaning, *found)
     return None
+
+
+def _is_torch_itself(chain: ast.AST, name: str) -> bool:
+    """Whether a chain of some dotted name begins with a variable that is torch: `T = torch`, `T.cuda`."""
+    while isinstance(chain, ast.Attribute):
+        chain, name = chain.value, name.rpartition(".")[0]
+    return name == "torch"
 
 
 def _through_variable(unit: Unit, node: ast.AST, entry: Entry, name: str) -> Entry:

@@ -10,7 +10,7 @@ from lockstep_migrate.engine.literals import Piece
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.compared_settings import compared_setting
-from lockstep_migrate.torch.context import BY_NAME, TENSOR_TYPE, Use, use_of
+from lockstep_migrate.torch.context import BY_NAME, DEVICE_KEY, TENSOR_TYPE, Use, use_of
 from lockstep_migrate.torch.early import (
     backend_function,
     device_function,
@@ -65,7 +65,7 @@ def _claim_plain(unit: Unit, node: ast.Constant, value: str) -> None:
     elif _BACKEND.match(value):
         _Text(unit, node, "strings/backend").claim_backend(value)
     elif TENSOR_TYPE.match(value):
-        _Text(unit, node, "strings/tensor-type").claim_inside("cuda")
+        _Text(unit, node, "strings/tensor-type").claim_tensor_type("cuda")
     elif _TEMPLATE.match(value):
         _Text(unit, node, "strings/device-template").claim_template(value)
 
@@ -150,12 +150,18 @@ class _Text:
         else:
             self._replace(self._unit.fill("{backend}"), "the accelerator's own backend")
 
-    def claim_inside(self, word: str) -> None:
-        """A longer string with the device's name in it."""
+    def claim_tensor_type(self, word: str) -> None:
+        """`"torch.cuda.FloatTensor"`: every device says such a name of its tensors, and few make tensors by it."""
         if not self._is_rewritable(self._use):
             return
-        if self._unit.target.device:
-            self._replace_inside(word, self._unit.target.device)
+        target = self._unit.target
+        named = target.device and target.has_name(f"{target.module}.FloatTensor")
+        if self._use is Use.VALUE and not named:
+            device = self._unit.settings.readable("{device}")
+            reason = "makes tensors of a type by its name, which few devices have"
+            self._list(reason, f".to({device}, dtype)")
+        elif target.device:
+            self._replace_inside(word, target.device)
         elif len(self._pieces) == 1 and not self._pieces[0].prefix:
             start = self._body_offset(word)
             edits = [
@@ -220,10 +226,10 @@ class _Text:
             self._list("is part of a type, which takes no variable")
         elif use is Use.LENGTH:
             self._list(use.value, ".startswith")
-        elif use in (Use.ELSE, Use.STORED):
+        elif use in (Use.ELSE, Use.STORED, Use.READ):
             self._list(use.value)
         elif use is Use.DEVICE_KEY:
-            self._list("a key that may be a device type: rename it together with its look-ups")
+            self._list(DEVICE_KEY)
         elif not self._unit.target.device and self._unit.is_scripted(self._node):
             self._list(SCRIPTED)
         else:
