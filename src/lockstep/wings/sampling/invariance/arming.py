@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lockstep.capture.patching.patches import Patch
 from lockstep.core.errors import LockstepError
 from lockstep.wings.sampling.invariance.asked_command import VARIABLE, Request, written_by
 from lockstep.wings.sampling.invariance.first_calls import NotTestedError, tested, unwrapped
+from lockstep.wings.sampling.invariance.module_arguments import goes_on
 from lockstep.wings.sampling.invariance.running import caller_place
 
 _MORE_CALLS = 32
@@ -44,6 +46,7 @@ class ModuleCalls:
     write: Callable[[Mapping[str, Any]], None]
     end: Callable[[], None]
     _known: dict[int, Module] = field(default_factory=dict)
+    _gone_on: set[int] = field(default_factory=set)
     _numbers: weakref.WeakKeyDictionary[Module, int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -79,12 +82,10 @@ class ModuleCalls:
         return call
 
     def _look_at(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if id(module) in self._known:
-            self._idle += 1
-            if self._has_found and self._idle > _MORE_CALLS:
-                self.end()
+        is_known = id(module) in self._known
+        if is_known and not self._goes_on(module, args, kwargs):
+            self._pass_over()
             return
-        self._idle = 0
         file, line = caller_place()
         number = self._numbers.setdefault(module, len(self._numbers))
         about: dict[str, Any] = {
@@ -94,9 +95,15 @@ class ModuleCalls:
             "line": line,
         }
         about["is_training"] = module.training
+        about["after_earlier_calls"] = id(module) in self._gone_on
         try:
             found = tested(module, args, kwargs, self.request)
         except NotTestedError as error:
+            if is_known and not error.is_final:  # a later one may have more rows
+                self._gone_on.discard(id(module))
+                self._pass_over()
+                return
+            self._idle = 0
             if (id(module), str(error)) not in self._refused:
                 self._refused.add((id(module), str(error)))
                 self.write({**about, "not_tested": str(error)})
@@ -104,8 +111,25 @@ class ModuleCalls:
                 self._known[id(module)] = module
             return
         self._known[id(module)] = module
-        self._has_found = True
+        if found["after_earlier_calls"]:
+            self._gone_on.add(id(module))
+        self._has_found, self._idle = True, 0
         self.write({**about, **found})
+
+    def _pass_over(self) -> None:
+        self._idle += 1
+        if self._has_found and self._idle > _MORE_CALLS:
+            self.end()
+
+    def _goes_on(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is the first of its module that goes on with what earlier calls left, as in a cache."""
+        if id(module) in self._gone_on:
+            return False
+        with suppress(Exception):  # an argument that cannot be copied
+            if goes_on(args, kwargs):
+                self._gone_on.add(id(module))
+                return True
+        return False
 
     def _stepped(self) -> None:
         """A step of training has called what it calls."""
