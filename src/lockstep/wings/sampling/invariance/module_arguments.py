@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,10 @@ class ModuleCall:
 
     def arguments(self, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with tensors of the same names: the call may write into them."""
-        leaves = []
-        for name, leaf, held in zip(self.names, self.leaves, self.held, strict=True):
-            inside = iter(held)
-            leaves.append(
-                inputs[name].clone()
-                if name
-                else _copied(leaf, lambda _, inside=inside: inputs[next(inside)].clone())
-            )
+        leaves = [
+            inputs[name].clone() if name else _with_tensors(leaf, [inputs[one] for one in held])
+            for name, leaf, held in zip(self.names, self.leaves, self.held, strict=True)
+        ]
         args, kwargs = tree_unflatten(leaves, self.tree)
         return args, kwargs
 
@@ -140,6 +136,12 @@ def _copied(leaf: Any, instead: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return leaf
     with _Copying(instead):
         return copy.deepcopy(leaf)
+
+
+def _with_tensors(leaf: Any, tensors: Iterable[torch.Tensor]) -> Any:
+    """A copy that holds copies of these, in the order in which its own are copied."""
+    remaining = iter(tensors)
+    return _copied(leaf, lambda _: next(remaining).clone())
 
 
 def _tensors_in(leaf: Any) -> list[torch.Tensor]:
