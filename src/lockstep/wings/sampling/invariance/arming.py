@@ -20,9 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lockstep.capture.patching.patches import Patch
 from lockstep.core.errors import LockstepError
 from lockstep.wings.sampling.invariance.asked_command import VARIABLE, Request, written_by
+from lockstep.wings.sampling.invariance.cached_places import Begun
 from lockstep.wings.sampling.invariance.first_calls import NotTestedError, tested, unwrapped
 from lockstep.wings.sampling.invariance.module_arguments import goes_on
 from lockstep.wings.sampling.invariance.running import caller_place
+from lockstep.wings.sampling.invariance.wording import json_of_places
 
 _MORE_CALLS = 32
 """Calls without a new module after which a command that trains nothing is ended."""
@@ -47,6 +49,9 @@ class ModuleCalls:
     end: Callable[[], None]
     _known: dict[int, Module] = field(default_factory=dict)
     _gone_on: set[int] = field(default_factory=set)
+    _begun: weakref.WeakKeyDictionary[Module, Begun | None] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     _numbers: weakref.WeakKeyDictionary[Module, int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -74,6 +79,7 @@ class ModuleCalls:
                 return original(module, *args, **kwargs)
             self._inside.is_on = True
             try:
+                self._look_at_cache(module, args, kwargs)
                 self._look_at(module, args, kwargs)
                 return original(module, *args, **kwargs)
             finally:
@@ -86,16 +92,7 @@ class ModuleCalls:
         if is_known and not self._goes_on(module, args, kwargs):
             self._pass_over()
             return
-        file, line = caller_place()
-        number = self._numbers.setdefault(module, len(self._numbers))
-        about: dict[str, Any] = {
-            "number": number,
-            "model": type(unwrapped(module)).__name__,
-            "file": file,
-            "line": line,
-        }
-        about["is_training"] = module.training
-        about["after_earlier_calls"] = id(module) in self._gone_on
+        about = self._about(module, goes_on=id(module) in self._gone_on)
         try:
             found = tested(module, args, kwargs, self.request)
         except NotTestedError as error:
@@ -115,6 +112,37 @@ class ModuleCalls:
             self._gone_on.add(id(module))
         self._has_found, self._idle = True, 0
         self.write({**about, **found})
+
+    def _about(self, module: Module, *, goes_on: bool) -> dict[str, Any]:
+        file, line = caller_place()
+        return {
+            "number": self._numbers.setdefault(module, len(self._numbers)),
+            "model": type(unwrapped(module)).__name__,
+            "file": file,
+            "line": line,
+            "is_training": module.training,
+            "after_earlier_calls": goes_on,
+        }
+
+    def _look_at_cache(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compare the first call of a module that goes on with one call of all tokens; nothing is said if it cannot."""
+        begun = self._begun.get(module)
+        if begun is None and module in self._begun:
+            return
+        with suppress(
+            Exception
+        ):  # an argument that cannot be copied, or the model's own of all tokens
+            if not goes_on(args, kwargs):
+                self._begun[module] = Begun.of(unwrapped(module), args, kwargs)
+                return
+            self._begun[module] = None
+            if begun is not None:
+                inner = unwrapped(module)
+                found = begun.displaced_in(inner, args, kwargs, seed=self.request.seed)
+                if found is not None:
+                    about = self._about(module, goes_on=True)
+                    self.write({**about, **json_of_places(found)})
+                    self._has_found = True
 
     def _pass_over(self) -> None:
         self._idle += 1

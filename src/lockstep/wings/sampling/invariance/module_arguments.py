@@ -75,6 +75,11 @@ class ModuleCall:
         """Whether the call goes on with what earlier calls left in an argument, as in a cache."""
         return any(self.held)
 
+    def held_numbers(self) -> tuple[torch.Tensor, ...]:
+        """The floating-point tensors that other arguments hold."""
+        held = [self.inputs[name] for names in self.held for name in names]
+        return tuple(one for one in held if one.is_floating_point())
+
     def held_without_rows(self, axis: int) -> str:
         """The name of a tensor in a cache that has numbers and no such axis of rows; "" for none."""
         inside = [name for held in self.held for name in held]
