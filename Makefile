@@ -82,7 +82,7 @@ $(JAX)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(JAX)
 	$(JAX)/bin/python -m pip install -q torch==2.13.0
 	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples,jax,shell]' \
-		'jax==0.10.2' flax optax equinox hypothesis pytest pytest-timeout pytest-xdist
+		flax optax equinox hypothesis pytest pytest-timeout pytest-xdist
 	$(JAX)/bin/python -m lockstep.kernels.every_loop
 	touch $@
 
@@ -91,7 +91,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(FRAMEWORKS)/constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install -q torch==2.13.0
 	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,shell,tensorflow]' \
-		'tensorflow==2.21.0' hypothesis pytest pytest-timeout pytest-xdist
+		hypothesis pytest pytest-timeout pytest-xdist
 	$(FRAMEWORKS)/bin/python -m lockstep.kernels.every_loop
 	touch $@
 

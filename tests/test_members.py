@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -92,6 +93,25 @@ def test_a_member_has_the_version_of_the_core_and_stands_in_its_settings(member:
     assert member.package in contracts["members-apart"]["modules"]
     assert member.package in contracts["core-without-members"]["forbidden_modules"]
     assert member.package in contracts["faces"]["source_modules"]
+
+
+def test_whatever_a_package_asks_for_has_a_version_that_development_installs() -> None:
+    # given the names of all that the core and the members need, and of what `constraints.txt` says the version of
+    needed = set()
+    for folder in (ROOT, *(ROOT / "packages" / member.name for member in MEMBERS)):
+        project = settings_of(folder)["project"]
+        for asked in (project["dependencies"], *project.get("optional-dependencies", {}).values()):
+            needed |= {_name_of(one) for one in asked}
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {_name_of(line) for line in lines if "==" in line}
+    # then none is missing, Lockstep's own apart
+    own = {DISTRIBUTION, *(member.distribution for member in MEMBERS)}
+    assert needed - own - pinned == set()
+    assert "kubernetes" in needed
+
+
+def _name_of(requirement: str) -> str:
+    return re.split(r"[\[ =<>;]", requirement)[0].lower().replace("_", "-")
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: str(member.name))

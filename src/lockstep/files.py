@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lockstep.store.limits import read_manifest, values_of
     from lockstep.store.permissions import make_private_directory, open_private, write_private
     from lockstep.store.urls import url_of
+    from lockstep.store.written_place import written
     from lockstep.wings.interop.places import json_in
 else:
     __getattr__ = names_of_face(__name__)
@@ -36,4 +37,5 @@ __all__ = [
     "url_of",
     "values_of",
     "write_private",
+    "written",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,16 +113,30 @@ def test_a_job_that_is_killed_has_no_exit_code_and_agrees_with_nothing(
     assert main(["record", "-o", "here", *TRAINING]) == 0
     # given a job that trains on
     with Path("train.py").open("a") as script:
-        script.write("import signal\nprint('trained', flush=True)\nsignal.pause()\n")
+        script.write("import os, signal\nprint(os.getpid(), os.getppid(), 'trained', flush=True)\n")
+        script.write("signal.pause()\n")
     with started() as process:
         told = read_until(process, "trained")
+        training, recorder = map(int, told.split()[-3:-1])
         # when its script is killed, so that Slurm ends the rest
         answer("scancel", "--signal=USR1", "--batch", number_in(told))
         assert process.stdout is not None
         told = " ".join(process.stdout.read().split())
+    end(training, recorder)
     # then that is said, and what it left agrees with nothing
     assert process.returncode == 2
     assert "was ended before its command had ended (" in told
     capfd.readouterr()
     assert main(["compare", "here", "there"]) != 0
     assert "AGREE" not in capfd.readouterr().out
+
+
+def end(training: int, recorder: int) -> None:
+    """End what outlived the script of its job: the cgroups of a cluster would, and this Slurm has none."""
+    with suppress(ProcessLookupError):
+        waits = os.pidfd_open(recorder)
+        try:
+            os.kill(training, signal.SIGKILL)
+            select.select([waits], [], [], 60)
+        finally:
+            os.close(waits)

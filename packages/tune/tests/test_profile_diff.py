@@ -73,6 +73,13 @@ def test_profiles_in_object_storage_are_named_by_their_addresses(
     assert capsys.readouterr().out == here.replace(str(tmp_path), "memory://profiles")
     one = read_profile(Path(f"memory://profiles/left/rank0/{TRACE}"))
     assert one.name == f"memory://profiles/left/rank0/{TRACE}"
+    # and a page can be written there
+    pages = {("diff", "memory://profiles/left", "memory://profiles/right"): "profile-diff.html",
+             (str(tmp_path / "left"),): "profile.html"}  # fmt: skip
+    for words, page in pages.items():
+        assert main(["profile", *words, "-o", "memory://profiles/page", "--force"]) < 2
+        assert capsys.readouterr().out.endswith(f"\nwrote memory://profiles/page/{page}\n")
+        assert fsspec.filesystem("memory").exists(f"/profiles/page/{page}")
     # and what cannot be read is named by its address
     assert main(["profile", "memory://profiles/bad"]) == 2
     assert f"memory://profiles/bad/{TRACE}: no trace" in " ".join(capsys.readouterr().err.split())

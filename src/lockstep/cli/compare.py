@@ -27,8 +27,8 @@ from lockstep.report.output import check_output_file
 @options.option("--output", words="A folder: every report format goes there.")
 @options.as_json
 @comparing.options
-@click.option("--csv", type=click.Path(path_type=Path), help="Write every pair to this CSV file.")
-@click.option("--xlsx", type=click.Path(path_type=Path), help="Write every pair to this XLSX file.")
+@click.option("--csv", type=options.PATH_HERE, help="Write every pair to this CSV file.")
+@click.option("--xlsx", type=options.PATH_HERE, help="Write every pair to this XLSX file.")
 @options.option("--all", "show_all", words="The table of all pairs.")
 @click.option(
     "--cosine", type=click.FloatRange(-1, 1), help="List the pairs below this cosine, lowest first."

@@ -23,6 +23,7 @@ from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.selection import LEVELS, SAVES
 from lockstep.core.sizes import bytes_of
+from lockstep.store.urls import url_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +56,28 @@ class _GivenPath(click.Path):
 
 PATH = _GivenPath(path_type=Path)
 """The type of an argument or option that is a path, not empty."""
+
+
+class _PathHere(_GivenPath):
+    """A path on this machine; an address of object storage would become a folder named `s3:`."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if url := url_of(value):
+            name = param.get_error_hint(ctx) if param is not None and ctx is not None else "PATH"
+            raise UsageError(
+                f"{name}: {url} is in object storage, and Lockstep writes this to this machine alone; give a path"
+                f" here, then: lockstep copy FOLDER {url}"
+            )
+        return super().convert(value, param, ctx)
+
+
+PATH_HERE = _PathHere(path_type=Path)
+"""The type of an option that is a path to write to, and no address of object storage."""
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -279,10 +302,10 @@ OPTIONS: dict[str, Meaning] = {
         "End one run after this many seconds.", click.FloatRange(min=0.001), Default.OF_THE_VERB, "SECONDS"
     ),
     # where the answer goes
-    "--output": Meaning("Write to this path.", PATH, Default.OF_THE_VERB, short="-o"),
+    "--output": Meaning("Write to this path.", PATH_HERE, Default.OF_THE_VERB, short="-o"),
     "--force": Meaning("Replace existing files."),
-    "--keep": Meaning("Keep the recordings in this folder.", PATH, metavar="DIR"),
-    "--tensorboard": Meaning("Write TensorBoard event files into this folder.", PATH, metavar="DIR"),
+    "--keep": Meaning("Keep the recordings in this folder.", PATH_HERE, metavar="DIR"),
+    "--tensorboard": Meaning("Write TensorBoard event files into this folder.", PATH_HERE, metavar="DIR"),
     "--json": Meaning("Print the answer as JSON."),
     "--limit": Meaning("Print at most N rows.", click.IntRange(min=1), 20, "N"),
     "--all": Meaning("Print every row."),
@@ -297,7 +320,7 @@ def option(
     words: str = "",
     default: object = None,
     choices: Iterable[str] = (),
-    form: Budget | None = None,
+    form: Budget | _GivenPath | None = None,
     old: Iterable[str] = (),
     **settings: Any,
 ) -> AddOption:
@@ -316,7 +339,8 @@ def option(
     choices
         Where the verb takes fewer than the table has.
     form
-        Which form of it the verb takes, where the table leaves that to the verb.
+        Which form of it the verb takes, where the table leaves that to the verb; `PATH` for an `--output` that may be
+        an address of object storage.
     old
         Spellings of the last release.
     settings

@@ -50,7 +50,9 @@ _DEVICES = "\b\nEmulated devices; several are joined by +, as in npu-fp16+ftz:\n
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     epilog=_DEVICES,
 )
-@shared.option("--output", "directory", required=True, words="The folder of the recording.")
+@shared.option(
+    "--output", "directory", required=True, form=shared.PATH, words="The folder of the recording."
+)
 @shared.option("--steps", default="0:2")
 @click.option(
     "--windows",

@@ -18,6 +18,7 @@ from lockstep.hookspecs import Reader
 from lockstep.plugins import readers
 from lockstep.store.directory import RunDirectory
 from lockstep.store.dump_dims import DumpDims
+from lockstep.store.urls import url_of
 from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDisk, closed_manifest
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
@@ -68,7 +69,9 @@ def _read_by(reader: Reader) -> NotSeen:
     return NotSeen(LEFT_OUT, f"it was written by another tool, and read by {reader.name}")
 
 
-def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> bool:
+def convert(
+    path: Path, place: Path, form: str = "", *, force: bool = False, named: Path | None = None
+) -> bool:
     """Write a different tool's files as a recording, tensors included; return whether a plug-in knows them.
 
     Parameters
@@ -77,6 +80,8 @@ def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> 
         The directory of the recording, which is made.
     force
         Replace a recording that is there.
+    named
+        What the recording calls its source; None for `path`.
 
     Raises
     ------
@@ -90,7 +95,7 @@ def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> 
     reader = _reader_of(path, form)
     if reader is None:
         return False
-    directory = _create(reader, path, place, force=force)
+    directory = _create(reader, named or path, place, force=force)
     try:
         with _said(reader, path):
             _written(reader, path, directory, WholeRankOnDisk, _read_by(reader))
@@ -102,7 +107,7 @@ def convert(path: Path, place: Path, form: str = "", *, force: bool = False) -> 
 
 
 def _create(reader: Reader, path: Path, place: Path, *, force: bool) -> RunDirectory:
-    command = [f"(read from {path} by {reader.name})"]
+    command = [f"(read from {url_of(path) or path} by {reader.name})"]
     return RunDirectory.create(place, command, Options(save="tensors"), force=force)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from joined_ranks import recording_of_ranks
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import lockstep
@@ -95,9 +96,56 @@ def test_a_router_with_other_weights_is_the_first_that_differs(
 def test_behind_a_token_that_rounding_moved_nothing_is_judged(
     counts: list[tuple[int, int]], code: int
 ) -> None:
-    routers = tuple(Router(0, f"layers.{at}", 9, *count) for at, count in enumerate(counts))
+    routers = tuple(
+        Router(0, f"layers.{at}", 9, *count, number=at) for at, count in enumerate(counts)
+    )
     assert Routing(routers, ()).exit_code == code
-    assert Routing(routers, ("rank 1",)).exit_code == (code or 2)
+    assert Routing(routers, ("rank1",)).exit_code == (code or 2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"),
+    [
+        ({"rank0": (1, 0), "rank1": (0, 0)}, 0),
+        ({"rank0": (1, 0), "rank1": (2, 1)}, 1),  # it chose beside the first, not behind it
+    ],
+)
+def test_ranks_choose_beside_each_other(counts: dict[str, tuple[int, int]], code: int) -> None:
+    routers = tuple(Router(0, "layers.0", 9, *count, rank=rank) for rank, count in counts.items())
+    assert Routing(routers, ()).exit_code == code
+    # and behind what rounding moved on one rank, nothing is judged on another
+    later = Router(0, "layers.1", 9, 3, 2, rank="rank1", number=1)
+    assert Routing((*routers, later), ()).exit_code == (code or 2)
+
+
+def test_routers_of_several_ranks_are_named_with_their_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given two ranks with rows of their own, and the same where the last one has another router
+    def chosen(name: str, rows: slice, scale: float = 1.0) -> Path:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 6)
+        scores = torch.randn(8, 8)[rows]
+        model.weight.data[0] *= scale
+        with lockstep.record(tmp_path / name, model=model, steps="0:1", save="tensors"):
+            model(scores).topk(2).values.sum().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        return tmp_path / name
+
+    first, last = slice(0, 4), slice(4, 8)
+    parts = [chosen("first", first), chosen("last", last)]
+    ours, same = (recording_of_ranks(tmp_path / name, *parts) for name in ("ours", "same"))
+    other = recording_of_ranks(tmp_path / "other", parts[0], chosen("wrong", last, -3.0))
+    # when they are compared, then the rank is named
+    code, told = asked(capsys, ours, same)
+    assert (code, told["headline"]) == (0, "agree: 8 choices of 2 routers take the same experts")
+    code, told = asked(capsys, ours, other)
+    assert code == 1
+    assert " in step 0 of rank1: " in told["headline"]
+    assert [one["rank"] for one in told["routers"]] == ["rank0", "rank1"]
+    # and all rows on one rank have the choices of both
+    code, told = asked(capsys, ours, chosen("whole", slice(0, 8)))
+    assert (code, told["headline"]) == (0, "agree: 8 choices of 1 routers take the same experts")
 
 
 @pytest.mark.parametrize(("apart", "expected"), [(1e-8, True), (1e-2, False)])

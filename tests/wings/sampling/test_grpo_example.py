@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.wings.sampling.invariance.arming import ModuleCalls
+from lockstep.wings.sampling.invariance.asked_command import Request
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "grpo.py"
 KEYS = ("explanation", "pattern", "rounded_to")
@@ -62,6 +64,25 @@ def test_a_rule_of_the_sampler_is_named(
     told: Callable[..., Told], sampler: str, fault: str, rule: str
 ) -> None:
     assert told(sampler, fault)[:3] == (0, 1, rule)
+
+
+@pytest.mark.parametrize("fault", ["cache-off-by-one", ""])
+def test_a_cache_that_is_off_by_one_is_named_by_its_places(tmp_path: Path, fault: str) -> None:
+    # given what `lockstep invariance` does in the process of a command
+    train = runpy.run_path(str(EXAMPLE))["train"]
+    found: list[Mapping[str, Any]] = []
+    stop = ModuleCalls(Request(str(tmp_path), 0, None), found.append, lambda: None).listen()
+    try:
+        train("paged", fault, tmp_path / "out", 0)
+    finally:
+        stop()
+    # then the operator and the places are named, and nothing of a sound cache
+    named = [one for one in found if "places" in one]
+    assert len(named) == bool(fault)
+    for one in named:
+        assert one["operator"] == "torch.Tensor.roll"
+        assert one["module"] == "model.layers.0.self_attn"
+        assert "all 7 places stand 1 later than their tokens" in one["headline"]
 
 
 @pytest.mark.parametrize(

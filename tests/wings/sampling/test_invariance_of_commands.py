@@ -74,6 +74,41 @@ TIME_FIRST = """
 import torch
 torch.nn.LSTM(8, 4)(torch.randn(7, 4, 8))
 """
+ENGINE = """
+import sys, torch
+from torch import nn
+
+FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
+
+class Cache:
+    def __init__(self):
+        self.steps, self.note = [], lambda: None
+    def put(self, keys):
+        self.steps.append(keys.flatten(0, 1) if FAULT == "pool" else keys)
+        pool = [one.view(len(keys), -1, one.shape[-1]) for one in self.steps] if FAULT == "pool" else self.steps
+        return torch.cat(pool, 1)
+
+class Engine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.key, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 20)
+    def forward(self, ids, cache):
+        h = self.words(ids)
+        keys = cache.put(self.key(h))
+        scores = h @ keys.transpose(1, 2)
+        if FAULT == "mean" and scores.shape[1] == 1:
+            scores = scores - scores.mean(0)
+        return self.head(scores.softmax(-1) @ keys)
+
+@torch.no_grad()
+def generate(engine, ids):
+    cache = Cache()
+    for _ in range(50):
+        ids = engine(ids, cache)[:, -1:].argmax(-1)
+
+torch.manual_seed(0)
+generate(Engine().eval(), torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9], [3, 1, 2]]))
+"""
 Ask = Callable[..., tuple[int, dict[str, Any]]]
 pytestmark = pytest.mark.cold
 
@@ -133,6 +168,27 @@ def test_where_time_comes_first_the_axis_of_rows_is_asked_for(
     found, told = ask(TIME_FIRST, options=("--rows-axis", *axis) if axis else ())
     assert found == code
     assert ("give --rows-axis 0 or 1" in told["headline"]) == (code == 2)
+
+
+@pytest.mark.parametrize(("fault", "code"), [("", 0), ("mean", 1), ("pool", 2)])
+def test_a_call_with_a_filled_cache_is_tested_too(ask: Ask, fault: str, code: int) -> None:
+    # given an engine whose first call fills a cache that is no tensor, and whose next calls read it
+    found, told = ask(ENGINE, fault)
+    assert found == code, told
+    # then both kinds of calls are tested, and the line at fault is one of the second kind
+    calls = {one["after_earlier_calls"]: one for one in told["models"]}
+    assert calls[False]["verdict"] == "agrees"
+    if fault == "pool":  # rows of a cache without an axis of rows cannot be given other neighbours
+        (left,) = told["not_tested"]
+        assert left.startswith(
+            "Engine (train.py:31, evaluation mode, after earlier calls): tensor 0 of cache has no"
+        )
+        return
+    assert calls[True]["rows"] == 4
+    assert calls[True]["padding"]["not_tried"] == "the call goes on with what earlier ones left"
+    if fault:
+        line = calls[True]["beyond_rounding"]["line"]
+        assert "scores - scores.mean(0)" in ENGINE.splitlines()[line - 1]
 
 
 def test_a_script_without_a_batch_tells_that_nothing_was_tested(ask: Ask) -> None:

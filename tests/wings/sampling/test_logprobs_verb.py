@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joined_ranks import recording_of_ranks
 
 import lockstep
 from lockstep.cli.main import main
@@ -267,10 +268,10 @@ def test_a_line_that_is_no_sequence_is_one_sentence(tmp_path: Path, say: Say, te
     assert lines[0].startswith(f"lockstep: {tmp_path / 'b'}: ")
 
 
-def recorded(folder: Path, name: str, temperature: float) -> Path:
+def recorded(folder: Path, name: str, temperature: float, rows: slice = slice(None)) -> Path:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.Linear(8, 30))
-    ids = torch.arange(12).reshape(2, 6)
+    ids = torch.arange(24).reshape(4, 6)[rows]
     if temperature != 1:
         model[1].weight.data /= temperature
         model[1].bias.data /= temperature
@@ -287,6 +288,27 @@ def test_recorded_scores_are_compared(tmp_path: Path, say: Say) -> None:
     code, lines = say(ours, recorded(tmp_path, "cold", 0.5), "--json")
     assert code == 1
     assert json.loads("\n".join(lines))["explanation"] == "temperature"
+
+
+def test_ranks_with_rows_of_their_own_are_compared_one_by_one(tmp_path: Path, say: Say) -> None:
+    # given a trainer of two ranks with two rows each, and samplers with the same rows, one of whose ranks is colder
+    halves = [slice(0, 2), slice(2, 4)]
+    parts = [recorded(tmp_path, f"part{at}", 1, rows) for at, rows in enumerate(halves)]
+    trainer = recording_of_ranks(tmp_path / "trainer", *parts)
+    sound = recording_of_ranks(tmp_path / "sound", *parts)
+    cold = recording_of_ranks(
+        tmp_path / "cold", parts[0], recorded(tmp_path, "cold1", 0.5, halves[1])
+    )
+    # when each is compared, then the rank that differs is named
+    code, lines = say(trainer, sound)
+    assert (code, "24 positions" in lines[0]) == (0, True), lines
+    code, lines = say(trainer, cold)
+    assert code == 1
+    assert "12 of 24 positions" in lines[0]
+    assert any("rank1 step 0" in line for line in lines), lines
+    # and a sampler with all rows on one rank has those of both
+    assert say(trainer, recorded(tmp_path, "whole", 1))[0] == 0
+    assert say(recorded(tmp_path, "cold whole", 0.5), trainer)[0] == 1
 
 
 def test_a_sound_model_with_another_attention_agrees_without_options(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import click
 
 from lockstep import options
 from lockstep.errors import ExitCode, OutputExistsError, UsageError, code_of
+from lockstep.files import url_of, written
 from lockstep.options import TrainingCommand, runs_elsewhere, training_command
 from lockstep.page import write_page
 from lockstep.terminal import json_text
@@ -35,7 +39,10 @@ class _Command(TrainingCommand):
 @click.command(cls=_Command)
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path))
 @options.option(
-    "--output", default=None, words="A folder: the page, and each rank's trace; of diff the page."
+    "--output",
+    default=None,
+    form=options.PATH,
+    words="A folder, also in object storage: the page, and each rank's trace; of diff the page.",
 )
 @options.option("--steps", default="3:8", words="These steps are profiled.")
 @options.option("--max-steps")
@@ -74,33 +81,56 @@ def profile(
     lockstep profile diff before after
     """
     command = training_command()
-    if traces[:1] == (Path("diff"),):
-        return _diff(traces[1:], output, limit=limit, as_json=as_json, force=force)
-    if bool(command) == bool(traces) or len(traces) > 1:
+    is_diff = traces[:1] == (Path("diff"),)
+    if not is_diff and (bool(command) == bool(traces) or len(traces) > 1):
         raise UsageError(
             "give either one trace, or a training's command after --, or diff and two traces"
         )
-    if traces:
-        found = Profiled(ExitCode.AGREES, (read_profile(traces[0]),))
-        return _conclude(found, output, limit=limit, simple=simple, as_json=as_json, force=force)
+    shown = _Shown(limit, simple, as_json, force)
+    with contextlib.ExitStack() as stack:
+        place = None if output is None else stack.enter_context(written(output, force=force))
+        if is_diff:
+            code = _diff(traces[1:], place, shown)
+        elif traces:
+            found = Profiled(ExitCode.AGREES, (read_profile(traces[0]),))
+            code = _conclude(found, place, shown)
+        else:
+            code = _profile_command(command, place, steps, max_steps, shown)
+    if output is not None and not as_json:  # all is there now
+        page, url = DIFF_PAGE if is_diff else PAGE, url_of(output)
+        click.echo(f"\nwrote {f'{url}/{page}' if url else output / page}")
+    return code
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """How the answer is shown, and whether it may replace files."""
+
+    limit: int
+    simple: bool
+    as_json: bool
+    force: bool
+
+
+def _profile_command(
+    command: Sequence[str], place: Path | None, steps: str, max_steps: int | None, shown: _Shown
+) -> int:
     first, end = steps_of(steps)
     if max_steps is not None and max_steps < end:
         raise UsageError(
             f"--max-steps {max_steps} ends the training before --steps {first}:{end} are done"
         )
-    streams: dict[str, Any] = {"stdout": sys.stderr} if as_json else {}
-    if output is not None:
-        _make(output, force=force)
-        found = profile_command(command, output, steps, max_steps, **streams)
-        return _conclude(found, output, limit=limit, simple=simple, as_json=as_json, force=True)
+    streams: dict[str, Any] = {"stdout": sys.stderr} if shown.as_json else {}
+    if place is not None:
+        _make(place, force=shown.force)
+        found = profile_command(command, place, steps, max_steps, **streams)
+        return _conclude(found, place, replace(shown, force=True))
     with tempfile.TemporaryDirectory(prefix="lockstep-profile-") as name:
         found = profile_command(command, Path(name), steps, max_steps, **streams)
-    return _conclude(found, None, limit=limit, simple=simple, as_json=as_json, force=force)
+    return _conclude(found, None, shown)
 
 
-def _diff(
-    traces: tuple[Path, ...], output: Path | None, *, limit: int, as_json: bool, force: bool
-) -> int:
+def _diff(traces: tuple[Path, ...], place: Path | None, shown: _Shown) -> int:
     """Set two trainings side by side; of more than two profiles each second one is of the right one."""
     if not traces or len(traces) % 2:
         raise UsageError(
@@ -108,15 +138,13 @@ def _diff(
         )
     left, right = ([read_profile(one) for one in traces[at::2]] for at in (0, 1))
     found = differences(left, right)
-    if as_json:
+    if shown.as_json:
         click.echo(json_text(diffing.as_values(found, left, right)))
     else:
-        click.echo(diffing.render(found, left, right, limit=limit).plain.rstrip("\n"))
-    if output is not None:
-        _make(output, force=force)
-        write_page(profile_diff_page(found, left, right), output / DIFF_PAGE)
-        if not as_json:
-            click.echo(f"\nwrote {output / DIFF_PAGE}")
+        click.echo(diffing.render(found, left, right, limit=shown.limit).plain.rstrip("\n"))
+    if place is not None:
+        _make(place, force=shown.force)
+        write_page(profile_diff_page(found, left, right), place / DIFF_PAGE)
     step = diffing.whole_step(left, right)
     return code_of(differs=step.is_told, looked=not math.isnan(step.low_us))
 
@@ -137,23 +165,19 @@ def _make(folder: Path, *, force: bool) -> None:
         raise OutputExistsError(f"{folder}: cannot be made ({error.strerror or error})") from error
 
 
-def _conclude(
-    found: Profiled, output: Path | None, *, limit: int, simple: bool, as_json: bool, force: bool
-) -> int:
+def _conclude(found: Profiled, place: Path | None, shown: _Shown) -> int:
     slowest = max(found.ranks, key=lambda one: one.step_us)
-    if as_json:
+    if shown.as_json:
         click.echo(json_text(as_values(slowest)))
     else:
-        click.echo(render(slowest, limit=limit, simple=simple).plain.rstrip("\n"))
+        click.echo(render(slowest, limit=shown.limit, simple=shown.simple).plain.rstrip("\n"))
         if len(found.ranks) > 1:
             click.echo(
                 f"\nthis is the slowest of {len(found.ranks)} ranks: {_of_ranks(found.ranks)}"
             )
-    if output is not None:
-        _make(output, force=force)
-        write_page(profile_page(slowest), output / PAGE)
-        if not as_json:
-            click.echo(f"\nwrote {output / PAGE}")
+    if place is not None:
+        _make(place, force=shown.force)
+        write_page(profile_page(slowest), place / PAGE)
     return found.code
 
 

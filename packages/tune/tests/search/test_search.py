@@ -15,8 +15,12 @@ import pytest
 
 pytest.importorskip("optuna", reason="needs the extra `search`")
 
+from lockstep.plugin import VERSION
+from lockstep_tune.search import searching
 from lockstep_tune.search.plan import read_plan
-from lockstep_tune.search.study import Outcome
+from lockstep_tune.search.ray_trials import LostTrialError
+from lockstep_tune.search.searching import Search, attempted
+from lockstep_tune.search.study import Outcome, next_trial, open_study
 from lockstep_tune.search.trial import Attempt, Came
 
 FILE = """
@@ -89,6 +93,27 @@ def test_a_killed_worker_is_replaced_and_its_values_are_tried_again(place: Place
     assert place.ran[0] in place.ran[1:]
     assert len(place.ran) == 5
     assert second["trials"][:4] == first["trials"]
+
+
+def test_a_training_that_ends_with_its_node_has_not_failed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a trial whose training ends as one that is terminated
+    place.write("exit 143")
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(searching, "node_here", lambda: "node")
+    plan = read_plan(place.folder / "search.yaml")
+    study = open_study(plan, place.folder)
+    trial = next_trial(study, plan, place.folder)
+    assert trial is not None
+    search = Search(plan, ("sh", "train.sh"), place.folder)
+    # then it has failed where its node goes on
+    assert attempted(search, trial.number, VERSION).outcome is Outcome.FAILED
+    # and is lost where the process of the node is gone
+    parents = iter([1])
+    monkeypatch.setattr(os, "getppid", lambda: next(parents, 2))
+    with pytest.raises(LostTrialError, match="ends, and has ended the training"):
+        attempted(search, trial.number, VERSION)
 
 
 @pytest.mark.exhaustive

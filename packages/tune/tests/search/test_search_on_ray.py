@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import json
+import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,10 +49,11 @@ parameters:
 """
 
 TRAINING = """echo "$@" >> ran
+echo > began
 flock --shared hold true
 echo "loss: $(( ($2 - 3) * ($2 - 3) + $4 ))"
 """
-"""Waits while somebody has the lock of `hold`."""
+"""Tells that it has begun, and waits while somebody has the lock of `hold`."""
 
 TRIALS = 24
 
@@ -62,11 +65,14 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "search.yaml").write_text(FILE)
     (tmp_path / "train.sh").write_text(TRAINING)
-    (tmp_path / "hold").touch()
-    return tmp_path
+    for name in ("hold", "ran"):
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "began")
+    with (tmp_path / "began").open("r+b", buffering=0):  # no training waits for a reader
+        yield tmp_path
 
 
 @pytest.fixture
@@ -94,8 +100,14 @@ def started(place: Path, nodes: Nodes) -> Iterator[subprocess.Popen[str]]:
 
 def wait_for_trainings(place: Path, search: subprocess.Popen[str], count: int) -> None:
     """Return when so many trainings have begun."""
-    while not (place / "ran").exists() or len((place / "ran").read_text().splitlines()) < count:
-        assert search.poll() is None, search.communicate()
+    ends = os.pidfd_open(search.pid)
+    with (place / "began").open("r+b", buffering=0) as began:
+        while len((place / "ran").read_text().splitlines()) < count:
+            assert search.poll() is None, search.communicate()
+            ready, _, _ = select.select([began, ends], [], [])
+            if began in ready:
+                began.read(1)
+    os.close(ends)
 
 
 def answer(search: subprocess.Popen[str]) -> list[dict[str, Any]]:

@@ -55,8 +55,8 @@ class _Command(TrainingCommand):
     help="Train a new golden to its end, and compare the end too. Without it, training stops after the last"
     " recorded step.",
 )  # fmt: skip
-@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown to this file.")
+@click.option("--junit", type=options.PATH_HERE, help="Write JUnit XML to this file.")
+@click.option("--markdown", type=options.PATH_HERE, help="Write Markdown to this file.")
 @click.option(
     "--github",
     is_flag=True,

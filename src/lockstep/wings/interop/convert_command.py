@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,8 +12,12 @@ from lockstep.cli import options
 from lockstep.core.errors import NotARecordingError, UsageError
 from lockstep.core.exit_codes import ExitCode
 from lockstep.store.directory import is_recording
+from lockstep.store.fetched_place import fetched
 from lockstep.store.other_tools import convert as convert_to_recording
 from lockstep.store.reader import open_recording
+from lockstep.store.schema import MANIFEST
+from lockstep.store.urls import url_of
+from lockstep.store.written_place import written
 from lockstep.wings.interop.written_files import Written, write_files
 
 _FORMS = ("npy", "npz", "safetensors", "h5", "txt")
@@ -20,7 +26,7 @@ _MOST_LINES = 5
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
-@options.option("--output", required=True, words="A folder.")
+@options.option("--output", required=True, form=options.PATH, words="A folder.")
 @click.option(
     "--as", "to", cls=options.Option, old=["--to"], type=click.Choice(_FORMS),
     help="Write tensors as files of this kind, not as a recording.",
@@ -36,36 +42,66 @@ def convert(source: Path, output: Path, to: str | None, form: str, force: bool) 
     With --as you get a .npy for each tensor, or a file for each step of a rank, with names
     RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME. Every verb reads them again, except .txt. A
     .safetensors file keeps each dtype; other formats hold bfloat16 and float8 as float32, which is
-    exact.
+    exact. SOURCE and the folder may lie in object storage.
 
     \b
     lockstep convert dump -o dump.rec
+    lockstep convert dump -o s3://bucket/dump
     lockstep convert ref -o arrays --as npy
     """
-    if to is not None:
-        written = write_files(open_recording(source, form=form), output, to)
-        if not written.tensors:
-            raise UsageError(
-                f"{source}: none of its tensors was saved whole; record with --save tensors"
-            )
-        click.echo(_told(written, output))
-        return ExitCode.AGREES
-    if is_recording(source):
-        raise UsageError(f"{source}: is a recording already; say with --as what to write")
-    if not source.exists():
-        raise NotARecordingError(source, "no such file or directory", advice="give the dump's path")
-    if not convert_to_recording(source, output, form, force=force):
-        raise NotARecordingError(
-            source, "is in no form that Lockstep reads", advice="name its form with --format"
-        )
-    recording = open_recording(output)
-    count = sum(rank.record_count for rank in recording.ranks.values())
-    click.echo(f"{count} tensors of {len(recording.ranks)} ranks in {output}")
+    with written(output, force=force and to is None) as place:
+        if to is not None:
+            told = _write_files(source, place, to, form, output)
+        else:
+            told = _write_recording(source, place, form, output, force=force)
+    click.echo(told)  # all is there now
     return ExitCode.AGREES
 
 
-def _told(written: Written, output: Path) -> str:
-    lines = [f"{written.tensors} tensors in {output}"]
-    lines += [f"not saved whole: {name}" for name in written.missing[:_MOST_LINES]]
-    more = len(written.missing) - _MOST_LINES
+def _write_files(source: Path, place: Path, to: str, form: str, output: Path) -> str:
+    with _source(source) as here:
+        done = write_files(open_recording(here, form=form), place, to)
+    if not done.tensors:
+        raise UsageError(
+            f"{url_of(source) or source}: none of its tensors was saved whole; record with --save tensors"
+        )
+    return _told(done, output)
+
+
+def _write_recording(source: Path, place: Path, form: str, output: Path, *, force: bool) -> str:
+    with _source(source) as here:
+        if here == source and (url_of(source) or is_recording(source)):
+            raise UsageError(
+                f"{url_of(source) or source}: is a recording already; say with --as what to write"
+            )
+        if not here.exists():
+            raise NotARecordingError(
+                here, "no such file or directory", advice="give the dump's path"
+            )
+        if not convert_to_recording(here, place, form, force=force, named=source):
+            raise NotARecordingError(
+                here, "is in no form that Lockstep reads", advice="name its form with --format"
+            )
+    recording = open_recording(place)
+    count = sum(rank.record_count for rank in recording.ranks.values())
+    return f"{count} tensors of {len(recording.ranks)} ranks in {url_of(output) or output}"
+
+
+@contextmanager
+def _source(source: Path) -> Iterator[Path]:
+    """The source on this machine, fetched if it is a dump in object storage; a recording's URL stays one."""
+    if url := url_of(source):
+        from lockstep.store.storage import Storage
+
+        if MANIFEST in Storage(url).names():
+            yield source
+            return
+    with fetched(source) as here:
+        yield here
+
+
+def _told(done: Written, output: Path) -> str:
+    lines = [f"{done.tensors} tensors in {url_of(output) or output}"]
+    lines += [f"not saved whole: {name}" for name in done.missing[:_MOST_LINES]]
+    more = len(done.missing) - _MOST_LINES
     return "\n".join(lines + ([f"and {more} more"] if more > 0 else []))

@@ -40,7 +40,7 @@ from lockstep.wings.replay.replays import Replays
 @options.option("--repeat", default=1)
 @options.option("--limit", words="With --whole and --module.")
 @click.option(
-    "--write-test", "folder", type=click.Path(path_type=Path),
+    "--write-test", "folder", type=options.PATH_HERE,
     help="Write a stand-alone test of the call that is furthest off into this new folder.",
 )  # fmt: skip
 @click.option(

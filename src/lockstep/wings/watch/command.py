@@ -74,7 +74,7 @@ _WIDTH = 100
     words="a share of the training's, as in 20%; steps beyond it are left out.",
 )
 @click.option(
-    "--events", type=click.Path(path_type=Path), metavar="FILE",
+    "--events", type=options.PATH_HERE, metavar="FILE",
     help="Write each step and each hit into this file, as JSON lines.  [default: watch-DATE.jsonl here]",
 )  # fmt: skip
 @click.option(

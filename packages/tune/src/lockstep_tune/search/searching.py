@@ -217,6 +217,8 @@ def attempted(search: Search, number: int, version: str) -> Came:
     ------
     UsageError
         If this is a different version of Lockstep, or the search's folder is not here.
+    LostTrialError
+        If the node ends: its trainings are ended with it, and have not failed by themselves.
     """
     here = f"node {socket.gethostname()}"
     if version != VERSION:
@@ -231,7 +233,14 @@ def attempted(search: Search, number: int, version: str) -> Came:
     known = next(one for one in study.get_trials(deepcopy=False) if one.number == number)
     trial = Trial(study, known._trial_id)
     trial.set_user_attr(NODE, node_here())
-    return _tried(search, study, trial, lambda: os.getppid() == parent)
+
+    def goes_on() -> bool:
+        return os.getppid() == parent
+
+    came = _tried(search, study, trial, goes_on)
+    if came.outcome is not Outcome.DONE and not goes_on():
+        raise LostTrialError(f"{here}: ends, and has ended the training")
+    return came
 
 
 def _tried(search: Search, study: optuna.Study, trial: Trial, goes_on: Callable[[], bool]) -> Came:

@@ -29,7 +29,8 @@ def experts(
 
     REFERENCE and CANDIDATE are recordings of a mixture of experts with whole scores (--save
     tensors). A router is a call of topk that gives experts. A token may go elsewhere by rounding
-    where scores are as close as that moves them; behind such a token nothing is judged.
+    where scores are as close as that moves them; behind such a token nothing is judged. Ranks with
+    rows of their own are compared one by one.
 
     Exit code 0 if tokens go elsewhere by rounding at most, 1 if beyond, 2 if some could not be judged.
 
@@ -70,7 +71,8 @@ def _verdict(found: Routing) -> str:
 def _said(one: Router) -> str:
     share = f"{one.other} of {one.tokens} tokens go to other experts"
     beyond = f"{one.beyond} of them beyond rounding" if one.beyond else "as rounding may send them"
-    return f"{one.module} in step {one.step}: {share}, {beyond}"
+    where = f"{one.module} in step {one.step}" + (f" of {one.rank}" if one.rank else "")
+    return f"{where}: {share}, {beyond}"
 
 
 def _lines(found: Routing, limit: int) -> Iterator[str]:
@@ -90,6 +92,7 @@ def _json_of(found: Routing) -> dict[str, Any]:
             "routers": [
                 {
                     "step": one.step,
+                    "rank": one.rank or None,
                     "module": one.module,
                     "tokens": one.tokens,
                     "other_experts": one.other,

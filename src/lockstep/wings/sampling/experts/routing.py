@@ -7,7 +7,7 @@ go elsewhere. What follows that token is another computation, so that nothing be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,10 @@ class Router:
         How many go to other experts.
     beyond
         How many of these rounding cannot have sent there.
+    rank
+        The rank that chose; "" where there is one.
+    number
+        Its number among the routers that this rank calls in the step.
     """
 
     step: int
@@ -44,6 +48,13 @@ class Router:
     tokens: int
     other: int
     beyond: int
+    rank: str = ""
+    number: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the computation: ranks choose beside each other, and may exchange tokens behind that."""
+        return self.step, self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +74,12 @@ class Routing:
 
     @property
     def first(self) -> Router | None:
-        """The first router that sends a token elsewhere: what differs behind it may follow from that."""
-        return next((one for one in self.routers if one.other), None)
+        """The first router that sends a token elsewhere, of several ranks one that does so beyond rounding.
+
+        What differs behind it may follow from that, on any rank.
+        """
+        different = [one for one in self.routers if one.other]
+        return min(different, key=lambda one: (one.place, not one.beyond), default=None)
 
     @property
     def behind(self) -> list[Router]:
@@ -72,7 +87,7 @@ class Routing:
         first = self.first
         if first is None or first.beyond:
             return []
-        return [one for one in self.routers[self.routers.index(first) :] if one.beyond]
+        return [one for one in self.routers if one.beyond and one.place > first.place]
 
     @property
     def exit_code(self) -> ExitCode:
@@ -94,17 +109,18 @@ def routing_of(reference: Recording, candidate: Recording) -> Routing:
     one, other = side_by_side(reference, candidate)
     routers: list[Router] = []
     alone = [
-        f"rank {rank}, which one recording lacks"
+        f"{rank}, which one recording lacks"
         for rank in sorted(one.ranks.keys() ^ other.ranks.keys())
     ]
     for rank in sorted(one.ranks.keys() & other.ranks.keys()):
         ours, theirs = one.ranks[rank], other.ranks[rank]
+        name = rank if len(one.ranks) > 1 else ""
         for step in sorted(set(ours.steps) | set(theirs.steps)):
             both = [dict(_choices(_operators(side, step))) for side in (ours, theirs)]
-            found, lost = _of_step(step, both[0], both[1])
+            found, lost = _of_step(name, step, both[0], both[1])
             routers += found
             alone += lost
-    return Routing(tuple(routers), tuple(alone))
+    return Routing(tuple(sorted(routers, key=lambda it: (it.place, it.rank))), tuple(alone))
 
 
 def _operators(side: RankRecording, step: int) -> list[Call]:
@@ -114,11 +130,13 @@ def _operators(side: RankRecording, step: int) -> list[Call]:
 _Choices = dict[tuple[str, int], "_Choice"]
 
 
-def _of_step(step: int, ours: _Choices, theirs: _Choices) -> tuple[list[Router], list[str]]:
-    """The routers of both runs in a step, and what could not be compared."""
+def _of_step(
+    rank: str, step: int, ours: _Choices, theirs: _Choices
+) -> tuple[list[Router], list[str]]:
+    """The routers of both runs in a step of a rank, and what could not be compared."""
     routers, alone = [], []
-    for key in dict.fromkeys([*ours, *theirs]):
-        where = f"{key[0]} in step {step}"
+    for number, key in enumerate(dict.fromkeys([*ours, *theirs])):
+        where = f"{key[0]} in step {step}" + (f" of {rank}" if rank else "")
         if key not in ours or key not in theirs:
             lacking = "candidate" if key in ours else "reference"
             alone.append(f"{where} is missing in the {lacking}")
@@ -127,7 +145,7 @@ def _of_step(step: int, ours: _Choices, theirs: _Choices) -> tuple[list[Router],
         if router is None:
             alone.append(f"{where}: scores were not saved whole, or have other shapes")
         else:
-            routers.append(router)
+            routers.append(replace(router, rank=rank, number=number))
     return routers, alone
 
 

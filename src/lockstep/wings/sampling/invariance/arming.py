@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lockstep.capture.patching.patches import Patch
 from lockstep.core.errors import LockstepError
 from lockstep.wings.sampling.invariance.asked_command import VARIABLE, Request, written_by
+from lockstep.wings.sampling.invariance.cached_places import Begun
 from lockstep.wings.sampling.invariance.first_calls import NotTestedError, tested, unwrapped
+from lockstep.wings.sampling.invariance.module_arguments import goes_on
 from lockstep.wings.sampling.invariance.running import caller_place
+from lockstep.wings.sampling.invariance.wording import json_of_places
 
 _MORE_CALLS = 32
 """Calls without a new module after which a command that trains nothing is ended."""
@@ -44,6 +48,10 @@ class ModuleCalls:
     write: Callable[[Mapping[str, Any]], None]
     end: Callable[[], None]
     _known: dict[int, Module] = field(default_factory=dict)
+    _gone_on: set[int] = field(default_factory=set)
+    _begun: weakref.WeakKeyDictionary[Module, Begun | None] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     _numbers: weakref.WeakKeyDictionary[Module, int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -71,6 +79,7 @@ class ModuleCalls:
                 return original(module, *args, **kwargs)
             self._inside.is_on = True
             try:
+                self._look_at_cache(module, args, kwargs)
                 self._look_at(module, args, kwargs)
                 return original(module, *args, **kwargs)
             finally:
@@ -79,24 +88,19 @@ class ModuleCalls:
         return call
 
     def _look_at(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if id(module) in self._known:
-            self._idle += 1
-            if self._has_found and self._idle > _MORE_CALLS:
-                self.end()
+        is_known = id(module) in self._known
+        if is_known and not self._goes_on(module, args, kwargs):
+            self._pass_over()
             return
-        self._idle = 0
-        file, line = caller_place()
-        number = self._numbers.setdefault(module, len(self._numbers))
-        about: dict[str, Any] = {
-            "number": number,
-            "model": type(unwrapped(module)).__name__,
-            "file": file,
-            "line": line,
-        }
-        about["is_training"] = module.training
+        about = self._about(module, goes_on=id(module) in self._gone_on)
         try:
             found = tested(module, args, kwargs, self.request)
         except NotTestedError as error:
+            if is_known and not error.is_final:  # a later one may have more rows
+                self._gone_on.discard(id(module))
+                self._pass_over()
+                return
+            self._idle = 0
             if (id(module), str(error)) not in self._refused:
                 self._refused.add((id(module), str(error)))
                 self.write({**about, "not_tested": str(error)})
@@ -104,8 +108,56 @@ class ModuleCalls:
                 self._known[id(module)] = module
             return
         self._known[id(module)] = module
-        self._has_found = True
+        if found["after_earlier_calls"]:
+            self._gone_on.add(id(module))
+        self._has_found, self._idle = True, 0
         self.write({**about, **found})
+
+    def _about(self, module: Module, *, goes_on: bool) -> dict[str, Any]:
+        file, line = caller_place()
+        return {
+            "number": self._numbers.setdefault(module, len(self._numbers)),
+            "model": type(unwrapped(module)).__name__,
+            "file": file,
+            "line": line,
+            "is_training": module.training,
+            "after_earlier_calls": goes_on,
+        }
+
+    def _look_at_cache(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compare the first call of a module that goes on with one call of all tokens; nothing is said if it cannot."""
+        begun = self._begun.get(module)
+        if begun is None and module in self._begun:
+            return
+        with suppress(
+            Exception
+        ):  # an argument that cannot be copied, or the model's own of all tokens
+            if not goes_on(args, kwargs):
+                self._begun[module] = Begun.of(unwrapped(module), args, kwargs)
+                return
+            self._begun[module] = None
+            if begun is not None:
+                inner = unwrapped(module)
+                found = begun.displaced_in(inner, args, kwargs, seed=self.request.seed)
+                if found is not None:
+                    about = self._about(module, goes_on=True)
+                    self.write({**about, **json_of_places(found)})
+                    self._has_found = True
+
+    def _pass_over(self) -> None:
+        self._idle += 1
+        if self._has_found and self._idle > _MORE_CALLS:
+            self.end()
+
+    def _goes_on(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is the first of its module that goes on with what earlier calls left, as in a cache."""
+        if id(module) in self._gone_on:
+            return False
+        with suppress(Exception):  # an argument that cannot be copied
+            if goes_on(args, kwargs):
+                self._gone_on.add(id(module))
+                return True
+        return False
 
     def _stepped(self) -> None:
         """A step of training has called what it calls."""

@@ -53,19 +53,22 @@ class Answer:
         Which modules were not tested, with the reason.
     code
         The command's own exit code.
+    open
+        Which of these are further calls of a module that was tested, as those with a filled cache.
     """
 
     models: tuple[dict[str, Any], ...]
     not_tested: tuple[str, ...]
     code: int
+    open: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 for a fault in a module, 2 where one could not be judged or none was tested."""
+        """1 for a fault in a module, 2 where one or some of its calls could not be judged, or none was tested."""
         verdicts = {one["verdict"] for one in self.models}
         return code_of(
             differs=ExitCode.DIFFERS.name.lower() in verdicts,
-            looked=verdicts == {ExitCode.AGREES.name.lower()},
+            looked=verdicts == {ExitCode.AGREES.name.lower()} and not self.open,
         )
 
     @property
@@ -77,7 +80,8 @@ class Answer:
         order = [ExitCode.DIFFERS, ExitCode.FAILED, ExitCode.AGREES]
         names = [one.name.lower() for one in order]
         worst = min(self.models, key=lambda one: names.index(one["verdict"]))
-        return f"{_title(worst)}: {worst['headline']}"
+        left = f"; not tested: {self.open[0]}" if self.open else ""
+        return f"{_title(worst)}: {worst['headline']}{left}"
 
 
 def run_command(command: Sequence[str], *, seed: int, rows_axis: int | None) -> Answer:
@@ -119,20 +123,29 @@ def _answer(folder: Path, code: int) -> Answer:
     lines = [line for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
     found = [json.loads(line) for line in dict.fromkeys(lines)]
     models = [one for one in found if "not_tested" not in one]
-    names = {(one["model"], one["number"]) for one in models}
-    left = [
-        f"{_title(one)}: {one['not_tested']}"
+    tested = {_key(one) for one in models}
+    modules = {key[:2] for key in tested}
+    rest = {
+        f"{_title(one)}: {one['not_tested']}": one["after_earlier_calls"]
         for one in found
-        if "not_tested" in one and (one["model"], one["number"]) not in names
-    ]
-    return Answer(tuple(models), tuple(dict.fromkeys(left)), code)
+        if "not_tested" in one
+        and _key(one) not in tested
+        and (one["after_earlier_calls"] or _key(one)[:2] not in modules)
+    }
+    still_open = tuple(said for said, is_further in rest.items() if is_further)
+    return Answer(tuple(models), tuple(rest), code, still_open)
+
+
+def _key(one: dict[str, Any]) -> tuple[str, int, bool]:
+    return one["model"], one["number"], one["after_earlier_calls"]
 
 
 def _title(one: dict[str, Any]) -> str:
     path = Path(one["file"])
     file = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path
     mode = "training" if one["is_training"] else "evaluation"
-    return f"{one['model']} ({file}:{one['line']}, {mode} mode)"
+    state = ", after earlier calls" if one["after_earlier_calls"] else ""
+    return f"{one['model']} ({file}:{one['line']}, {mode} mode{state})"
 
 
 def text_of_answer(answer: Answer) -> str:
@@ -141,7 +154,7 @@ def text_of_answer(answer: Answer) -> str:
     if answer.models:
         lines += [f"not tested: {one}" for one in answer.not_tested]
         lines.append(
-            "not seen: what the script computes outside of these modules, and their later calls"
+            "not seen: what the script computes outside of these modules, and their further calls"
         )
     return "\n".join(lines)
 

@@ -69,7 +69,9 @@ def invariance(
 
     Or give a CMD that trains or evaluates. It runs, what it prints goes to standard error, and each
     module that its script calls is tested in its process, on the arguments of the first call with 2
-    rows or more. Lockstep ends CMD after its first step, without the script's own handlers.
+    rows or more, and of the first such call that goes on with a filled cache, as `generate` makes
+    them. Of that call it also tells whether the cache is read at the places at which it was filled.
+    Lockstep ends CMD after its first step, without the script's own handlers.
 
     A dependence is either rounding, because kernels choose their order of sums by shapes, or a
     fault, such as batch norm in training mode or a mask that leaks. Double precision tells them

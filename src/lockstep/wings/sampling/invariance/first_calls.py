@@ -9,6 +9,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.core.errors import UsageError
+from lockstep.core.exit_codes import ExitCode
 from lockstep.wings.sampling.invariance.asked_command import Request
 from lockstep.wings.sampling.invariance.judging import Invariance, judge
 from lockstep.wings.sampling.invariance.module_arguments import ModuleCall
@@ -49,10 +50,16 @@ def tested(
         other = _along_the_second_axis(call, found, request)
     except UsageError as error:
         raise NotTestedError(str(error), is_final=True) from error
+    apart = call.held_without_rows(axis)
+    if apart and found.exit_code is not ExitCode.AGREES:
+        raise NotTestedError(
+            f"{apart} has no axis of rows, so they cannot be given other neighbours", is_final=True
+        )
     if not found.compared and found.gives_one_number:
         raise NotTestedError("it gives one number for all rows", is_final=True)
     data = json_of(found, is_command=True, is_other_axis_clean=other)
-    return {**data, "text": text_of(found, is_command=True, is_other_axis_clean=other)}
+    text = text_of(found, is_command=True, is_other_axis_clean=other)
+    return {**data, "after_earlier_calls": call.goes_on, "text": text}
 
 
 def _along_the_second_axis(call: ModuleCall, found: Invariance, request: Request) -> bool:

@@ -141,6 +141,10 @@ def judge(call: ModuleCall, *, seed: int = 0, axis: int = 0) -> Invariance:
         found = found if other.fault is not None else other
     if axis:
         return replace(found, padding=Padding(not_tried="rows are not the first axis"))
+    if call.goes_on:
+        return replace(
+            found, padding=Padding(not_tried="the call goes on with what earlier ones left")
+        )
     return replace(found, padding=padding_of(call, seed=seed))
 
 

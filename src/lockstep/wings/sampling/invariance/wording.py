@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.core.exit_codes import ExitCode
+from lockstep.wings.sampling.invariance.cached_places import Displaced
 from lockstep.wings.sampling.invariance.judging import Dependence, Invariance
 from lockstep.wings.sampling.invariance.running import Operator
 
@@ -132,6 +133,24 @@ def json_of(
     }
 
 
+def json_of_places(found: Displaced) -> dict[str, Any]:
+    """What was found of a cache, as data."""
+    said = f"the cache is read at other places than it was filled: {found.said}; first at"
+    said = f"{said} {_at(found.operator)}"
+    more = f"the result is {found.relative:.2g} of its size from that of one call with all tokens"
+    return {
+        "verdict": ExitCode.DIFFERS.name.lower(),
+        "headline": said,
+        "text": f"{said}\n  {more}",
+        "relative": found.relative,
+        "places": list(found.places),
+        "operator": found.operator.name,
+        "module": found.operator.module,
+        "operator_file": found.operator.file,
+        "operator_line": found.operator.line,
+    }
+
+
 def _dependence(one: Dependence | None) -> dict[str, Any] | None:
     if one is None:
         return None
@@ -146,4 +165,4 @@ def _dependence(one: Dependence | None) -> dict[str, Any] | None:
     }
 
 
-__all__ = ["headline", "json_of", "text_of"]
+__all__ = ["headline", "json_of", "json_of_places", "text_of"]
