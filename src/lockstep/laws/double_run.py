@@ -31,7 +31,7 @@ from lockstep.laws.draws import (
 from lockstep.laws.exchanged import exchanged
 from lockstep.laws.exchanges import exchange_of
 from lockstep.laws.random_rounding import Rounding
-from lockstep.laws.recorded_decisions import decisions_as_recorded
+from lockstep.laws.recorded_decisions import after_decisions, decisions_as_recorded
 from lockstep.laws.step_events import (
     RESULTS,
     Backward,
@@ -141,6 +141,7 @@ class DoubleRun:
             )
         }
         self._done = _done_with(program)
+        self._behind = after_decisions(program)
 
     def run(
         self,
@@ -168,7 +169,8 @@ class DoubleRun:
         instead
             Values that take the place of results; gradients go back as if these had been computed.
         decided
-            Whether indices and masks that follow from rounded numbers are those that were recorded.
+            Whether indices and masks that follow from rounded numbers are those that were recorded. If not, what
+            follows from them may have other extents than it was recorded with.
         keep_gradients
             Whether the gradient that arrives at each result is kept.
         keep
@@ -187,6 +189,7 @@ class DoubleRun:
         execution = _Execution(
             self.program, self._ready, self._masks, given, precision, rounding, instead or {},
             decided, keep_gradients, {} if keep else self._done, seen, widens,
+            frozenset() if decided else self._behind,
         )  # fmt: skip
         double = precision is Precision.DOUBLE
         default = torch.float64 if double else torch.get_default_dtype()
@@ -229,10 +232,39 @@ class DoubleRun:
         with _run_again(torch.float64), torch.no_grad():
             return execution.behind_gradients()
 
+    def decides_again(
+        self,
+        operator: Operator,
+        base: Run,
+        given: Given,
+        off: Mapping[int, torch.Tensor] | None = None,
+    ) -> list[tuple[TensorRecord, torch.Tensor | None]]:
+        """What one call gives of its own inputs in a run, which `off` moves by index; nothing of what it draws.
+
+        Raises
+        ------
+        NotApplicable
+            If torch refuses it.
+        """
+        ready = self._ready.get(operator.call.id)
+        if ready is None or drops(operator.call) or draws_inside(operator.call):
+            return []
+        with _run_again(torch.float64), torch.no_grad():
+            passed = {
+                index: base.values[one.link]
+                if isinstance(one.link, Node)
+                else given(one.link, one.record)
+                for index, one in operator.taken.items()
+            }
+            passed = {key: one.detach() + (off or {}).get(key, 0) for key, one in passed.items()}
+            return list(ready.results(passed, Precision.DOUBLE, of_any_extent=True))
+
     def losses_instead(
-        self, base: Run, given: Given, instead: Mapping[Node, torch.Tensor]
+        self, base: Run, given: Given, instead: Mapping[Node, torch.Tensor], *, decided: bool
     ) -> list[torch.Tensor]:
         """The losses in double precision with other values in place of some results; what does not follow is of `base`.
+
+        `decided` is as `run` takes it.
 
         Raises
         ------
@@ -247,8 +279,9 @@ class DoubleRun:
             Precision.DOUBLE,
             None,
             instead,
+            decided,
             False,
-            False,
+            of_any_extent=frozenset() if decided else self._behind,
         )
         execution.run.values.update(base.values)
         with _run_again(torch.float64), torch.no_grad():
@@ -271,6 +304,8 @@ class _Execution:
     done_with: Mapping[int, Sequence[Node]] = field(default_factory=dict)
     seen: Seen | None = None
     widens: bool = True
+    of_any_extent: frozenset[int] = frozenset()
+    """Calls whose results may have other extents than were recorded."""
     run: Run = field(default_factory=Run)
     leaves: dict[Source, torch.Tensor] = field(default_factory=dict)
     entering: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -470,7 +505,8 @@ class _Execution:
         """What a call gives; one that draws beside what it computes draws from its generator's state."""
         ready, call = self.ready[operator.call.id], operator.call
         if not draws_inside(call):
-            made = list(ready.results(passed, self.precision))
+            free = call.id in self.of_any_extent
+            made = list(ready.results(passed, self.precision, of_any_extent=free))
             return made if self.widens else list(self._as_kept(made))
         with leaving_no_trace(state_of_draw(call)):
             made = list(ready.results(passed, self.precision))
