@@ -377,10 +377,24 @@ class _Execution:
         for source, leaf in self.leaves.items():
             if source.name in event.anew:
                 leaf.grad = None
+        for name, node in event.onto.items() if event.accumulates else ():
+            self._hold_gradient(name, self.run.values[node])
         total, loss, gradient = self._begun(event)
         self.run.losses.append(total.detach().clone())
         if loss.requires_grad and event.accumulates:
             loss.backward(gradient, retain_graph=True)
+
+    def _hold_gradient(self, name: str, made: torch.Tensor) -> None:
+        """Let a parameter have the gradient that a call has made of it, for later passes to add to."""
+        leaves = [
+            leaf
+            for source, leaf in self.leaves.items()
+            if source.kind is Enters.NAMED and source.name == name and leaf.grad is not None
+        ]
+        for leaf in leaves:
+            leaf.grad = None
+        for leaf in leaves[:1]:
+            leaf.grad = made.detach().to(leaf.dtype).clone()
 
     def _begun(self, event: Backward) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """What a backward pass is the gradient of: a loss, or the sum of its elements times a given gradient.
