@@ -15,10 +15,9 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.laws.distances import distance, size
-from lockstep.laws.double_run import Run
+from lockstep.laws.double_run import FEW_NUMBERS, Run
 from lockstep.laws.draws import not_written
 from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
-from lockstep.laws.more_draws import FEW_NUMBERS
 from lockstep.laws.moved_by_updates import furthest, moves_otherwise
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns

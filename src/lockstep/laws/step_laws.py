@@ -22,6 +22,7 @@ from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, updat
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.recorded_decisions import decide_alike
+from lockstep.laws.sent_gradients import sent_as_rounded
 from lockstep.laws.sound_kernels import Kernels, kernels
 from lockstep.laws.step_events import (
     RESULTS,
@@ -123,8 +124,13 @@ def _answer(
     found = [*drawn, *breaches, *of_kernels, *moved, *changed_on_its_way(left, right)]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
     made_again = kernel_sides[0].made_again & kernel_sides[1].made_again
+    as_rounded = () if found else tuple(sent_as_rounded((left, right), runs))
     answer = StepAnswer(
-        tuple(found), tuple(dict.fromkeys(open_parts)), shared, tuple(sorted(made_again))
+        tuple(found),
+        tuple(dict.fromkeys(open_parts)),
+        shared,
+        tuple(sorted(made_again)),
+        as_rounded,
     )
     return answer, leaves
 
