@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -75,8 +75,30 @@ def _step_of(device: torch.device, size: Size) -> Callable[[], None]:
     return step
 
 
-class _Clock:
-    """Seconds between two marks on the device's own stream; on a CPU those of its clock."""
+class _HostEvent:
+    """What stands for an event on a device without: the time of the CPU, which has done all before it."""
+
+    def record(self) -> None:
+        """Take the time."""
+        self._at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Nothing is to be waited for."""
+
+    def elapsed_time(self, other: _HostEvent) -> float:
+        """Milliseconds from this event to another one."""
+        return (other._at - self._at) * 1000
+
+
+def event_of(device: torch.device) -> Any:
+    """A new event that knows its time on the device's own stream."""
+    if device.type == "cpu":
+        return _HostEvent()
+    return torch.Event(device=device, enable_timing=True)
+
+
+class Clock:
+    """Seconds between marks on the device's own stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -84,28 +106,21 @@ class _Clock:
 
     def mark(self) -> None:
         """Set a mark; nothing waits for the device."""
-        if self._device.type == "cpu":
-            self._marks.append(time.perf_counter())
-            return
-        event = torch.Event(device=self._device, enable_timing=True)
+        event = event_of(self._device)
         event.record()
         self._marks.append(event)
 
     def seconds(self) -> list[float]:
         """The time between neighbouring marks, once the device has come past the last one."""
-        marks = self._marks
-        if self._device.type == "cpu":
-            return [after - before for before, after in pairwise(marks)]
-        marks[-1].synchronize()
-        pairs = pairwise(marks)
-        return [before.elapsed_time(after) / 1000 for before, after in pairs]
+        self._marks[-1].synchronize()
+        return [before.elapsed_time(after) / 1000 for before, after in pairwise(self._marks)]
 
 
 def _timed(
     step: Callable[[], None], device: torch.device, around: AbstractContextManager[Any]
 ) -> float:
     """The median step within a recording."""
-    clock = _Clock(device)
+    clock = Clock(device)
     with around:
         for _ in range(WARM):
             step()
@@ -134,11 +149,17 @@ def _reset_peak(device: torch.device) -> None:
         module.reset_peak_memory_stats()
 
 
-def measure(device: torch.device, size: Size) -> dict[str, tuple[float, float, int]]:
+def measure(
+    device: torch.device,
+    size: Size,
+    *,
+    rounds_of_each: int = ROUNDS,
+    weights: Sequence[str] = WEIGHTS,
+) -> dict[str, tuple[float, float, int]]:
     """For each weight: seconds of a bare step beside it and of a recorded one, and bytes more at the peak."""
     step = _step_of(device, size)
-    found: dict[str, list[tuple[float, float, int]]] = {weight: [] for weight in WEIGHTS}
-    for _ in range(ROUNDS):
+    found: dict[str, list[tuple[float, float, int]]] = {weight: [] for weight in weights}
+    for _ in range(rounds_of_each):
         for weight, rounds in found.items():
             _reset_peak(device)
             bare, before = _timed(step, device, nullcontext()), _peak(device)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lockstep
 from lockstep.core.finding import Verdict
@@ -35,12 +38,16 @@ def recorded(
     *,
     judged: Between = nothing,
     made: Between = nothing,
+    left: Between = nothing,
     share: float = 1.0,
     spelled: bool = False,
     emulate: str = "",
     dtype: torch.dtype = torch.float32,
 ) -> Path:
-    """Record a GAN; `share` is what the loss of the generated samples counts for."""
+    """Record a GAN; `share` is what the loss of the generated samples counts for.
+
+    `judged` and `made` come before an update, and `left` between that of the judge and the second pass.
+    """
     torch.manual_seed(0)
     generator = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 16))
     judge = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
@@ -59,6 +66,7 @@ def recorded(
             loss.backward()
             judged(judge)
             of_judge.step()
+            left(judge)
             of_generator.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
                 told_again = judge(fake).float()
@@ -67,6 +75,20 @@ def recorded(
             made(generator)
             of_generator.step()
     return path
+
+
+@dataclass(frozen=True)
+class Clips:
+    """A recording of a GAN that clips, and in which dtype autocast computes."""
+
+    reference: Path
+    dtype: torch.dtype
+
+    def candidate(self, path: Path, *, judged: Between = clipped, left: Between = nothing) -> Path:
+        """Record the same on a device that sums in another order."""
+        return recorded(
+            path, judged=judged, made=clipped, left=left, emulate="reorder", dtype=self.dtype
+        )
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +139,73 @@ def test_parameters_behind_an_update_are_not_called_changed_between_the_steps(
     # then no call of the second pass is blamed for what the first update left
     reasons = [str(one.finding.reason) for one in found.origins]
     assert not [one for one in reasons if "changed since the last step" in one]
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def clipping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Clips:
+    """A GAN that clips the gradients of both, to which the second pass adds those of the judge again."""
+    path = tmp_path_factory.mktemp("clips") / "reference"
+    return Clips(recorded(path, judged=clipped, made=clipped, dtype=request.param), request.param)
+
+
+def test_a_pass_adds_to_gradients_that_were_clipped(clipping: Clips, tmp_path: Path) -> None:
+    # given the same on a device that sums in another order
+    candidate = clipping.candidate(tmp_path / "candidate")
+    # when they are compared
+    found = lockstep.compare_recordings(clipping.reference, candidate)
+    # then the laws have judged all of it, and nothing is wrong
+    assert found.laws is not None
+    assert (found.laws.breaches, found.laws.not_judged) == ((), ())
+    assert found.verdict is Verdict.AGREE
+
+
+def test_a_clipped_gradient_that_changes_before_the_second_pass_is_told(
+    clipping: Clips, tmp_path: Path
+) -> None:
+    # given a candidate that multiplies a gradient once its update has taken it
+    def scaled(net: nn.Module) -> None:
+        gradient = next(net.parameters()).grad
+        assert gradient is not None
+        gradient.data.mul_(1.5)
+
+    candidate = clipping.candidate(tmp_path / "candidate", left=scaled)
+    found = lockstep.compare_recordings(clipping.reference, candidate)
+    assert found.verdict is Verdict.DIVERGED
+
+
+class ScaledSums(TorchDispatchMode):
+    """A kernel whose sums to one positive number are too large: the gradient of a bias of one element."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.sum.dim_IntList and found.numel() == 1 and found > 0:
+            found = found * (1 + self.share)
+        return found
+
+
+def test_a_gradient_of_one_number_that_is_off_is_told(clipping: Clips, tmp_path: Path) -> None:
+    # given a sum that is 3 % too large, of two that cancel to a tenth
+    with ScaledSums(0.03):
+        candidate = clipping.candidate(tmp_path / "candidate")
+    # when it is compared
+    found = lockstep.compare_recordings(clipping.reference, candidate)
+    # then noise is no excuse
+    assert found.verdict is Verdict.DIVERGED
+
+
+def test_another_clip_is_told(clipping: Clips, tmp_path: Path) -> None:
+    def other(net: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(net.parameters(), 0.051)
+
+    candidate = clipping.candidate(tmp_path / "candidate", judged=other)
+    found = lockstep.compare_recordings(clipping.reference, candidate)
+    assert found.verdict is Verdict.DIVERGED
 
 
 @pytest.mark.parametrize("fault", ["share", "gradient", "clip"])

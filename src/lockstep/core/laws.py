@@ -89,12 +89,16 @@ class StepAnswer:
     made_again
         Parameters, by the reference's names, of which both runs' updates are exactly what their own gradients and
         states make.
+    as_rounded
+        Gradients of few numbers that calls sent, by the contents of the reference and the candidate: rounding takes
+        both programs as far apart as they are.
     """
 
     breaches: tuple[Breach, ...] = ()
     not_judged: tuple[str, ...] = ()
     shared: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = ((), ())
     made_again: tuple[str, ...] = ()
+    as_rounded: tuple[tuple[int, int], ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -153,6 +157,7 @@ def step_answer_of(said: Any) -> StepAnswer:
         tuple(_text(one) for one in said["not_judged"]),
         (_places_of(said["shared"][0]), _places_of(said["shared"][1])),
         tuple(_text(one) for one in said["made_again"]),
+        _places_of(said["as_rounded"]),
     )
 
 

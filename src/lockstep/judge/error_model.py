@@ -33,6 +33,7 @@ from lockstep.judge.bounds import (
     same_dtype,
     spread,
     subnormal_rounding,
+    usual_product_norm,
 )
 from lockstep.judge.exact_sizes import with_common_factor, with_exact_size
 from lockstep.judge.forward_model import forward_bound
@@ -215,7 +216,8 @@ def _operator_floor(operation: Operation, bound: Bound, output: Measured) -> flo
     if not same_dtype(items) or any(item.unit > output.unit for item in items if item.floating):
         return floor
     flipped = _flipped_roundings(bound, output)
-    return min(floor, flipped + rounded_twice(operation, output))
+    twice = rounded_twice(operation, output) or rounded_overlaps(operation, output)
+    return min(floor, flipped + twice)
 
 
 def _flipped_roundings(bound: Bound, output: Measured) -> float:
@@ -293,17 +295,55 @@ def rounded_twice(operation: Operation, output: Measured) -> float:
     return SKETCHED_ALIKE * output.unit * math.sqrt(output.norm * (output.norm + added))
 
 
+def rounded_overlaps(operation: Operation, output: Measured) -> float:
+    """How far apart two 16-bit results of a transposed convolution may be, in the tensor's unit.
+
+    Each element is a sum over the windows that reach it. One kernel adds up all products in single precision and rounds
+    once; another makes each window's part a tensor of the result's dtype, and adds these up there, then the bias. A
+    rounding is at most `u |v|`, and `u |v| / sqrt(3)` in the mean (uniform errors). The parts of `T` windows together
+    are as large as their sum, and so are `j / T` of its square after `j` of them (parts of independent signs):
+
+        |d|**2 <= u**2 / 3 |y|**2 (1 + (2 + ... + T) / T + 1 + 1)
+
+    for parts, sums, the bias, and the other kernel. 0 where the differences lie to one side.
+    """
+    product = operation.known.product
+    operands, addends = bilinear_operands(operation)
+    if product is None or product.contracted != (1, 0) or len(operands) != 2:
+        return 0.0
+    if is_gradient(output) or output.unit <= SINGLE or not _is_by_chance(output):
+        return 0.0
+    swept, filters = operands
+    places = swept.numel / max(1, filters.shape[0]), output.numel / max(1, _channels(output))
+    windows = math.prod(product.window(filters.shape)) * places[0] / places[1]
+    if windows <= 1.0:
+        return 0.0
+    roundings = 3.0 + (windows + 1.0) / 2.0 - 1.0 / windows
+    added = sum(spread(output, item) * item.norm for item in addends)
+    size = max(output.norm + added, usual_product_norm(operation, output))
+    return SKETCHED_ALIKE * output.unit * size * math.sqrt(roundings / 3.0)
+
+
+def _channels(output: Measured) -> int:
+    """Extent of the axis that convolutions put their filters on."""
+    return output.shape[1] if len(output.shape) > 1 else 1
+
+
 def _has_either_sign(output: Measured) -> bool:
     """Whether statistics show that two results do not differ to one side, as truncation would."""
+    chance = 2.0 * BIAS_DEVIATIONS * output.peak * SKETCHED_ALIKE * output.distance
+    return chance < output.unit * output.norm * output.norm and _is_by_chance(output)
+
+
+def _is_by_chance(output: Measured) -> bool:
+    """Whether differences of either sign, drawn independently, may change sum and norm as much as these do."""
     left, right = output.pair.reference, output.pair.candidate
     one = left.content.statistics if left is not None else None
     two = right.content.statistics if right is not None else None
     if one is None or two is None or not math.isfinite(output.distance):
         return False
     distance = SKETCHED_ALIKE * output.distance
-    chance = 2.0 * BIAS_DEVIATIONS * output.peak * distance
-    if not chance < output.unit * output.norm * output.norm:
-        return False
     longer = abs(two.norm - one.norm) * (two.norm + one.norm)
     sum_apart = abs(two.mean - one.mean) * output.numel
-    return longer <= chance and sum_apart <= BIAS_DEVIATIONS * distance
+    chance = BIAS_DEVIATIONS * distance
+    return longer <= 2.0 * output.peak * chance and sum_apart <= chance

@@ -116,7 +116,7 @@ def _is_event(one: Event, two: Event) -> bool:
         return (
             _taken(one.loss) == _taken(two.loss)
             and _taken(one.gradient) == _taken(two.gradient)
-            and (one.anew, one.reached) == (two.anew, two.reached)
+            and (one.anew, one.reached, one.onto) == (two.anew, two.reached, two.onto)
         )
     if isinstance(one, (Operator, Backward)) or isinstance(two, (Operator, Backward)):
         return False

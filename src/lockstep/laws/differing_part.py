@@ -115,7 +115,7 @@ def _partners(of: TwoRuns, node: Node, theirs: list[Node]) -> list[Node]:
 def _repairs(of: TwoRuns, node: Node, other: Node) -> bool:
     """Whether the candidate's losses are the reference's with one of its results put in."""
     put = {node: of.left.values[other]}
-    losses = of.candidate.double.losses_instead(of.right, of.numbers.given, put)
+    losses = of.candidate.double.losses_instead(of.right, of.numbers.given, put, decided=of.decided)
     return len(losses) == len(of.left.losses) and all(
         relative(one, two) <= 10 * EXACT for one, two in zip(of.left.losses, losses, strict=True)
     )

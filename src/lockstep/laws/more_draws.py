@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lockstep.laws.distances import distance
-from lockstep.laws.double_run import Run
+from lockstep.laws.double_run import FEW_NUMBERS, Run
 from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.step_events import Node
 from lockstep.laws.step_sides import Side
@@ -18,10 +18,6 @@ from lockstep.replay.calls.recorded_tensors import widened
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FEW_NUMBERS = 8
-"""Below so many elements three runs do not tell how far rounding takes a result: the error of one number is near zero
-in all three in one of some hundred results, and a training has more norms of gradients."""
-
 SEEDS = range(2, 10)
 """Of the further runs. The largest of eleven errors of one number is below a sixth of another error in one case of a
 million, the largest of three in one of some three hundred (normal distribution)."""
@@ -29,10 +25,14 @@ million, the largest of three in one of some three hundred (normal distribution)
 
 @dataclass(frozen=True)
 class FurtherRun:
-    """How far one run took the results and the gradients of few numbers, by Euclidean distance."""
+    """How far one run took the results and the gradients of few numbers, by Euclidean distance.
+
+    `sent` is what each backward pass has added to these gradients.
+    """
 
     off: dict[Node, float] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
+    sent: list[dict[str, torch.Tensor]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MoreDraws:
         What the steps before have left, as the runs in double precision and with rounding take it, by content. Each
         further run takes their difference with other signs.
     base
-        The run in double precision, with its results.
+        The run in double precision. Runs that are made once its results are forgotten tell of gradients alone.
     """
 
     side: Side
@@ -71,8 +71,9 @@ class MoreDraws:
         found = FurtherRun()
 
         def seen(node: Node, value: torch.Tensor) -> None:
-            if value.numel() < FEW_NUMBERS and value.dtype.is_floating_point:
-                found.off[node] = distance(value, self.base.values[node])
+            truth = self.base.values.get(node)
+            if truth is not None and truth.numel() < FEW_NUMBERS and truth.dtype.is_floating_point:
+                found.off[node] = distance(value, truth)
 
         run = self.side.double.run(
             lambda _, record: widened(numbers.of(record)),
@@ -81,6 +82,7 @@ class MoreDraws:
             keep=False,
             seen=seen,
         )
+        found.sent.extend(run.sent)
         for name, truth in self.base.gradients.items():
             if truth.numel() < FEW_NUMBERS:
                 found.gradients[name] = distance(run.gradients.get(name, truth), truth)

@@ -63,11 +63,15 @@ class TwoRuns:
         Of how many runs the results fit into memory.
     same
         Whether the two are one program on the same numbers: then it is run once.
+    decided
+        Whether indices and masks are those that were recorded, which are the same in both runs. Python may have made
+        sizes of them, which stand in the program. Else each program decides by the numbers that it is run on.
     """
 
     numbers: CommonNumbers
     room: float = math.inf
     same: bool = False
+    decided: bool = False
     not_judged: list[str] = field(default_factory=list)
 
     @property
@@ -84,14 +88,16 @@ class TwoRuns:
     def left(self) -> Run:
         """The reference's run."""
         keep = self.is_roomy or self.numbers.are_references_own
-        return self.reference.double.run(self.numbers.given_to_reference, keep=keep)
+        given = self.numbers.given_to_reference
+        return self.reference.double.run(given, decided=self.decided, keep=keep)
 
     @cached_property
     def right(self) -> Run:
         """The candidate's run."""
         if self.same:
             return self.left
-        return self.candidate.double.run(self.numbers.given, keep=self.is_roomy)
+        given = self.numbers.given
+        return self.candidate.double.run(given, decided=self.decided, keep=self.is_roomy)
 
     @property
     def is_roomy(self) -> bool:
@@ -102,7 +108,8 @@ class TwoRuns:
         """The same with the results of both; None where there is no room for them."""
         if self.is_roomy:
             return self
-        return TwoRuns(self.numbers) if self.room >= BOTH_AT_ONCE else None
+        fits = self.room >= BOTH_AT_ONCE
+        return TwoRuns(self.numbers, decided=self.decided) if fits else None
 
     def differences(self) -> list[Difference]:
         """What the two give differently, beyond what double precision and rounded constants may do."""
@@ -124,12 +131,13 @@ class TwoRuns:
             (self.candidate, self.right, self.numbers.given),
         ):
             rounding = Rounding(generator, at_most=_PERTURBED)
-            moved = side.double.run(given, rounding=rounding, keep=False)
+            moved = side.double.run(given, rounding=rounding, decided=self.decided, keep=False)
             for key, apart in _moved(side, run, moved).items():
                 scaled = apart * _ROUNDOFF / _PERTURBED * _CONDITION_MARGIN
                 allowed[key] = max(allowed.get(key, EXACT), scaled)
             if self.numbers.lone[side.run]:
-                shaken = side.double.run(self.numbers.shaken(side.run, generator), keep=False)
+                entering = self.numbers.shaken(side.run, generator)
+                shaken = side.double.run(entering, decided=self.decided, keep=False)
                 for key, apart in _moved(side, run, shaken).items():
                     allowed[key] = allowed.get(key, EXACT) + _CONSTANT_MARGIN * apart
         return allowed

@@ -20,6 +20,7 @@ from lockstep.laws.more_draws import MoreDraws
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding
+from lockstep.laws.recorded_decisions import decides
 from lockstep.laws.step_events import Node, NotApplicable, Update, is_whole
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun
@@ -78,6 +79,8 @@ class OwnRuns:
         where there are such; and without, in the dtypes of inputs that autocast widens.
     at_kinks
         Where elements lie at a kink but for rounding: with these on its other side.
+    off_by_element
+        How far each element that a decision is made of is off in any of these runs.
     left
         What the step leaves to the next one.
     more
@@ -89,6 +92,7 @@ class OwnRuns:
     at_kinks: list[OwnRun]
     left: Carried
     more: MoreDraws
+    off_by_element: Mapping[Node, torch.Tensor] = field(default_factory=dict)
 
     @property
     def moved(self) -> list[OwnRun]:
@@ -103,11 +107,12 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
     """
     base = begun or side.base
     exact = _with_updates(side, side.numbers, base, base.entering, _as_made)
-    rounded, turned = _rounded(side, before.rounded, base)
+    watch = _Watch(base, _taken_by_decisions(side))
+    rounded, turned = _rounded(side, before.rounded, watch)
     draws, left_own = [rounded], before.of_this_machine
     for with_onednn in (True, False):  # its kernels sum in another order
         with torch.backends.mkldnn.flags(enabled=with_onednn):
-            own = _of_this_machine(side, before.of_this_machine, base, widens=with_onednn)
+            own = _of_this_machine(side, before.of_this_machine, watch, widens=with_onednn)
         if own is None:
             left_own = {} if with_onednn else left_own
             break
@@ -120,25 +125,63 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
         left_own,
     )
     more = MoreDraws(side, before.exact, before.rounded, base)
-    return OwnRuns(exact, draws, [_at_kinks(side, turned, base)] if turned else [], left, more)
+    at_kinks = [_at_kinks(side, turned, watch)] if turned else []
+    return OwnRuns(exact, draws, at_kinks, left, more, watch.by_element)
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What of the results of runs is measured.
+
+    Parameters
+    ----------
+    base
+        The run in double precision.
+    deciding
+        Results that are measured by element.
+    by_element
+        How far each element of these was off in any run so far.
+    """
+
+    base: Run
+    deciding: frozenset[Node]
+    by_element: dict[Node, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
 class _Off:
     """Measures how far results are from those of a run in double precision, as they come."""
 
-    base: Run
+    watch: _Watch
     found: dict[Node, float] = field(default_factory=dict)
 
     def __call__(self, node: Node, value: torch.Tensor) -> None:
         if value.dtype.is_floating_point or value.is_complex():
-            self.found[node] = distance(value, self.base.values[node])
+            self.found[node] = distance(value, self.watch.base.values[node])
+            if node in self.watch.deciding:
+                self._by_element(node, value)
+
+    def _by_element(self, node: Node, value: torch.Tensor) -> None:
+        off = (widened(value) - self.watch.base.values[node].detach()).abs().nan_to_num(0.0, 0.0)
+        before = self.watch.by_element.get(node)
+        self.watch.by_element[node] = off if before is None else off.maximum(before)
 
 
-def _rounded(side: Side, before: Numbers, base: Run) -> tuple[OwnRun, Mapping[Node, torch.Tensor]]:
+def _taken_by_decisions(side: Side) -> frozenset[Node]:
+    links = (
+        taken.link
+        for one in filter(decides, side.program.operators)
+        for taken in one.taken.values()
+    )
+    return frozenset(one for one in links if isinstance(one, Node))
+
+
+def _rounded(
+    side: Side, before: Numbers, watch: _Watch
+) -> tuple[OwnRun, Mapping[Node, torch.Tensor]]:
     """The run with rounding at random, and what lies at a kink in it."""
-    numbers = replace(side.numbers, carried=before)
-    off, kinks = _Off(base), _AtKinks(base, _taken_by_kinks(side))
+    base, numbers = watch.base, replace(side.numbers, carried=before)
+    off, kinks = _Off(watch), _AtKinks(base, _taken_by_kinks(side))
 
     def seen(node: Node, value: torch.Tensor) -> None:
         off(node, value)
@@ -169,9 +212,9 @@ def _turn_updates(
             off.found[node] = max(off.found.get(node, 0.0), distance(value, base.values[node]))
 
 
-def _at_kinks(side: Side, turned: Mapping[Node, torch.Tensor], base: Run) -> OwnRun:
+def _at_kinks(side: Side, turned: Mapping[Node, torch.Tensor], watch: _Watch) -> OwnRun:
     """The run in double precision, in which elements go the other way at a kink."""
-    off = _Off(base)
+    off = _Off(watch)
     run = side.double.run(side.own, instead=turned, decided=True, keep=False, seen=off)
     made = _with_updates(side, side.numbers, run, run.entering, _as_made)
     return replace(made, off=off.found)
@@ -213,9 +256,9 @@ class _AtKinks:
             self.turned[node] = torch.where(near, -value, value)
 
 
-def _of_this_machine(side: Side, carried: Numbers, base: Run, *, widens: bool) -> OwnRun | None:
+def _of_this_machine(side: Side, carried: Numbers, watch: _Watch, *, widens: bool) -> OwnRun | None:
     """The program in its recorded dtypes, where this machine has a kernel for each call of it."""
-    numbers, off = replace(side.numbers, carried=carried), _Off(base)
+    numbers, off = replace(side.numbers, carried=carried), _Off(watch)
     try:
         run = side.double.run(
             lambda _, record: numbers.of(record),

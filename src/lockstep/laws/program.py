@@ -102,6 +102,8 @@ class ProgramBuilder:
         self._gradient_of: dict[int, tuple[str, int]] = {}
         """Of a content: the parameter, and when its gradient arrived."""
         self._gradient_now: dict[str, int] = {}
+        self._gradient_made: dict[str, Node] = {}
+        """What a call has made of a parameter's gradient in place, by the last update that took it."""
         self._arrived: set[int] = set()
         self._passed_back: set[int] = set()
         self._back: dict[Node, set[int]] = defaultdict(set)
@@ -195,12 +197,19 @@ class ProgramBuilder:
             link = self._entering(start, record) if made else self._named_link(record)
             parameter = Taken(link, record)
             gradient = self._gradient_taken(call, record.name)
+            if not by_hand:
+                self._note_made(record.name, gradient)
             self.program.events.append(Update(call, parameter, gradient, made))
         self._updated |= {one.name for one in call.with_role(Role.PARAM_AFTER)}
         for one in call.with_role(Role.PARAM_AFTER) if not by_hand else ():
             source = Source(Enters.NAMED, one.name, self._next_version(one.name))
             self._named[one.name] = one.content.id, source
             self._left[one.content.id] = one
+
+    def _note_made(self, name: str, gradient: Taken | None) -> None:
+        """Keep what calls have made of a gradient that an update takes, for a later pass to add to."""
+        if gradient is not None and isinstance(gradient.link, Node):
+            self._gradient_made[name] = gradient.link
 
     def _gradient_taken(self, call: Call, name: str) -> Taken | None:
         """The gradient that an update takes of a parameter."""
@@ -223,6 +232,7 @@ class ProgramBuilder:
         for call, parameter, gradient in taken:
             made = {one.name: self._made_in_step(one) for one in _left_by_update(call)}
             name = parameter.record.name
+            self._note_made(name, gradient)
             kept = {each.partition("|")[2]: node for each, node in made.items() if each != name}
             self.program.events.append(Update(call, parameter, gradient, made[name], kept))
             self.program.buffers.pop(name, None)
@@ -523,8 +533,11 @@ class ProgramBuilder:
                 raise NotApplicable(
                     "a backward pass begins at a tensor of several elements, with a gradient that is not known"
                 )
+            onto = {one: node for one, node in self._gradient_made.items() if one not in anew}
+            if accumulates:
+                self._gradient_made = {}
             self.program.events.append(
-                Backward(call, loss, frozenset(anew), frozenset(reached), gradient)
+                Backward(call, loss, frozenset(anew), frozenset(reached), gradient, onto)
             )
 
     def _begun_with(self, call: Call, loss: Node) -> Taken | None:

@@ -1,4 +1,4 @@
-"""What a call decides by rounded numbers, indices and masks, as it was recorded."""
+"""What a call decides by rounded numbers, indices and masks: as it was recorded, and which calls take what follows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,56 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
+from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.operators import Trait, operator_of
 from lockstep.core.records import Call, TensorRecord
+from lockstep.laws.step_events import RESULTS, Link, Node, Operator, StepProgram
 from lockstep.replay.calls.recorded_tensors import load
+
+
+def decides(operator: Operator) -> bool:
+    """Whether a call makes indices, masks or counts of rounded numbers."""
+    return any(is_rounded(one.record) for one in operator.taken.values()) and not all(
+        map(is_rounded, operator.call.with_role(*RESULTS))
+    )
+
+
+def is_rounded(record: TensorRecord) -> bool:
+    """Whether a tensor's dtype rounds."""
+    return unit_roundoff(record.dtype) > 0
+
+
+def after_decisions(program: StepProgram) -> frozenset[int]:
+    """Numbers of the calls that decide by rounded numbers or take what follows from such a decision.
+
+    How much they give may be decided too: as many rows as tokens were sent to an expert.
+    """
+    behind: set[Link] = set()
+    found: set[int] = set()
+    for one in program.operators:
+        if decides(one) or any(taken.link in behind for taken in one.taken.values()):
+            inside = () if one.body is None else one.body.calls
+            found |= {one.call.id, *(each.call.id for each in inside)}
+            behind |= {Node(one.call.id, each.index) for each in one.call.with_role(*RESULTS)}
+    return frozenset(found)
+
+
+def decide_alike(left: StepProgram, right: StepProgram) -> bool:
+    """Whether both runs recorded the same decisions by rounded numbers.
+
+    A program is then run with those: what it decides otherwise in double precision was noise in neither run, and a
+    fault in how it decides has changed nothing. A difference between the decisions shows in what follows from them.
+    """
+    one, two = (frozenset(_decisions(program)) for program in (left, right))
+    return one == two and all(digest is not None for digest, _ in one)
+
+
+def _decisions(program: StepProgram) -> Iterator[tuple[str | None, tuple[int, ...]]]:
+    inside = (each for one in program.operators if one.body for each in one.body.calls)
+    for operator in filter(decides, (*program.operators, *inside)):
+        for record in operator.call.with_role(*RESULTS):
+            if not is_rounded(record):
+                yield record.digest, tuple(record.shape)
 
 
 def decisions_as_recorded(

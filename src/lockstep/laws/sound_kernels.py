@@ -6,7 +6,7 @@ The rounding is measured: the program is run a few times more with every result 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,16 +15,16 @@ from lockstep.core.laws import Breach, Law, Quantity
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Phase, Role
 from lockstep.laws.distances import distance, size
-from lockstep.laws.double_run import Run
+from lockstep.laws.double_run import FEW_NUMBERS, Run
 from lockstep.laws.draws import not_written
 from lockstep.laws.exchanges import NAME, OUT_OF_SIGHT, REDUCTION, leaves_open
-from lockstep.laws.more_draws import FEW_NUMBERS
 from lockstep.laws.moved_by_updates import furthest, moves_otherwise
 from lockstep.laws.one_program import SEED
 from lockstep.laws.own_runs import CANCELS, MARGIN, ROUNDINGS_ALONE, OwnRuns
 from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.rank_prefixes import with_rank
 from lockstep.laws.sampled_updates import sample_of_update
+from lockstep.laws.sound_decisions import decided_otherwise
 from lockstep.laws.step_events import RESULTS, Node, Update
 from lockstep.laws.step_sides import Side
 from lockstep.replay.calls.optimizer_update import UpdateRerun, is_by_element
@@ -54,7 +54,7 @@ class Kernels:
 
 def kernels(side: Side, runs: OwnRuns, *, with_places: bool) -> Kernels:
     """Hold a run against its own program; `with_places` tells of room to find where a gradient went wrong."""
-    breaches, made_again = list(_of_results(side, runs)), set[str]()
+    breaches, made_again = [*_of_results(side, runs), *_of_decisions(side, runs)], set[str]()
     gradients = list(_of_gradients(side, runs, with_places))
     wrong = {one.name for one in gradients}
     breaches += [*gradients, *_of_updates(side, runs, wrong, made_again)]
@@ -85,6 +85,18 @@ def _of_results(side: Side, runs: OwnRuns) -> Iterator[Breach]:
             elif found is not None:
                 name = f"{record.name} of {operator.call.site}"
                 yield _breach(side, Quantity.RESULT, name, found, (operator.call.id,), node)
+
+
+def _of_decisions(side: Side, runs: OwnRuns) -> Iterator[Breach]:
+    for one in decided_otherwise(side, runs):
+        node = Node(one.operator.call.id, one.record.index)
+        name, share = f"{one.record.name} of {one.operator.call.site}", one.wrong / one.total
+        found = _breach(side, Quantity.RESULT, name, (share, 0.0), (node.call,), node)
+        words = (
+            f"{one.wrong} of {one.total} decisions of the {side.run} are not those of its own program in double"
+            " precision, further from a tie than rounding explains"
+        )
+        yield replace(found, words=words)
 
 
 def _may_be_a_rare_draw(found: tuple[float, float] | None, truth: torch.Tensor) -> bool:

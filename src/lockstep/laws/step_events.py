@@ -153,7 +153,8 @@ class Operator:
 class Backward:
     """A backward pass from a loss; gradients of `anew` that were there before are thrown away.
 
-    `gradient` is what the script lets it begin with; None for 1.
+    `gradient` is what the script lets it begin with; None for 1. `onto` is what the calls of the program have made of
+    gradients that the pass adds to, as a clip before an update has, by parameter.
     """
 
     call: Call
@@ -161,6 +162,7 @@ class Backward:
     anew: frozenset[str]
     reached: frozenset[str]
     gradient: Taken | None = None
+    onto: Mapping[str, Node] = field(default_factory=dict)
 
     @property
     def accumulates(self) -> bool:

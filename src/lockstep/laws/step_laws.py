@@ -21,6 +21,8 @@ from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precisio
 from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
+from lockstep.laws.recorded_decisions import decide_alike
+from lockstep.laws.sent_gradients import sent_as_rounded
 from lockstep.laws.sound_kernels import Kernels, kernels
 from lockstep.laws.step_events import (
     RESULTS,
@@ -90,7 +92,7 @@ def _answer(
         raise NotApplicable(
             "a custom function or an optimizer takes a tensor that no recorded call made, another one in each run"
         )
-    two = TwoRuns(numbers, room, same)
+    two = TwoRuns(numbers, room, same, decide_alike(left.program, right.program))
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")
     breaches, not_judged, shared = _program(two, drawn)
@@ -122,8 +124,13 @@ def _answer(
     found = [*drawn, *breaches, *of_kernels, *moved, *changed_on_its_way(left, right)]
     open_parts = (*not_judged, *more, *in_both, *_begun_otherwise(left, right))
     made_again = kernel_sides[0].made_again & kernel_sides[1].made_again
+    as_rounded = () if found else tuple(sent_as_rounded((left, right), runs))
     answer = StepAnswer(
-        tuple(found), tuple(dict.fromkeys(open_parts)), shared, tuple(sorted(made_again))
+        tuple(found),
+        tuple(dict.fromkeys(open_parts)),
+        shared,
+        tuple(sorted(made_again)),
+        as_rounded,
     )
     return answer, leaves
 
@@ -164,7 +171,7 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
     sources: list[Breach] = []
     if differences and two.numbers.lone["reference"] and two.numbers.lone["candidate"]:
         numbers = common_numbers(two.reference, two.candidate, by_order=True)
-        paired = TwoRuns(numbers, two.room)
+        paired = TwoRuns(numbers, two.room, decided=two.decided)
         if not paired.differences():
             sources, two, differences = _entering_otherwise(paired.numbers), paired, []
     differences = [*differences, *update_differences(two)]

@@ -28,8 +28,8 @@ from lockstep.laws.double_updates import (
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding
+from lockstep.laws.recorded_decisions import decides, is_rounded
 from lockstep.laws.step_events import (
-    RESULTS,
     Enters,
     NotApplicable,
     Source,
@@ -112,11 +112,7 @@ class Side:
     @cached_property
     def decides(self) -> bool:
         """Whether a call makes indices or masks of rounded numbers, which law K takes as they were recorded."""
-        return any(
-            any(_floats(taken.record) for taken in one.taken.values())
-            and not all(map(_floats, one.call.with_role(*RESULTS)))
-            for one in self.program.operators
-        )
+        return any(map(decides, self.program.operators))
 
     @property
     def is_first(self) -> bool:
@@ -329,7 +325,7 @@ def common_numbers(reference: Side, candidate: Side, *, by_order: bool = False) 
                         if one not in taken
                         and one.kind is Enters.ARRIVED
                         and other.shape == record.shape
-                        and _floats(other) == _floats(record)
+                        and is_rounded(other) == is_rounded(record)
                     ),
                     None,
                 )
@@ -371,8 +367,4 @@ def _partner_of(
 
 
 def _is_lone(source: Source, record: TensorRecord) -> bool:
-    return source.kind is Enters.ARRIVED and _floats(record)
-
-
-def _floats(record: TensorRecord) -> bool:
-    return unit_roundoff(record.dtype) > 0
+    return source.kind is Enters.ARRIVED and is_rounded(record)

@@ -27,7 +27,11 @@ class Ready(Protocol):
         """Whether it writes to an argument."""
 
     def results(
-        self, passed: Mapping[int, torch.Tensor], precision: Precision
+        self,
+        passed: Mapping[int, torch.Tensor],
+        precision: Precision,
+        *,
+        of_any_extent: bool = False,
     ) -> Iterable[tuple[TensorRecord, torch.Tensor | None]]:
         """What it gives for each recorded result, None where that has another shape."""
 
@@ -52,25 +56,32 @@ class WritesThrough:
         ]
 
     def results(
-        self, passed: Mapping[int, torch.Tensor], precision: Precision
+        self,
+        passed: Mapping[int, torch.Tensor],
+        precision: Precision,
+        *,
+        of_any_extent: bool = False,
     ) -> Iterable[tuple[TensorRecord, torch.Tensor | None]]:
         """The tensor after all writes; `passed` are the tensor, which is changed, and what is written."""
         base = passed[0]
         for number, (views, gradients) in enumerate(self._through, 1):
             view = base
             for one, ready in views:
-                view = _viewed(one, ready, view, precision)
+                view = _viewed(one, ready, view, precision, of_any_extent)
             if view.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
                 raise CannotReplay(
                     "what was written to is no view of a tensor that changes with it"
                 )
             with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
                 view.copy_(passed[number])
-        return [(self._record, base if tuple(base.shape) == self._record.shape else None)]
+        fits = of_any_extent or tuple(base.shape) == self._record.shape
+        return [(self._record, base if fits else None)]
 
 
-def _viewed(view: View, ready: OneCall, base: torch.Tensor, precision: Precision) -> torch.Tensor:
-    made = ready.results({view.takes: base}, precision)
+def _viewed(
+    view: View, ready: OneCall, base: torch.Tensor, precision: Precision, of_any_extent: bool
+) -> torch.Tensor:
+    made = ready.results({view.takes: base}, precision, of_any_extent=of_any_extent)
     found = next((tensor for record, tensor in made if record.index == view.gives), None)
     if found is None:
         raise CannotReplay("a view has another shape when it is made again")

@@ -396,6 +396,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         if not _origin_is_settled(one, contents if one.kind is Kind.SETUP else settled, modules)
         and not _is_entering_parameter(one, contents)
         and not _is_made_again(one, judged)
+        and not _is_sent_as_rounded(one, judged)
     )
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
     settled_gaps |= _OF_JOINING if joined else set()
@@ -444,6 +445,15 @@ def _is_made_again(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
     parameter = origin.finding.pair.reference.name.partition("|")[0]
     steps = (one for one in judged if (one.rank, one.step) == (origin.rank, origin.step))
     return any(parameter in one.answer.made_again for one in steps)
+
+
+def _is_sent_as_rounded(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
+    """Whether an origin is a gradient of few numbers that rounding takes as far in the programs of both runs."""
+    one, two = origin.finding.pair.reference, origin.finding.pair.candidate
+    if one is None or two is None or _is_of_one_call(origin):
+        return False
+    steps = (each for each in judged if (each.rank, each.step) == (origin.rank, origin.step))
+    return any((one.content.id, two.content.id) in each.answer.as_rounded for each in steps)
 
 
 def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:

@@ -17,7 +17,7 @@ from lockstep.align.step import Aligned, AlignedStep
 from lockstep.core.content_notes import DIFFER_BETWEEN_RANKS
 from lockstep.core.finding import Outcome, Pair
 from lockstep.core.operators import Family, family_of
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import BEGAN_ANEW, TensorRecord
 from lockstep.core.site import CallKind, Role, Site
 from lockstep.judge.handed_on import altered_by_one
 from lockstep.judge.protocol import AGREES, NOTHING_BETWEEN, Judge, Judgement, Region, as_open
@@ -68,7 +68,7 @@ class Accumulations:
         """Return the parts of a gradient, and the judgement on it."""
         self._last[measured.pair.present.name] = measured
         if self._is_seen(measured.pair):
-            sent = self._sent[measured.pair.present.name]
+            sent = self._parts(item, measured.pair.present.name)
             judgement = self._judge.passage(sent, measured, region=NOTHING_BETWEEN)
             seen_whole = measured.pair.present.name not in self._sent_beside
             if self._judge.looks_at_set_up and seen_whole and not judgement.unexplained:
@@ -83,6 +83,27 @@ class Accumulations:
         if judgement.open and not operation.entering and self._is_far_off(measured):
             judgement = replace(judgement, open=False, unexplained=True, words=_MADE_APART)
         return list(operation.entering), judgement
+
+    def _parts(self, item: Aligned, name: str) -> list[Measured]:
+        """What a gradient is added up of.
+
+        Where an earlier update of the step took it: of what that found, which a call may have changed before as a clip
+        does, and of what was sent since.
+        """
+        sent = self._sent[name]
+        taken = [
+            (update.reference.sequence, pair)
+            for update in self._step.of_kind(CallKind.OPTIMIZER)
+            if update.reference.sequence < item.reference.sequence
+            for pair in update.complete(Role.PARAM_GRAD)
+            if pair.present.name == name
+        ]
+        if not taken:
+            return sent
+        at, found = max(taken, key=lambda one: one[0])
+        since = [one for one in sent if one.pair.both[0].sequence > at]
+        began_anew = item.reference.arguments.get(BEGAN_ANEW)
+        return since if began_anew else [self._ledger.measure(found), *since]
 
     def _is_far_off(self, measured: Measured) -> bool:
         """Whether a gradient that only calls without partner send is off by more than any order of sums explains.

@@ -73,9 +73,20 @@ class OneCall:
         return tensor.clone() if self.writes else tensor
 
     def results(
-        self, passed: Mapping[int, torch.Tensor], precision: Precision, machine: Machine = HERE
+        self,
+        passed: Mapping[int, torch.Tensor],
+        precision: Precision,
+        machine: Machine = HERE,
+        *,
+        of_any_extent: bool = False,
     ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
-        """Run it: what it gives for each recorded result, None where it gives none of that shape."""
+        """Run it: what it gives for each recorded result, None where it gives none of that shape.
+
+        Parameters
+        ----------
+        of_any_extent
+            Whether axes may have other extents than in the recording, as where the numbers tell how much is chosen.
+        """
         double = precision is Precision.DOUBLE
         function, op = self.rebuilt.function, self.call.site.op
         if double:
@@ -86,7 +97,11 @@ class OneCall:
         for record in self.call.with_role(*RESULTS):
             behind = record.index - len(results)
             found = results[record.index] if behind < 0 else passed.get(behind)
-            fits = found is not None and tuple(found.shape) == record.shape
+            fits = found is not None and (
+                found.dim() == len(record.shape)
+                if of_any_extent
+                else tuple(found.shape) == record.shape
+            )
             yield record, found if fits else None
 
 
