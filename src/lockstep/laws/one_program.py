@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -89,15 +89,17 @@ class TwoRuns:
         """The reference's run."""
         keep = self.is_roomy or self.numbers.are_references_own
         given = self.numbers.given_to_reference
-        return self.reference.double.run(given, decided=self.decided, keep=keep)
+        instead = self.numbers.given_results("reference")
+        return self.reference.double.run(given, instead=instead, decided=self.decided, keep=keep)
 
     @cached_property
     def right(self) -> Run:
         """The candidate's run."""
         if self.same:
             return self.left
-        given = self.numbers.given
-        return self.candidate.double.run(given, decided=self.decided, keep=self.is_roomy)
+        given, keep = self.numbers.given, self.is_roomy
+        instead = self.numbers.given_results("candidate")
+        return self.candidate.double.run(given, instead=instead, decided=self.decided, keep=keep)
 
     @property
     def is_roomy(self) -> bool:
@@ -130,14 +132,15 @@ class TwoRuns:
             (self.reference, self.left, self.numbers.given_to_reference),
             (self.candidate, self.right, self.numbers.given),
         ):
-            rounding = Rounding(generator, at_most=_PERTURBED)
-            moved = side.double.run(given, rounding=rounding, decided=self.decided, keep=False)
+            instead = self.numbers.given_results(side.run)
+            again = partial(side.double.run, instead=instead, decided=self.decided, keep=False)
+            moved = again(given, rounding=Rounding(generator, at_most=_PERTURBED))
             for key, apart in _moved(side, run, moved).items():
                 scaled = apart * _ROUNDOFF / _PERTURBED * _CONDITION_MARGIN
                 allowed[key] = max(allowed.get(key, EXACT), scaled)
             if self.numbers.lone[side.run]:
                 entering = self.numbers.shaken(side.run, generator)
-                shaken = side.double.run(entering, decided=self.decided, keep=False)
+                shaken = again(entering)
                 for key, apart in _moved(side, run, shaken).items():
                     allowed[key] = allowed.get(key, EXACT) + _CONSTANT_MARGIN * apart
         return allowed

@@ -30,7 +30,9 @@ from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding
 from lockstep.laws.recorded_decisions import decides, is_rounded
 from lockstep.laws.step_events import (
+    RESULTS,
     Enters,
+    Node,
     NotApplicable,
     Source,
     StepOfRun,
@@ -233,6 +235,32 @@ class CommonNumbers:
     def paired(self) -> frozenset[Source]:
         """Sources of the reference that have a partner."""
         return frozenset(self.partner.values())
+
+    def given_results(self, run: str) -> Mapping[Node, torch.Tensor]:
+        """Results of a run that the other one recorded as numbers that enter its step: both take those as they are.
+
+        A teacher's answer is computed within a step or, without gradients, between two, where no call is recorded. It
+        carries the rounding of all calls behind it, which double precision does not.
+        """
+        side, other = self.reference, self.candidate
+        given, name = self.given, "candidate"
+        if run == "candidate":
+            side, other = other, side
+            given, name = self.given_to_reference, "reference"
+        entering = [(one, other.program.sources[one]) for one in self.lone[name]]
+        by_digest = {(one.digest, one.shape): (source, one) for source, one in entering}
+        found: dict[Node, torch.Tensor] = {}
+        for operator in side.program.operators if entering else ():
+            for record in operator.call.with_role(*RESULTS):
+                met = by_digest.get((record.digest, record.shape))
+                if (
+                    met is not None
+                    and record.digest is not None
+                    and would_differ(record.digest, met[1].digest)
+                    and is_whole(met[1])
+                ):
+                    found[Node(operator.call.id, record.index)] = widened(given(*met))
+        return found
 
     @property
     def are_references_own(self) -> bool:
