@@ -113,19 +113,8 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
 def config_mentions(text: str, kind: ConfigKind, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
-    Parameters
-    ----------
-    text
-        The file.
-    kind
-        What it is; `config_kind` tells by its name.
-    target
-        The device that the project is written for.
-
-    Returns
-    -------
-    tuple[Mention, ...]
-        In the order of the text; none of them is rewritten.
+    `kind`: what it is; `config_kind` tells by its name.
+    Returned: in the order of the text; none of them is rewritten.
     """
     reader = _Reader(text, kind, target)
     for match in re.finditer(r"[^\r\n]+", text):

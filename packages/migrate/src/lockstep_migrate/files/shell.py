@@ -137,17 +137,7 @@ PROJECT = re.compile(
 def shell_mentions(text: str, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a shell script, Dockerfile or Makefile says about the old device.
 
-    Parameters
-    ----------
-    text
-        The script.
-    target
-        The device that the project is written for.
-
-    Returns
-    -------
-    tuple[Mention, ...]
-        In the order of the text.
+    Returned: in the order of the text.
     """
     if not _WORTH_READING.search(text):
         return ()
