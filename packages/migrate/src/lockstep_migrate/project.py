@@ -72,19 +72,7 @@ def plan_collection(
 
     Nothing is written, and nothing that is read is run.
 
-    Parameters
-    ----------
-    collection
-        Files, folders and notebooks.
-    options
-        The target and what else was asked for.
-    progress
-        Told the file, how many are done, and of how many.
-
-    Raises
-    ------
-    UsageError
-        If the target is unknown, or cannot have what was asked for.
+    Raises UsageError if the target is unknown, or cannot have what was asked for.
     """
     target = target_named(options.target)
     framework = options.framework

@@ -31,16 +31,8 @@ class Advisor:
     ) -> None:
         """List a place with what to write instead.
 
-        Parameters
-        ----------
-        rule
-            The piece of advice; says nothing where it does not hold for the target.
-        place
-            What to show.
-        replacement
-            What to write.
-        others
-            Further places that the same advice is given for; their lines are named.
+        `rule`: the piece of advice; says nothing where it does not hold for the target.
+        `others`: further places that the same advice is given for; their lines are named.
         """
         words = all_words()[rule]
         if words.holds_for(self._target):

@@ -60,26 +60,10 @@ class _Kept:
 def write_in_place(plan: Plan, root: Path, *, force: bool = False) -> tuple[PurePosixPath, ...]:
     """Change the files of a plan where they are. Links are written through; modes and owners stay.
 
-    Parameters
-    ----------
-    plan
-        What changes.
-    root
-        The folder that the plan's paths start from. It gets `.lockstep-migrate`, unless git can take it back.
-    force
-        Replace a file where the plan adds one; undoing brings it back.
-
-    Returns
-    -------
-    tuple[PurePosixPath, ...]
-        The files that were changed or added; nothing is written where there are none.
-
-    Raises
-    ------
-    UsageError
-        If a file is not what it was when the plan was made, or another run is at work in `root`.
-    OutputExistsError
-        If a file cannot be written; then none is changed, or the message says how to go back.
+    `force`: replace a file where the plan adds one; undoing brings it back.
+    Returned: the files that were changed or added; nothing is written where there are none.
+    Raises UsageError if a file is not what it was when the plan was made, or another run is at work in `root`.
+    Raises OutputExistsError if a file cannot be written; then none is changed, or the message says how to go back.
     """
     if not _changes(plan, root, force):
         return ()
@@ -110,21 +94,10 @@ def way_back(root: Path) -> str:
 def undo(root: Path, *, force: bool = False) -> Undone:
     """Take back the latest run in place below `root`.
 
-    Parameters
-    ----------
-    root
-        The folder that was migrated, or the folder of a file that was.
-    force
-        Also restore files that were edited since, and lose those edits.
-
-    Raises
-    ------
-    UsageError
-        If there is nothing to undo, a file was edited since, or another run is at work; nothing is written then.
-    CorruptError
-        If what was kept is damaged.
-    OutputExistsError
-        If a file cannot be written; undoing again goes on from there.
+    Raises UsageError if there is nothing to undo, a file was edited since, or another run is at work; nothing is
+    written then.
+    Raises CorruptError if what was kept is damaged.
+    Raises OutputExistsError if a file cannot be written; undoing again goes on from there.
     """
     if not _runs(root):
         raise UsageError(

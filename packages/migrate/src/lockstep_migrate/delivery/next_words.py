@@ -19,16 +19,7 @@ def next_command(
 ) -> str:
     """The one thing to type after a preview, or after writing to a path of its own.
 
-    Parameters
-    ----------
-    plan
-        What becomes of the files.
-    collection
-        The files.
-    arguments
-        The words behind `lockstep migrate`.
-    written
-        The file or folder that was written; None after a preview.
+    `written`: the file or folder that was written; None after a preview.
     """
     given = [word for word in arguments if word not in _ASIDE]
     if written is not None:

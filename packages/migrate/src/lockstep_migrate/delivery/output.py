@@ -24,28 +24,10 @@ def write_tree(plan: Plan, collection: Collection, out: Path, *, force: bool = F
     A folder that is not there yet appears only when it is complete. Modes are kept, except that the owner may write
     in every folder; links stay links, and those that lead out of the input lead to the same place from the output.
 
-    Parameters
-    ----------
-    plan
-        What changes. Its paths are those of the collection.
-    collection
-        What to copy.
-    out
-        A folder. For a single file that has the same suffix as `out`, the file itself.
-    force
-        Write into a folder that holds something already. Files are replaced one by one; others there stay.
-
-    Returns
-    -------
-    Path
-        The folder or file that was written.
-
-    Raises
-    ------
-    OutputExistsError
-        If `out` is there already, or a file in it cannot be written.
-    UsageError
-        If `out` would overwrite the input.
+    `force`: write into a folder that holds something already. Files are replaced one by one; others there stay.
+    Returned: the folder or file that was written.
+    Raises OutputExistsError if `out` is there already, or a file in it cannot be written.
+    Raises UsageError if `out` would overwrite the input.
     """
     if collection.single and is_file_name(collection, out):
         return _write_single(collection, plan, out, force)

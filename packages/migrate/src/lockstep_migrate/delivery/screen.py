@@ -84,17 +84,7 @@ class Group:
 
 
 def render_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -> Text:
-    """Lay a migration out as text, at most 100 columns but for paths and names.
-
-    Parameters
-    ----------
-    plan
-        What becomes of the files.
-    delivery
-        Where it went.
-    show_all
-        Whether every file, every place and what was kept is shown, rather than the first of each.
-    """
+    """Lay a migration out as text, at most 100 columns but for paths and names."""
     text = Text()
     _add_headline(text, plan, delivery)
     _add_counts(text, plan)

@@ -21,13 +21,6 @@ def bind_devices(unit: Unit, local_rank: str) -> None:
     """Let device 0 be the process's own; other numbers are listed.
 
     A script that is started alone has local rank 0, so that its device stays what it was.
-
-    Parameters
-    ----------
-    unit
-        The script.
-    local_rank
-        What the script calls the number of a process on its machine.
     """
     for number in device_numbers(unit):
         if unit.is_claimed(number.node) or _is_own(number, local_rank) or _goes(unit, number):

@@ -58,21 +58,7 @@ def head_lines(
     unwraps: bool,
     starts: bool,
 ) -> list[str]:
-    """The lines, in the words of a module.
-
-    Parameters
-    ----------
-    names
-        What the module calls the things that are defined here.
-    target
-        The device.
-    fill
-        Fills the placeholders of the tables.
-    unwraps
-        Whether the model itself is asked for anywhere.
-    starts
-        Whether the processes meet here, not in a function or under the main guard.
-    """
+    """The lines, in the words of a module."""
     lines = [*_RANKS, *_START, *_LOADER, *(_UNWRAPPED if unwraps else ())]
     if starts:
         lines += ["", "", "{start}()"]

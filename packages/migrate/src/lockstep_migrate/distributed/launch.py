@@ -33,14 +33,7 @@ def launch_script(
 ) -> NewFile:
     """A shell script that starts `main` through torchrun, on this machine or as one of several.
 
-    Parameters
-    ----------
-    main
-        The script, relative to the folder that the new file is written to.
-    target
-        The device that is counted; without one there is one process.
-    taken
-        Files that are there already.
+    `target`: the device that is counted; without one there is one process.
     """
     name = next(name for name in _names() if PurePosixPath(name) not in taken)
     text = _TEXT.format(

@@ -42,12 +42,7 @@ def imported_modules(
 ) -> frozenset[PurePosixPath]:
     """The project's files that a script imports, also through each other.
 
-    Parameters
-    ----------
-    main
-        The script; it is not part of the result.
-    trees
-        The project's modules by path.
+    `main`: the script; it is not part of the result.
     """
     found: set[PurePosixPath] = set()
     waiting = [main]

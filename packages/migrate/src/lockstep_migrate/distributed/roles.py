@@ -81,17 +81,7 @@ class Roles:
 def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     """Say what each file is.
 
-    Parameters
-    ----------
-    collection
-        The files.
-    options
-        What was asked for.
-
-    Raises
-    ------
-    UsageError
-        If the main script is none of the files, or has no variable of a name that was given.
+    Raises UsageError if the main script is none of the files, or has no variable of a name that was given.
     """
     if options.distribution is None:
         return Roles(visible_device=options.visible_device)

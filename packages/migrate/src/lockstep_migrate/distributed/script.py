@@ -54,15 +54,7 @@ _ADVANCING = frozenset({"next", "step", "backward", "pop"})
 
 
 def distribute(unit: Unit, names: Sequence[str]) -> None:
-    """Rewrite a main script for many processes, each with a device of its own.
-
-    Parameters
-    ----------
-    unit
-        The script.
-    names
-        The variables that hold the models.
-    """
+    """Rewrite a main script for many processes, each with a device of its own."""
     done = documented_function(unit.scopes, START_DOC)
     if done is not None:
         unit.keep(done, "distributed/done", "runs in many processes already, by this tool")

@@ -41,15 +41,7 @@ class Values:
 
 
 def values_of(text: str, pieces: Iterable[Piece]) -> Values:
-    """Read the values of an f-string from the text of a module.
-
-    Parameters
-    ----------
-    text
-        The module's text.
-    pieces
-        The quoted pieces of the f-string.
-    """
+    """Read the values of an f-string from the text of a module."""
     found = Values()
     for piece in pieces:
         for part in piece.parts:

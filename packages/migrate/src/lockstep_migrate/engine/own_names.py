@@ -79,13 +79,6 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
 
     Flags (`add_argument("--cuda")`), attributes that are assigned, fields and methods of classes, keys of dictionaries,
     keywords of calls, and what the module imports at its top.
-
-    Parameters
-    ----------
-    tree
-        The module.
-    path
-        Its file, relative to the project: says how other modules call it.
     """
     gathered = _Gathered()
     waiting: list[ast.AST] = [tree]

@@ -41,17 +41,7 @@ def without_names(
 
 
 def deletion(scopes: ModuleScopes, statement: ast.stmt, *, empties: bool) -> Edit:
-    """The edit that removes a statement: its line where it stands alone on it, else `pass` in its place.
-
-    Parameters
-    ----------
-    scopes
-        The module.
-    statement
-        The statement.
-    empties
-        Whether its block would have nothing left.
-    """
+    """The edit that removes a statement: its line where it stands alone on it, else `pass` in its place."""
     span, source = scopes.span(statement), scopes.source
     line_start = source.line_start(span.start)
     rest = _REST_OF_LINE.match(source.text, span.end)

@@ -143,17 +143,7 @@ def collect(paths: Sequence[Path], *, exclude: Iterable[Path] = ()) -> Collectio
     itself. Links in a folder are never followed, so that no loop and no way out of the folder exists; a link that was
     given itself is.
 
-    Parameters
-    ----------
-    paths
-        Files and folders.
-    exclude
-        Folders to leave out, such as an output folder inside the input.
-
-    Raises
-    ------
-    UsageError
-        If nothing was given, or a path does not exist or is no file or folder.
+    Raises UsageError if nothing was given, or a path does not exist or is no file or folder.
     """
     if not paths:
         raise UsageError("nothing to migrate: give a file, a folder or a notebook")

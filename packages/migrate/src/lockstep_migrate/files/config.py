@@ -21,6 +21,7 @@ from lockstep_migrate.files.shell import (
     BUILT_FOR_CUDA,
     DEVICE,
     DEVICE_OPTION,
+    LIGHTNING_GPU,
     LONGEST_LINE,
     PROJECT,
 )
@@ -76,15 +77,10 @@ _IMAGE = re.compile(
 )
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _RUNTIMES = frozenset({"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"})
+_ACCELERATE_GPUS = "Accelerate's word for several CUDA devices: another device has its own"
 _LIBRARY_WORDS = {
-    (
-        "accelerator",
-        "gpu",
-    ): "Lightning's word for CUDA and for Apple's GPU: another device has none",
-    (
-        "distributed_type",
-        "MULTI_GPU",
-    ): "Accelerate's word for several CUDA devices: another device has its own",
+    ("accelerator", "gpu"): LIGHTNING_GPU,
+    ("distributed_type", "MULTI_GPU"): _ACCELERATE_GPUS,
 }
 """What a library calls the old device where the word names none, by key and value."""
 _PROSE_KEYS = re.compile(
@@ -117,19 +113,8 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
 def config_mentions(text: str, kind: ConfigKind, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
-    Parameters
-    ----------
-    text
-        The file.
-    kind
-        What it is; `config_kind` tells by its name.
-    target
-        The device that the project is written for.
-
-    Returns
-    -------
-    tuple[Mention, ...]
-        In the order of the text; none of them is rewritten.
+    `kind`: what it is; `config_kind` tells by its name.
+    Returned: in the order of the text; none of them is rewritten.
     """
     reader = _Reader(text, kind, target)
     for match in re.finditer(r"[^\r\n]+", text):

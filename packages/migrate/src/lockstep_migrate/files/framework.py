@@ -20,15 +20,7 @@ _TORCH = re.compile(r"^[ \t]*(?:import|from)[ \t].*\btorch\b", re.M)
 
 
 def tensorflow_script(source: SourceText, *, serves: bool) -> Iterator[Mention]:
-    """The place of a module that has work for `--from tensorflow`, and none of torch.
-
-    Parameters
-    ----------
-    source
-        The module, which parses.
-    serves
-        Whether the target takes TensorFlow scripts, so that the place is listed.
-    """
+    """The place of a module that has work for `--from tensorflow`, and none of torch."""
     if not _TENSORFLOW.search(source.text):
         return
     from lockstep_migrate.tensorflow import takes_from_tensorflow, tensorflow_mentions
@@ -45,15 +37,7 @@ def tensorflow_script(source: SourceText, *, serves: bool) -> Iterator[Mention]:
 
 
 def pytorch_script(source: SourceText, settings: Settings) -> Iterator[Mention]:
-    """A place to list where a module has work for `--from pytorch`, and none of TensorFlow.
-
-    Parameters
-    ----------
-    source
-        The module, which parses.
-    settings
-        What holds for the run.
-    """
+    """A place to list where a module has work for `--from pytorch`, and none of TensorFlow."""
     if not _TORCH.search(source.text):
         return
     from lockstep_migrate.tensorflow import takes_from_tensorflow

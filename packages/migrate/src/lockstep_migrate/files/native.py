@@ -57,19 +57,8 @@ _BUILD = re.compile(
 def native_mentions(text: str, name: str, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a CUDA, C++ or CMake file needs of the old device.
 
-    Parameters
-    ----------
-    text
-        The file.
-    name
-        Its name: says whether it is CMake's.
-    target
-        The device that the project is written for.
-
-    Returns
-    -------
-    tuple[Mention, ...]
-        One for the file and one for each kernel; one for each line of a build file; none where the file is plain C++.
+    Returned: one for the file and one for each kernel; one for each line of a build file; none where the file is
+    plain C++.
     """
     if name.endswith((".cmake", "CMakeLists.txt")):
         return tuple(_build_mentions(text))

@@ -37,19 +37,7 @@ def notebook_mentions(
 ) -> tuple[tuple[Mention, ...], tuple[Edit, ...]]:
     """Mentions and additions of a whole notebook, their places in characters of the file.
 
-    Parameters
-    ----------
-    text
-        The notebook file.
-    analyse
-        Called with the code of all cells as one module, and once for every cell that writes a Python file.
-    read_shell
-        Called with each `!` line, `%env` line and shell cell.
-
-    Raises
-    ------
-    NotebookError
-        If the file is no notebook.
+    Raises NotebookError if the file is no notebook.
     """
     cells = code_cells(text)
     reader = _Reader(text, analyse, read_shell)

@@ -64,6 +64,8 @@ _SCHEDULER = re.compile(r"\b(?:sbatch|srun|salloc|qsub|bsub)\b")
 _CLUSTER = re.compile(
     r"(?<![\w-])(?:--(?:gres|gpus?|gpu-bind|tres)[\w-]*(?:=\S*)?|n?gpus?=\S+|-gpu\b|-G\s*\d+)"
 )
+_LIGHTNING = re.compile(r"(?<![A-Za-z])accelerator=gpu\Z")
+LIGHTNING_GPU = "Lightning's word for CUDA and for Apple's GPU: another device has none"
 _CLUSTER_REASON = "asks the cluster for GPUs: what it calls the new device is its own"
 _OWN_OPTION = "an option of the program's own: its name stays"
 BUILT_FOR_CUDA = re.compile(
@@ -135,17 +137,7 @@ PROJECT = re.compile(
 def shell_mentions(text: str, target: MigrationTarget) -> tuple[Mention, ...]:
     """What a shell script, Dockerfile or Makefile says about the old device.
 
-    Parameters
-    ----------
-    text
-        The script.
-    target
-        The device that the project is written for.
-
-    Returns
-    -------
-    tuple[Mention, ...]
-        In the order of the text.
+    Returned: in the order of the text.
     """
     if not _WORTH_READING.search(text):
         return ()
@@ -213,6 +205,8 @@ class _Reader:
                 self._each([option or match], span, "shell/container", reason, new)
             elif _SCHEDULER.search(code) and _CLUSTER.fullmatch(match[0]):
                 self._each([match], span, "shell/scheduler", _CLUSTER_REASON)
+            elif _LIGHTNING.search(match[0]) and self.target.device != "mps":
+                self._each([match], span, "shell/option", LIGHTNING_GPU)
             elif re.match(r"--?[\w-]*gpu", match[0], re.IGNORECASE):
                 self._add(
                     "shell/option", Outcome.KEPT, Span(*match.span()).moved(span.start), _OWN_OPTION

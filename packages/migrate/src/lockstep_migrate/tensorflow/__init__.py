@@ -58,21 +58,11 @@ def tensorflow_mentions(
 ) -> tuple[tuple[Mention, ...], tuple[Edit, ...]]:
     """Find every mention of GPUs in a TensorFlow module, and what becomes of each on the NPU.
 
-    Parameters
-    ----------
-    scopes
-        The module.
-    generation
-        Which TensorFlow it is written for; found from the module's own names where it is not given.
-    start
-        Where the program starts that the module belongs to; found from the module itself where it is not given. Modules
-        of one project are given what `project_of` says for all of them.
-
-    Returns
-    -------
-    tuple
-        Mentions in the order of the text, and the edits at the head of the module. Both are empty where the module
-        takes nothing from TensorFlow, Keras or Horovod.
+    `generation`: which TensorFlow it is written for; found from the module's own names where it is not given.
+    `start`: where the program starts that the module belongs to; found from the module itself where it is not
+    given. Modules of one project are given what `project_of` says for all of them.
+    Returned: mentions in the order of the text, and the edits at the head of the module. Both are empty where the
+    module takes nothing from TensorFlow, Keras or Horovod.
     """
     if not takes_from_tensorflow(scopes):
         return (), ()

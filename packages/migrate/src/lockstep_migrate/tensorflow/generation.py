@@ -39,12 +39,7 @@ def generation_of(modules: Iterable[ModuleScopes], stated: Generation | None = N
     Names that one version alone has decide, then what the project requires, then what scripts for 2.x are full of, then
     Keras models without a session. Where nothing tells, it is 1.15, for which `npu_bridge` was made.
 
-    Parameters
-    ----------
-    modules
-        One module, or all of a project.
-    stated
-        What the project requires; `None` where that is not known.
+    `stated`: what the project requires; `None` where that is not known.
     """
     votes: Counter[tuple[Generation, _Sign]] = Counter()
     trains = False

@@ -40,6 +40,10 @@ def find_choices(unit: Unit) -> None:
         for choice in _choices("keyword") if is_constant(item.value, True) else ():
             if choice.fits(unit, item.arg or ""):
                 unit.list(item, _RULE, choice.reason, choice.instead)
+    for method in unit.scopes.of(ast.Attribute):
+        for choice in _choices("method"):
+            if choice.fits(unit, method.attr):
+                unit.list(method, _RULE, choice.reason, choice.instead)
     for pairs in unit.scopes.of(ast.Dict):
         for key, setting in zip(pairs.keys, pairs.values, strict=True):
             for choice in _choices("keyword") if key and is_constant(setting, True) else ():

@@ -37,6 +37,9 @@ _AMP = frozenset(
         "torch.get_device_module",
     }
 )  # fmt: skip
+_KINDS = frozenset({"device_type", "device_types", "choices"})
+_REGISTERING = frozenset({"register_kernel", "register_autocast"})
+"""Parameters and functions that are given types of devices, which need not be there."""
 _NAMING = frozenset(
     {"name", "dest", "key", "flag", "attr", "attribute", "prefix", "suffix", "metavar"}
 )
@@ -277,17 +280,21 @@ def _use_in_test(scopes: ModuleScopes, test: ast.AST) -> Use:
     return Use.READ if any(_is_read_from_file(scopes, side) for side in sides) else Use.TEST
 
 
-def _is_read_from_file(scopes: ModuleScopes, node: ast.AST) -> bool:
+def _is_read_from_file(scopes: ModuleScopes, node: ast.AST, steps: int = 3) -> bool:
     """Whether an expression is an entry of what was read from a file: `checkpoint["device"]`, `saved.get("device")`."""
     inner = False
+    if getattr(node, "attr", "") == "type":
+        return False  # a tensor of the file says where it is now
     while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         if isinstance(node, ast.Call) and called(node) in _READING:
             return inner
         inner = inner or isinstance(node, ast.Subscript | ast.Call)
         node = node.func if isinstance(node, ast.Call) else node.value
     bindings = scopes.bindings(node.id, scopes.scope(node)) if isinstance(node, ast.Name) else ()
-    values = (one.value for one in bindings)
-    return inner and any(isinstance(one, ast.Call) and called(one) in _READING for one in values)
+    values = [one.value for one in bindings if isinstance(one.value, ast.Call | ast.Subscript)]
+    whole = any(isinstance(one, ast.Call) and called(one) in _READING for one in values)
+    further = values if steps else ()
+    return inner and (whole or any(_is_read_from_file(scopes, one, steps - 1) for one in further))
 
 
 def _use_in_sequence(
@@ -300,11 +307,30 @@ def _use_in_sequence(
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
     if isinstance(above, ast.Compare):
         return Use.TEST
-    if isinstance(above, ast.keyword) and above.arg == "choices":
+    if isinstance(above, ast.keyword) and (above.arg in _KINDS or _is_for_types(scopes, above)):
         return Use.TEST
     if isinstance(above, ast.Call) and called(above) in _TESTS:
         return Use.TEST
     return Use.TEST if _names_other_device(parent) else Use.VALUE
+
+
+def _is_for_types(scopes: ModuleScopes, given: ast.keyword) -> bool:
+    """Whether a parameter of a function here takes types, as its default shows: `devices=("cpu", "cuda")`."""
+    call = scopes.parents[given]
+    function = call.func if isinstance(call, ast.Call) else None
+    bindings = (
+        scopes.bindings(function.id, scopes.scope(function))
+        if isinstance(function, ast.Name)
+        else ()
+    )
+    return any(
+        isinstance(default, ast.Tuple | ast.List | ast.Set)
+        and parameter_of(one.node.args, default) == given.arg
+        and _names_other_device(default)
+        for one in bindings
+        if isinstance(one.node, ast.FunctionDef)
+        for default in (*one.node.args.defaults, *one.node.args.kw_defaults)
+    )
 
 
 def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
@@ -332,6 +358,8 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
         return Use.KEY
     if function in _TESTS:
         return _use_in_test(scopes, parent)
+    if function in _REGISTERING:
+        return Use.TEST
     return Use.TEXT if function in _TELLING else Use.VALUE
 
 
@@ -341,7 +369,7 @@ def _use_as_keyword(scopes: ModuleScopes, parent: ast.keyword) -> Use:
         return Use.TEST
     if parent.arg in ("help", "description", "msg", "reason", "dest", "metavar"):
         return Use.TEXT
-    if parent.arg == "device_type":
+    if parent.arg in _KINDS:
         return Use.TEST
     of_torch = isinstance(call, ast.Call) and scopes.name(call.func).startswith("torch.")
     return Use.KEY if parent.arg in _NAMING | _COLUMNS and not of_torch else Use.VALUE

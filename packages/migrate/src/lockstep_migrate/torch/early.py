@@ -49,17 +49,7 @@ def is_early(unit: Unit, node: ast.AST) -> bool:
 
 
 def lazy_default(unit: Unit, node: ast.expr, text: str) -> list[Edit]:
-    """Return the edits that turn a function's default into None and ask in its body; none if that cannot be done.
-
-    Parameters
-    ----------
-    unit
-        The module.
-    node
-        The text that names the device.
-    text
-        What takes its place.
-    """
+    """Return the edits that turn a function's default into None and ask in its body; none if that cannot be done."""
     scopes = unit.scopes
     whole, parent = node, scopes.parents[node]
     if (

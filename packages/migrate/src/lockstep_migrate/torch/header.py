@@ -136,12 +136,7 @@ class Header:
     def additions(self, edits: Collection[Edit], shared: str = "") -> list[Edit]:
         """The edits that add what is missing at the head of the module; none if nothing is.
 
-        Parameters
-        ----------
-        edits
-            All other edits of the module: the head goes before the first.
-        shared
-            The module to import the names from that ask for the device; empty where they stand here.
+        `shared`: the module to import the names from that ask for the device; empty where they stand here.
         """
         uses = (edit.span.start for edit in edits if not _VARIABLE.match(edit.text))
         first_use = min(uses, default=len(self._scopes.source.text))

@@ -83,19 +83,7 @@ def class_lines(name: str) -> list[str]:
 
 
 def method_lines(parts: Iterable[str], name: str, torch: str, *, optional: bool) -> Iterator[str]:
-    """Give the lines of functions inside the class.
-
-    Parameters
-    ----------
-    parts
-        The functions.
-    name
-        What the class is called.
-    torch
-        What the module calls torch.
-    optional
-        Whether the module goes on without torch.
-    """
+    """Give the lines of functions inside the class."""
     for part in parts:
         text = _spelled(_parts()[part], name, torch)
         if optional:

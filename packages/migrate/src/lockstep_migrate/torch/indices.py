@@ -66,19 +66,7 @@ def device_numbers(unit: Unit) -> Iterator[Number]:
 def drop_number(unit: Unit, number: Number, rule: str, reason: str) -> bool:
     """Take the number out of what names a device, so that it means the current one.
 
-    Parameters
-    ----------
-    unit
-        The module.
-    number
-        A number in a string, or in a `map_location`.
-    rule, reason
-        What to say of it.
-
-    Returns
-    -------
-    bool
-        Whether it was possible; if not, nothing is claimed.
+    Returned: whether it was possible; if not, nothing is claimed.
     """
     mapping = _mapping(unit, number.node)
     if mapping is not None:

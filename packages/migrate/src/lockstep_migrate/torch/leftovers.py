@@ -28,7 +28,7 @@ _ADDRESS = re.compile(
 )
 """An e-mail address, or one that is opened; not that of packages which are built for CUDA."""
 _DATA = re.compile(
-    r"(?!/usr/|/opt/)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
+    r"(?!/usr/|/opt/|cuda/\d+\Z)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
 )
 """A path, a file, or the name of a model or data set on a hub."""
 _NUMBERED_NAME = re.compile(r"(?!.*(?:torch|jax|lib|tensor|onnx))[a-z]+(?:-[a-z]+)*-cuda-\d+\Z")
@@ -248,7 +248,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
         reason = "is compared with a message, which reads otherwise on another device"
         unit.list(node, "leftovers/message", reason)
-    elif _is_read(text):
+    elif getattr(parent, "attr", "") == "split" or _is_read(text):
         reason = "text that a program reads, such as settings or code"
         unit.list(node, "leftovers/code", reason)
     elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):

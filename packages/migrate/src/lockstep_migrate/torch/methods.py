@@ -8,6 +8,7 @@ from lockstep_migrate.engine.arguments import (
     argument_end,
     argument_start,
     attribute_span,
+    called,
     first_edit,
     has_stars,
     insertion,
@@ -38,6 +39,8 @@ _DTYPES = {
     "BoolTensor": "bool",
 }
 _TYPE_PREFIX = "torch.cuda."
+_STORAGES = frozenset({"storage", "untyped_storage", "_typed_storage"})
+"""What returns a storage, which has a device but not every device's own attribute."""
 _ATTRIBUTES = frozenset({"cuda", "cuda_stream", "is_cuda", "type"})
 _DEFAULT_TYPE = "set_default_tensor_type"
 
@@ -307,7 +310,9 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         return
     span = attribute_span(unit.scopes, node)
     rule, target = "methods/is-cuda", unit.target
-    if target.is_device:
+    if target.is_device and not (
+        isinstance(node.value, ast.Call) and called(node.value) in _STORAGES
+    ):
         unit.header.need_import_for([target.module])
         edits = [Edit(span, target.is_device)]
         unit.rewrite(node, rule, "asks for the target's device", edits, span=span)

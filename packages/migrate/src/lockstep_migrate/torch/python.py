@@ -88,29 +88,10 @@ def migrate_python(
 ) -> PythonResult:
     """Find every mention of the old device in a module and decide it.
 
-    Parameters
-    ----------
-    source
-        The module's text.
-    settings
-        The target and its tables.
-    own
-        What the project defines itself.
-    first
-        Rules for this module alone, which go before all others.
-    tree
-        The module, where it has been parsed already; it is used up.
-    module
-        The last part of the name that others import it by; empty where it has none.
-    shared
-        The module that it can import the names from that ask for the device; empty where there is none.
-    amp
-        The same for the module that stands for apex.amp.
-
-    Raises
-    ------
-    SyntaxError
-        If the module does not parse.
+    `tree`: the module, where it has been parsed already; it is used up.
+    `module`: the last part of the name that others import it by; empty where it has none.
+    `shared`: the module that it can import the names from that ask for the device; empty where there is none.
+    Raises SyntaxError if the module does not parse.
     """
     tree = tree or parse(source.text)
     has_rules = bool(first) or bool(settings.user_rules)

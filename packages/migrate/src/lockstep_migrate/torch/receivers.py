@@ -19,17 +19,7 @@ _OF_TENSORS = frozenset({"contiguous", "flatten", "permute", "reshape", "view"})
 
 
 def is_own(unit: Unit, node: ast.Attribute, *, called: bool = False) -> bool | None:
-    """Whether an attribute is one that the project defines itself; `None` where that cannot be told.
-
-    Parameters
-    ----------
-    unit
-        The module.
-    node
-        The attribute as it is used.
-    called
-        Whether it is called, so that flags and fields of that name do not count.
-    """
+    """Whether an attribute is one that the project defines itself; `None` where that cannot be told."""
     own = unit.own
     owners = own.methods.get(node.attr, frozenset())
     if not called:

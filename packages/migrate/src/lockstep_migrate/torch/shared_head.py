@@ -44,18 +44,8 @@ def shared_heads(
 ) -> dict[PurePosixPath, Head]:
     """The shared module of each Python file that can import one; none where the name is taken.
 
-    Parameters
-    ----------
-    texts
-        All Python files of the project, by path.
-    name
-        What the module is called.
-    mark
-        A text of it, by which it is known again.
-    alone
-        Whether a script that nothing imports can, too: its own folder is where its imports are looked for first.
-    installed
-        The folders that are installed as packages, by their `setup.py` or `pyproject.toml`.
+    `alone`: whether a script that nothing imports can, too: its own folder is where its imports are looked for
+    first.
     """
     layout = _Layout(texts, name, alone=alone, installed=installed)
     heads = {path: head for path in texts if (head := layout.head(path)) is not None}

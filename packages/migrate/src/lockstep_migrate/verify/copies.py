@@ -123,19 +123,8 @@ def make_copy(
     Sources are copied, and other files as long as they are not too many or too large; those, environments, crowded
     folders and what lies beside the project are linked.
 
-    Parameters
-    ----------
-    ground
-        What is copied where.
-    contents
-        What files of the project hold in this copy, whatever they hold now.
-    executable
-        Files among them that can be started.
-
-    Returns
-    -------
-    Linked
-        What was linked of the project and of the folder around the command.
+    `ground`: what is copied where.
+    Returned: what was linked of the project and of the folder around the command.
     """
     copier = _Copier(ground)
     copier.tree(ground.root)

@@ -51,28 +51,8 @@ def verify(
     Both run in copies of the project, with the same seed, and are ended after the first steps. Where they differ, the
     copies, the recordings and what the command printed are kept.
 
-    Parameters
-    ----------
-    plan, collection
-        What was migrated.
-    command
-        What to run, as it is typed in the current folder.
-    report
-        A folder for recordings and output, which are kept there whatever comes out.
-    outputs
-        Where migrated files were written to.
-    to_error
-        Whether to print to standard error, as standard output has another use.
-
-    Returns
-    -------
-    int
-        0 if they agree, 1 if they differ, 2 if nothing can be said here.
-
-    Raises
-    ------
-    UsageError
-        If the command cannot be started.
+    Returned: 0 if they agree, 1 if they differ, 2 if nothing can be said here.
+    Raises UsageError if the command cannot be started.
     """
     if not plan.new_files and not any(file.changed for file in plan.files):
         nothing = Verification(Result.VERIFIED, "no file changes, so there is nothing to compare")
