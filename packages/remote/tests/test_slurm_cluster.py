@@ -44,7 +44,7 @@ def answer(*words: str) -> str:
 
 def started(*options: str) -> subprocess.Popen[str]:
     """A recording as a job, by a process whose lines are read."""
-    command = ["lockstep", "record", "--on", ",".join(("slurm:time=5", *options)), "-o", "there"]
+    command = ["lockstep", "record", "--on", ",".join(("slurm:time=50", *options)), "-o", "there"]
     return subprocess.Popen(
         [*command, *TRAINING], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -102,7 +102,7 @@ def test_a_training_that_fails_ends_with_its_exit_code_after_its_last_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     Path("train.py").write_text("import sys\nprint('no data', file=sys.stderr)\nsys.exit(3)\n")
-    assert main(["record", "--on", "slurm:time=5", "-o", "there", *TRAINING]) == 3
+    assert main(["record", "--on", "slurm:time=50", "-o", "there", *TRAINING]) == 3
     told = capfd.readouterr().err
     assert told.index("no data\n") < told.index("ended with exit code 3")
 
