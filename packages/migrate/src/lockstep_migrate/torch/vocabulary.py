@@ -20,6 +20,9 @@ _BARE_NUMBER = re.compile(
 )
 """A device that may be given as a number."""
 
+_OF_LIBRARIES = re.compile(r"(?:\b|_)gpus?\b|capturable|efficient_attention", re.IGNORECASE)
+"""What libraries call the old device, or what only it has: alone these words say nothing."""
+
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
@@ -37,5 +40,5 @@ def is_device_word(name: str) -> bool:
 
 def names_a_device(text: str) -> bool:
     """Whether a text can hold a mention at all."""
-    patterns = (WORDS, DEVICE_WORDS, _BARE_NUMBER)
+    patterns = (WORDS, DEVICE_WORDS, _BARE_NUMBER, _OF_LIBRARIES)
     return any(pattern.search(text) is not None for pattern in patterns)
