@@ -30,6 +30,7 @@ CALLS = {
     "torch.cuda.set_rng_state": "(torch.cuda.get_rng_state())",
     "torch.cuda.set_per_process_memory_fraction": "(0.5, 0)",
     "torch.cuda.Event": "(enable_timing=True)",
+    "torch.cuda.StreamContext": "(torch.cuda.current_stream())",
     "torch.is_autocast_enabled": "()",
     "torch.random.fork_rng": "()",
     "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": "()",
