@@ -23,7 +23,6 @@ from lockstep.core.errors import UsageError
 from lockstep.core.manifest import MEMORY_BYTES
 from lockstep.core.selection import LEVELS, SAVES
 from lockstep.core.sizes import bytes_of
-from lockstep.store.urls import url_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,6 +66,10 @@ class _PathHere(_GivenPath):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
+        if ":/" not in os.fsdecode(value):
+            return super().convert(value, param, ctx)
+        from lockstep.store.urls import url_of  # loads polars, which most verbs do without
+
         if url := url_of(value):
             name = param.get_error_hint(ctx) if param is not None and ctx is not None else "PATH"
             raise UsageError(
