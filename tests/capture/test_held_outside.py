@@ -476,39 +476,56 @@ def test_numbers_that_move_in_both_runs_are_noted(tmp_path: Path) -> None:
     )
 
 
-def trained(*, by_hand: bool, rates: tuple[float, ...] = (0.1, 0.2, 0.3)) -> None:
-    """A training whose rate grows: a scheduler sets it behind each update, or the script before each."""
+def trained(way: str, rates: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4)) -> None:
+    """A training of three steps whose rate grows: set by hand before or behind an update, or by a scheduler."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    factors = (*rates, 0.4)
+    group = optimizer.param_groups[0]
     scheduler = None
-    if not by_hand:
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: factors[epoch])
-    for rate in rates:
-        if by_hand:
-            optimizer.param_groups[0]["lr"] = rate
+    if way == "scheduler":
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: rates[epoch])
+    group["lr"] = rates[0]
+    for step in range(3):
+        if way == "before":
+            group["lr"] = rates[step]
         optimizer.zero_grad()
         model(torch.ones(3, 4)).square().sum().backward()
         optimizer.step()
+        if way == "behind":
+            group["lr"] = rates[step + 1]
         if scheduler is not None:
             scheduler.step()
 
 
-def test_a_rate_that_one_script_sets_a_step_earlier_is_noted(tmp_path: Path) -> None:
-    # given updates with the same rates; behind the last one a scheduler has set the next
-    found = compared(tmp_path, lambda: trained(by_hand=False), lambda: trained(by_hand=True))
+@pytest.mark.parametrize("steps", ["0:2", "0:3"])
+@pytest.mark.parametrize("way", ["scheduler", "behind"])
+def test_a_rate_that_one_script_sets_a_step_earlier_is_noted(
+    way: str, steps: str, tmp_path: Path
+) -> None:
+    # given updates with the same rates; behind the last one the next is set in one of the scripts
+    rank_of(tmp_path / "one", lambda: trained(way), steps=steps)
+    rank_of(tmp_path / "two", lambda: trained("before"), steps=steps)
+    found = compare_recordings(tmp_path / "one", tmp_path / "two")
     assert found.verdict is Verdict.AGREE
     assert found.ends is not None
-    assert "param_groups[0]['lr'] is 0.4 in the reference and 0.3 in the candidate" in str(
-        found.ends.notes
-    )
+    assert "['lr'] is 0.4 in the reference and 0.3 in the candidate" in str(found.ends.notes)
 
     # its twin with another rate in an update
-    other = (0.1, 0.2, 0.31)
-    rank_of(tmp_path / "other", lambda: trained(by_hand=True, rates=other))
+    rank_of(tmp_path / "other", lambda: trained("before", (0.1, 0.2, 0.31, 0.4)), steps=steps)
     found = compare_recordings(tmp_path / "one", tmp_path / "other")
     assert found.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("way", ["scheduler", "behind"])
+def test_schedules_that_go_on_otherwise_are_two(way: str, tmp_path: Path) -> None:
+    # given updates with the same rates, behind the last of which both scripts set the next, not the same
+    rank_of(tmp_path / "one", lambda: trained(way), steps="0:3")
+    rank_of(tmp_path / "two", lambda: trained(way, (0.1, 0.2, 0.3, 0.5)), steps="0:3")
+    found = compare_recordings(tmp_path / "one", tmp_path / "two")
+    # then the runs part later
+    assert found.verdict is Verdict.DIVERGED
+    assert "is 0.4 in the reference and 0.5 in the candidate at the end" in headline(found)
 
 
 def grouped(*, in_one: bool, decay: float = 0.1) -> None:

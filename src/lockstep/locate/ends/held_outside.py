@@ -52,7 +52,7 @@ def held_outside(reference: Side, candidate: Side) -> HeldOutside:
     unseen = tuple(_unseen(reference, candidate))[:1]
     if reference.settings is None or candidate.settings is None:
         return HeldOutside(unseen=unseen)
-    settings = _other_settings(reference, candidate)
+    settings = _other_settings(reference, candidate, equal=True)
     found = _others(reference, candidate)
     others = [name for name in found if not _is_one_number(name, reference, candidate)]
     lost = [*_lost(reference, candidate)]
@@ -105,7 +105,7 @@ def held_beyond_noise(reference: Side, candidate: Side) -> tuple[Remark, ...]:
         for name in _others(reference, candidate)
         if _is_beyond_noise(reference.held[name].content, candidate.held[name].content, noise)
     ]
-    return (*_of(On.BEYOND_NOISE, far), *_other_settings(reference, candidate).certain)
+    return (*_of(On.BEYOND_NOISE, far), *_other_settings(reference, candidate, equal=False).certain)
 
 
 def _of(subject: On, names: Sequence[str], side: str = "") -> Iterator[Remark]:
@@ -248,10 +248,10 @@ class _Settings:
     notes: list[Remark]
 
 
-def _other_settings(*sides: Side) -> _Settings:
+def _other_settings(*sides: Side, equal: bool) -> _Settings:
     """Settings with another value; numbers that move in both runs are noted: counts and times may do so.
 
-    So are options of optimizers that the updates do not go by any more, or not yet: `_no_update_tells`.
+    `equal` tells that what was trained is equal at the end.
     """
     left, right = (side.settings or {} for side in sides)
     both = [
@@ -260,9 +260,8 @@ def _other_settings(*sides: Side) -> _Settings:
     ]
     certain, notes, idle = list[Remark](), list[Remark](), list[Remark]()
     for one in differing_settings(*both):
-        moves = (left[one.name].moves and right[one.name].moves) or _no_update_tells(
-            one.name, *sides
-        )
+        moves = left[one.name].moves and right[one.name].moves
+        moves = moves or _is_set_elsewhere(one.name, *sides, equal=equal)
         is_idle = _changed_nothing(one.name, *sides)
         reference, candidate = one.shown
         subject = On.SETTING_IDLE if is_idle else On.SETTING
@@ -276,22 +275,27 @@ def _other_settings(*sides: Side) -> _Settings:
 _OPTION = re.compile(r"(?P<group>.*\.param_groups\[\d+\])\['(?P<name>[^']+)'\]")
 
 
-def _no_update_tells(name: str, *sides: Side) -> bool:
-    """Whether a path leads to an option of an optimizer whose value at the end no update has shown, nor need ever show.
+def _is_set_elsewhere(name: str, *sides: Side, equal: bool) -> bool:
+    """Whether an option of an optimizer differs at the end by when or where the scripts set it.
 
-    All updates of the recorded steps had the same options, parameter by parameter. What a script changes from step to
-    step, it may set before the next update or behind the last one: a rate that is set by hand is one step behind that
-    of a scheduler. And where the two have their parameters in other groups, one path leads to other parameters.
+    A rate that changes from step to step is set before an update or, by a scheduler, behind it: at the end one run has
+    that of the last update and the other one the next. Where both have a next one, these are two schedules, unless the
+    runs have trained by them until they ended equal. And where the two have their parameters in other groups, one path
+    leads to other parameters.
     """
-    if (option := _OPTION.match(name)) is None:
+    if (option := _OPTION.fullmatch(name)) is None:
         return False
-    if all(option["name"] in side.scheduled for side in sides):
-        return True
-    one, other = (
-        {found["group"] for path in side.settings or {} if (found := _OPTION.match(path))}
+    groups = [
+        {found["group"] for path in side.settings or {} if (found := _OPTION.fullmatch(path))}
         for side in sides
-    )
-    return one != other
+    ]
+    if groups[0] != groups[1]:
+        return True
+    key = option["name"]
+    if any(key not in side.scheduled for side in sides):
+        return False
+    stands = [(side.settings or {})[name].value in side.scheduled[key] for side in sides]
+    return stands[0] != stands[1] or (equal and all(side.went_on for side in sides))
 
 
 def _changed_nothing(name: str, *sides: Side) -> bool:

@@ -41,9 +41,9 @@ class Side:
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
     `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
     modes, None where neither was kept; `modules` are the plain attributes of the modules that recorded steps called, as
-    they were then, and `scheduled` the names of optimizers' options ("lr") of which these steps have several values;
-    `held_cut` tells what was not looked at there, and `end_cut` what of the end could not be put together of several
-    ranks.
+    they were then, and `scheduled` the values of the last of these steps of each option of optimizers ("lr") that they
+    change; `held_cut` tells what was not looked at there, and `end_cut` what of the end could not be put together of
+    several ranks.
     """
 
     steps: int | None
@@ -58,7 +58,7 @@ class Side:
     held_cut: str = ""
     end_cut: str = ""
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    scheduled: frozenset[str] = frozenset()
+    scheduled: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def attribute_then(self, name: str) -> Any:
         """A plain attribute of a called module as it was in the recorded steps; None where that is not known.
@@ -75,6 +75,11 @@ class Side:
             if attribute in one and all(f"{path}.{other}" in held for other in one)
         ]
         return alike[0] if alike and all(one == alike[0] for one in alike) else None
+
+    @property
+    def went_on(self) -> bool:
+        """Whether it trained further steps than were recorded."""
+        return self.steps is not None and any(one.step < self.steps for one in self.last.values())
 
     @property
     def moments(self) -> tuple[States, States, States]:
@@ -99,7 +104,7 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
         {} if rank.held_settings is None else _called_modules(rank, names),
-        frozenset() if rank.held_settings is None else _scheduled(rank),
+        {} if rank.held_settings is None else _scheduled(rank),
     )
 
 
@@ -141,20 +146,20 @@ def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Map
     return found
 
 
-def _scheduled(rank: RankRecording) -> frozenset[str]:
-    """Names of the options of which an update of one module's parameters has other values in another step."""
+def _scheduled(rank: RankRecording) -> dict[str, tuple[Any, ...]]:
+    """The options of which an update of one module's parameters has other values in another step: those of the last."""
     calls = rank.call_table
     updates = calls.filter(calls["kind"] == CallKind.OPTIMIZER.value)
-    columns = ["module", "op", "step", "arguments"]
-    values: dict[tuple[str, ...], dict[int, set[str]]] = {}
-    for module, op, step, text in updates.select(columns).unique(maintain_order=True).iter_rows():
-        for name, value in settings_of(rank, text or "{}").items():
-            values.setdefault((module, op, name), {}).setdefault(step, set()).add(repr(value))
-    return frozenset(
-        name
-        for (_, _, name), steps in values.items()
-        if any(one != other for one, other in pairwise(steps.values()))
-    )
+    columns = ["step", "module", "op", "arguments"]
+    values: dict[tuple[str, str, str], dict[int, list[Any]]] = {}
+    for step, module, op, text in updates.select(columns).unique(maintain_order=True).iter_rows():
+        for name, value in settings_of(rank, text or "{}", "calls", "an update").items():
+            values.setdefault((module, op, name), {}).setdefault(step, []).append(value)
+    found: dict[str, tuple[Any, ...]] = {}
+    for (_, _, name), steps in values.items():
+        if any(one != other for one, other in pairwise(steps.values())):
+            found[name] = (*found.get(name, ()), *steps[max(steps)])
+    return found
 
 
 def _without_earlier_trainings(moments: dict[Moment, States]) -> dict[Moment, States]:

@@ -375,24 +375,23 @@ def _modules(rank: RankRecording, names: NameMap) -> dict[str, _Module]:
     }
 
 
-def settings_of(rank: RankRecording, text: str) -> Mapping[str, Any]:
-    """Return the plain attributes of a module, of the text in its table.
+def settings_of(
+    rank: RankRecording, text: str, file: str = "modules.parquet", what: str = "a module"
+) -> Mapping[str, Any]:
+    """Return the plain attributes of a module, or the settings of `what` else a table has in such a text.
 
     Raises
     ------
     CorruptError
         If that is no JSON object.
     """
+    where = f"{rank.path}/{file}"
     try:
         settings = values_of(text)
     except ValueError as error:
-        raise CorruptError(
-            f"{rank.path}/modules.parquet", f"the settings of a module are no JSON ({error})"
-        ) from error
+        raise CorruptError(where, f"the settings of {what} are no JSON ({error})") from error
     if not isinstance(settings, dict):
-        raise CorruptError(
-            f"{rank.path}/modules.parquet", "the settings of a module are no JSON object"
-        )
+        raise CorruptError(where, f"the settings of {what} are no JSON object")
     return settings
 
 
