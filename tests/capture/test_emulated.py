@@ -235,6 +235,12 @@ def test_a_fault_that_never_came_to_pass_is_told(tmp_path: Path) -> None:
     assert unmatched["gelo"][0] == "gelu"
 
 
+def test_no_device_is_none(tmp_path: Path) -> None:
+    with lockstep.record(tmp_path / "out", model=nn.Linear(2, 2), emulate=None) as recording:
+        recording.step()
+    assert not lockstep.open(tmp_path / "out").manifest.options.emulate
+
+
 def test_an_unknown_device_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean npu-fp16"):
         lockstep.record(tmp_path / "ref", emulate="npu-pf16")

@@ -51,6 +51,55 @@ def compared(tmp_path: Path, batch: int, **candidate: Any) -> Comparison:
     return lockstep.compare_recordings(reference, recorded(tmp_path / "cand", batch, **candidate))
 
 
+class Router(nn.Module):
+    """Two experts for each row, which each takes its own rows of the batch: inputs that no recording holds whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(16, 26) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = torch.topk(F.softmax(self.gate(x).float(), -1), 2, -1)
+        out = torch.zeros(len(x), 26)
+        for number, expert in enumerate(self.experts):
+            rows, place = torch.where(chosen == number)
+            out = out.index_add(0, rows, expert(x[rows]).float() * weights[rows, place, None])
+        return out
+
+
+def routed(path: Path, *, device: Any = None, emulate: str = "") -> Path:
+    """A training of it under autocast, for two steps."""
+    torch.manual_seed(0)
+    net = Router()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    with device or nullcontext(), lockstep.record(path, model=net, steps="0:2", emulate=emulate):
+        for _ in range(2):
+            x, y = torch.randn(64, 16), torch.randn(64, 26)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                out = net(x)
+            F.mse_loss(out, y).backward()
+            optimizer.step()
+    return path
+
+
+def test_products_of_rows_that_were_taken_out_of_a_batch_may_be_rounded_twice(
+    tmp_path: Path,
+) -> None:
+    # Given one program, of which one run rounds products before their biases are added
+    reference = routed(tmp_path / "ref")
+    found = lockstep.compare_recordings(reference, routed(tmp_path / "cand", emulate="reorder"))
+    # Then the rows, which the program gives again bit by bit, show that nothing else was done
+    assert found.verdict is Verdict.AGREE
+    # And a device that truncates the same products is named
+    device = routed(tmp_path / "device", device=Truncating())
+    told = lockstep.compare_recordings(reference, device)
+    assert told.verdict is Verdict.DIVERGED
+    assert told.origins[0].op == "torch.nn.functional.linear"
+    assert told.origins[0].module.startswith("experts.")
+
+
 @pytest.mark.parametrize("batch", [4, 16, 40])
 def test_a_product_that_is_rounded_before_its_bias_is_added_agrees_at_any_size(
     tmp_path: Path, batch: int

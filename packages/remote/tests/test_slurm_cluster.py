@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,8 +35,10 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def at_slurm(client: Client, configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of Slurm mean that one."""
+    """The commands of Slurm mean that one, and `python` and `lockstep` those that run these tests."""
     monkeypatch.setenv("SLURM_CONF", str(configuration))
+    programs = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
 
 
 def answer(*words: str) -> str:

@@ -92,6 +92,9 @@ class StepAnswer:
     as_rounded
         Gradients of few numbers that calls sent, by the contents of the reference and the candidate: rounding takes
         both programs as far apart as they are.
+    rounded_products
+        Results of single calls, by the contents of the reference and the candidate: each is what its inputs give,
+        which are the same in both runs, rounded.
     """
 
     breaches: tuple[Breach, ...] = ()
@@ -99,6 +102,7 @@ class StepAnswer:
     shared: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = ((), ())
     made_again: tuple[str, ...] = ()
     as_rounded: tuple[tuple[int, int], ...] = ()
+    rounded_products: tuple[tuple[int, int], ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -158,6 +162,7 @@ def step_answer_of(said: Any) -> StepAnswer:
         (_places_of(said["shared"][0]), _places_of(said["shared"][1])),
         tuple(_text(one) for one in said["made_again"]),
         _places_of(said["as_rounded"]),
+        _places_of(said["rounded_products"]),
     )
 
 

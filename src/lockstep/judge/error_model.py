@@ -100,9 +100,7 @@ class ErrorModel:
         inherited += NUMBER_GAIN * operation.numbers_apart * output.norm
         if operation.setting_differs:
             inherited /= SETTING_TRUST
-        if operation.family is not Family.RANDOM and any(
-            not item.floating and not item.equal for item in entering
-        ):
+        if operation.family is not Family.RANDOM and operation.decides_otherwise:
             inherited = math.inf
         if not backward and output.difference == math.inf and any(map(is_other_mask, entering)):
             inherited = math.inf  # -inf takes what it is added to along, -1e9 does not

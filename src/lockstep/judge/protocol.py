@@ -75,6 +75,15 @@ class Operation:
         """Everything that the judged outputs are computed from."""
         return (*self.gradients, *self.inputs)
 
+    @property
+    def decides_otherwise(self) -> bool:
+        """Whether indices or masks differ that enter the call, or that it chose itself on the way forward.
+
+        The gradient of what was chosen goes to where it stood: a call that returns places keeps them for its backward
+        pass.
+        """
+        return any(not one.floating and not one.equal for one in (*self.entering, *self.outputs))
+
 
 @dataclass(frozen=True, slots=True)
 class Region:

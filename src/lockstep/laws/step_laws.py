@@ -11,6 +11,7 @@ from lockstep.core.laws import Breach, Law, Quantity, StepAnswer
 from lockstep.core.records import Call, TensorRecord
 from lockstep.laws.alike import are_one, called_alike, may_hold_read_numbers
 from lockstep.laws.arrangement import rearranged
+from lockstep.laws.biased_products import rounded_products
 from lockstep.laws.changed_gradients import changed_on_its_way
 from lockstep.laws.differing_part import Part, part_of
 from lockstep.laws.distances import relative
@@ -131,6 +132,7 @@ def _answer(
         shared,
         tuple(sorted(made_again)),
         as_rounded,
+        () if found else tuple(rounded_products(left, right)),
     )
     return answer, leaves
 

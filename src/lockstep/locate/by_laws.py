@@ -397,6 +397,7 @@ def _without_settled(found: Comparison, judged: list[JudgedStep], *, joined: boo
         and not _is_entering_parameter(one, contents)
         and not _is_made_again(one, judged)
         and not _is_sent_as_rounded(one, judged)
+        and not _is_rounded_product(one, judged)
     )
     settled_gaps = _SETTLED | ({WhyNot.PARTS_LATER} if _ends_as_rounded(found) else set())
     settled_gaps |= _OF_JOINING if joined else set()
@@ -454,6 +455,16 @@ def _is_sent_as_rounded(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
         return False
     steps = (each for each in judged if (each.rank, each.step) == (origin.rank, origin.step))
     return any((one.content.id, two.content.id) in each.answer.as_rounded for each in steps)
+
+
+def _is_rounded_product(origin: Origin, judged: Iterable[JudgedStep]) -> bool:
+    """Whether an origin is the result of one call, which in both runs is what its equal inputs give, rounded."""
+    one, two = origin.finding.pair.reference, origin.finding.pair.candidate
+    if one is None or two is None:
+        return False
+    steps = (each for each in judged if (each.rank, each.step) == (origin.rank, origin.step))
+    pair = one.content.id, two.content.id
+    return any(pair in each.answer.rounded_products for each in steps)
 
 
 def _is_spelled_otherwise(programs: tuple[StepProgram, StepProgram]) -> bool:
