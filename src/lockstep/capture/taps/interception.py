@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, cast
 
 import torch
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode, _get_overridable_functions, _pop_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.patching.callers import ASKING, Callers, wrap_warn
-from lockstep.capture.patching.patches import Patch
+from lockstep.capture.patching.patches import BodyPatch, Patch
 from lockstep.capture.taps.listener import EngineRun, Listener
 from lockstep.capture.taps.originals import Originals, is_torchs
 from lockstep.capture.taps.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
@@ -72,10 +72,10 @@ class Taps:
         self._thread = threading.local()
         self._trials: list[Patch] = []
         self._gates: list[Patch] = []
-        self._patches = [
+        self._patches: list[Patch | BodyPatch] = [
             Patch(torch.nn.Module, "__call__", self._module_call),
             Patch(warnings, "warn", wrap_warn),
-            Patch(torch.autograd.Function, "apply", self._function_apply),
+            self._patch_of_apply(),
             Patch(torch.autograd, "_engine_run_backward", self._run_backward),
             Patch(torch.utils.checkpoint._CheckpointFrame, "__init__", self._checkpoint_frame),
         ]
@@ -222,11 +222,23 @@ class Taps:
 
         return module_call
 
-    def _function_apply(self, original: Any) -> Any:
-        # A classmethod of Python's; of C's in torch 2.15.
-        @functools.wraps(getattr(original, "__func__", original))
+    def _patch_of_apply(self) -> Patch | BodyPatch:
+        """Where functions of a script are applied, by whatever name it has given to `apply` before recording began."""
+        found = getattr(torch.autograd.Function.apply, "__func__", None)
+        if isinstance(found, FunctionType):
+            return BodyPatch(found, self._function_apply)
+        return Patch(torch.autograd.Function, "apply", self._method_of_c)  # torch 2.15
+
+    def _method_of_c(self, original: Any) -> Any:
+        return classmethod(
+            self._function_apply(
+                lambda kind, *args, **kwargs: original.__get__(None, kind)(*args, **kwargs)
+            )
+        )
+
+    def _function_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-            run = original.__get__(None, kind)
+            run = functools.partial(original, kind)
             if not self.installed:
                 return run(*args, **kwargs)
             if kind is torch.utils.checkpoint.CheckpointFunction:
@@ -236,7 +248,7 @@ class Taps:
             name = f"{kind.__module__}.{kind.__qualname__}"
             return self.listener.custom_function_call(name, run, args, kwargs)
 
-        return classmethod(apply)
+        return apply
 
     def _checkpoint_frame(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
