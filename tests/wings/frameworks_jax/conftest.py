@@ -116,7 +116,7 @@ def recorded_here(folder: Path, script: str, *words: str, **options: str) -> tup
         recording.finish()
         tap.remove()
     of_command.finish(exit_code=0)
-    assert not recording.failure
+    assert not recording.failure, recording.failure
     return printed
 
 

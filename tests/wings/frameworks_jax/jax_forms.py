@@ -119,12 +119,19 @@ def in_parts(differentiate: Any, update: Any) -> Any:
     return step
 
 
-@partial(jax.jit, static_argnames=("name",), static_argnums=(1,))
+@partial(jax.jit, static_argnames=("name",), static_argnums=(1, 5))
 def static(
-    kept: Any, scale: float, params: Params, x: jax.Array, y: jax.Array, *, name: str
+    kept: Any,
+    scale: float,
+    params: Params,
+    x: jax.Array,
+    y: jax.Array,
+    mode: str = "",
+    *,
+    name: str,
 ) -> Any:
-    """A step with arguments that are part of the program."""
-    assert name == "static"
+    """A step with arguments that are part of the program, of which one is left out."""
+    assert (name, mode) == ("static", "")
     return whole(params, kept, x * scale, y)
 
 

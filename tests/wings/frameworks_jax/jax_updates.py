@@ -1,7 +1,8 @@
 """A training of JAX with something wrong in its update or its loss: jax_updates.py FORM [FAULT].
 
-FORM says where `jax.jit` stands: whole, donate, jits (gradient and update each), split (the gradient alone) or eager;
-nnx, eqx and filter (by `equinox.filter_jit`) are modules. Prints the bits of each loss.
+FORM says where `jax.jit` stands: whole, donate, jits (gradient and update each), split (the gradient alone), eager or
+scan (whole, over layers); nnx, eqx and filter (by `equinox.filter_jit`) are modules. An optimizer may follow:
+eager-sgd. Prints the bits of each loss.
 """
 
 from __future__ import annotations
@@ -14,11 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-FORM = sys.argv[1]
+FORM, _, OPTIMIZER_NAME = sys.argv[1].partition("-")
 FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(4, 6)).astype("f4"), (np.arange(4) % 6).astype("i4")
-OPTIMIZER = optax.adam(1e-2)
+
+
+def optimizer() -> optax.GradientTransformation:
+    """The optimizer of this form, with what is wrong inside of it."""
+    if OPTIMIZER_NAME == "sgd":
+        return optax.sgd(1e-2, 0.9)
+    epsilon = (
+        {"eps": 1e-12, "eps_root": 1e-6}
+        if FAULT == "root"
+        else {"eps": 1e-3 if FAULT == "eps" else 1e-8}
+    )
+    if OPTIMIZER_NAME == "adamw" and FAULT != "coupled":
+        return optax.adamw(1e-2, weight_decay=0.1, **epsilon)
+    adam = optax.adam(1e-2, **epsilon)
+    return optax.chain(optax.add_decayed_weights(0.1), adam) if OPTIMIZER_NAME else adam
+
+
+OPTIMIZER = optimizer()
 DECAY = 0.4  # a new value of an average is made of the parameter more than of the old one
 
 
@@ -67,6 +85,9 @@ def loss_of(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
     a, b, c, bias = parts(params)
     if FAULT == "frozen":
         b = jax.lax.stop_gradient(b)
+    if FORM == "scan":
+        h, _ = jax.lax.scan(lambda h, one: (jnp.tanh(h @ one + bias), None), x, jnp.stack([a, b]))
+        return optax.softmax_cross_entropy_with_integer_labels(h @ c, y).mean()
     h = jnp.tanh(x @ a)
     side = jnp.tanh(h @ b + bias)
     h = h + (jax.lax.stop_gradient(side) if FAULT == "stop" else side)
@@ -78,6 +99,12 @@ def updates_of(params: Any, kept: Any, gradients: Any) -> Any:
     """What is added to the parameters, and the new states."""
     if FAULT == "scaled":
         gradients = jax.tree.map(lambda one: one * 1.001, gradients)
+    if FAULT == "leaf":
+        leaves, tree = jax.tree.flatten(gradients)
+        gradients = jax.tree.unflatten(tree, [leaves[0] * 1.001, *leaves[1:]])
+    if FAULT == "clip":  # a norm that is a hair below what it is
+        norm = optax.tree.norm(gradients)
+        gradients = jax.tree.map(lambda one: one * (0.999 * norm / norm), gradients)
     if FAULT == "reset":
         kept = OPTIMIZER.init(params)
     return OPTIMIZER.update(gradients, kept, params)

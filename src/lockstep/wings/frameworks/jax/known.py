@@ -14,7 +14,13 @@ from lockstep.wings.frameworks.jax.evaluation import MAPPED
 from lockstep.wings.frameworks.jax.labels import Labels
 from lockstep.wings.frameworks.jax.objects import leaf_names_of_equinox, leaf_names_of_nnx
 from lockstep.wings.frameworks.jax.programs import Program, peak_bytes, program_of
-from lockstep.wings.frameworks.jax.roles import Arguments, has_backward, roles_of, roles_of_update
+from lockstep.wings.frameworks.jax.roles import (
+    Arguments,
+    has_backward,
+    inputs_of_results,
+    roles_of,
+    roles_of_update,
+)
 from lockstep.wings.frameworks.jax.scopes import Module, Scopes
 from lockstep.wings.frameworks.jax.trees import Path, argument_paths, leaf_paths
 
@@ -61,6 +67,11 @@ class Known:
         """How much memory it takes to evaluate."""
         return peak_bytes(self.program)
 
+    @cached_property
+    def inputs_of_results(self) -> list[set[int]]:
+        """For each result of an update, the inputs that it is made of element by element."""
+        return inputs_of_results(self.program)
+
     def labels_of_update(self, names: Mapping[int, str], gradients: Mapping[str, int]) -> Labels:
         """What its operations are called where it updates parameters; see `roles_of_update`."""
         roles = roles_of_update(self.program, self.arguments, names, gradients)
@@ -103,9 +114,8 @@ def _names_of(traced: Any, inputs: Sequence[Path]) -> list[Path]:
 def dynamic_leaves(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the leaves of the arguments of a function under `jax.jit`, without those that are part of the program."""
     info = getattr(function, "_jit_info", None)
-    numbers = {
-        one % len(args) if args else one for one in getattr(info, "static_argnums", ()) or ()
-    }
+    given = getattr(info, "static_argnums", ()) or ()
+    numbers = {one + len(args) if one < 0 else one for one in given}  # also of one left out
     names = set(getattr(info, "static_argnames", ()) or ())
     positional = [one for place, one in enumerate(args) if place not in numbers]
     named = {name: one for name, one in kwargs.items() if name not in names}

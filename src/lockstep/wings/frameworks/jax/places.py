@@ -14,7 +14,8 @@ from lockstep.capture.source_code.code_frames import frame_of, innermost
 from lockstep.core.members import own_folders
 from lockstep.core.records import Frame
 
-_HIDDEN = (str(Path(jax.__file__).parent) + os.sep, *own_folders(), "<frozen ", "<string>")
+HIDDEN = (str(Path(jax.__file__).parent) + os.sep, *own_folders(), "<frozen ", "<string>")
+"""How files begin whose lines are nobody's who trains."""
 _OWN_SCOPES = frozenset(
     {"checkpoint", "rematted_computation", "remat", "closed_call", "pjit", "jit"}
 )
@@ -77,6 +78,6 @@ def _frames(traceback: Any) -> tuple[Frame, ...]:
         [
             frame_of(one.file_name, one.line_num, one.function_name.rpartition(".")[2])
             for one in traceback.frames
-            if not one.file_name.startswith(_HIDDEN)
+            if not one.file_name.startswith(HIDDEN)
         ]
     )

@@ -112,6 +112,13 @@ def phases_of(program: Program) -> tuple[Phase, ...]:
     return _Flow(program).phases
 
 
+def inputs_of_results(program: Program) -> list[set[int]]:
+    """Return, for each result of an update, the inputs that it is made of element by element."""
+    flow = _Flow(program, is_update=True)
+    numbers = (flow.made_of(one) if isinstance(one, int) else set[int]() for one in program.outputs)
+    return [one & set(program.inputs) for one in numbers]
+
+
 def roles_of_update(
     program: Program,
     arguments: Arguments,

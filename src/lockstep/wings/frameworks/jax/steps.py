@@ -19,6 +19,7 @@ from lockstep.core.manifest import COMPILED_BY_XLA
 from lockstep.core.sizes import size_text
 from lockstep.laws.program_memory import memory_for_programs
 from lockstep.wings.frameworks.jax.agreement import disagreement
+from lockstep.wings.frameworks.jax.eager_calls import Operator
 from lockstep.wings.frameworks.jax.environment import numerics
 from lockstep.wings.frameworks.jax.evaluation import Evaluation, Value
 from lockstep.wings.frameworks.jax.followers import Followers
@@ -26,6 +27,7 @@ from lockstep.wings.frameworks.jax.known import Known
 from lockstep.wings.frameworks.jax.labels import Labels
 from lockstep.wings.frameworks.jax.programs import Program
 from lockstep.wings.frameworks.jax.rows import OUTSIDE, UPDATE, Rows, record_update
+from lockstep.wings.frameworks.jax.update_outside import Outside
 from lockstep.wings.frameworks.recording import FrameworkRecording
 
 TOO_LARGE = "operators of a program that does not fit into memory twice"
@@ -34,6 +36,7 @@ _HIDDEN_REASON = "their gradients come back from no call; call jax.jit once a st
 UNSEEN = "operators of the update"
 BETWEEN = "what changes parameters between two steps"
 _UNSEEN_REASON = "it runs outside of a function under jax.jit; put it into one"
+_NOT_JAX_REASON = "JAX did not compute the new parameters; compute them with jax.numpy"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -87,6 +90,7 @@ class Steps:
         self._recording = recording
         self._pending: _Pending | None = None
         self.followers = Followers(recording.note_gap)
+        self._outside = Outside(recording)
         self._updated: set[frozenset[str]] = set()
 
     def before(self, known: Known, leaves: Sequence[Any], name: str = "") -> Opened | None:
@@ -102,7 +106,7 @@ class Steps:
             given = _parameters(known, leaves)
             self._check_are_given(given)
             self._close(given)
-        elif self._pending is None or not any(id(one) in self._pending.made for one in leaves):
+        elif self._pending is None or not any(map(self._belongs, leaves)):
             self.followers.takes(name, leaves)
             return None
         if not self._recording.wants(0):
@@ -168,7 +172,22 @@ class Steps:
             self._recording.note_gap(COMPILED_BY_XLA, reason)
             warn(reason)
 
-    # --- an update that is another call ----------------------------------------------------------
+    # --- an update that is another call, or none --------------------------------------------------
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether the gradients of a recorded step are there, and its update may run."""
+        return self._pending is not None and bool(self._pending.before)
+
+    def computed(self, operator: Operator) -> None:
+        """Record an operator that ran outside of functions under `jax.jit`."""
+        with jax.disable_jit(False):
+            self._outside.computed(*operator)
+
+    def _belongs(self, array: Any) -> bool:
+        """Whether an array was made in the step that waits for its update."""
+        assert self._pending is not None
+        return id(array) in self._pending.made or self._outside.has_made(array)
 
     def _wait(self, call: Opened, results: Sequence[Any]) -> None:
         """The gradients are there."""
@@ -185,6 +204,8 @@ class Steps:
                 result = results[program.outputs.index(one.gradient)]
                 pending.gradients[one.name] = call.rows.kept[one.gradient]
                 pending.made[id(result)] = result
+        own = {name: one() for name, one in pending.parameters.items()}
+        self._outside.begin(own, {name: one.array for name, one in pending.gradients.items()})
 
     def _labels_of_update(self, known: Known, leaves: Sequence[Any]) -> Labels:
         assert self._pending is not None
@@ -206,6 +227,9 @@ class Steps:
         if pending is not None and call.rows is not None:
             pending.made |= {id(one): one for one in results}
             pending.updated |= call.rows.updated
+            leaves = dict(zip(call.known.program.inputs, call.leaves, strict=True))
+            for one, sources in zip(results, call.known.inputs_of_results, strict=True):
+                self._outside.goes_on(one, [leaves[number] for number in sources])
 
     def _close(self, new: Mapping[str, Any]) -> None:
         """End the step that waits for its update, whose parameters are `new` now."""
@@ -217,7 +241,8 @@ class Steps:
                 after = Value(new[name], is_copied=True) if name in new else None
                 gradient = pending.gradients.get(name)
                 record_update(self._recording, name, before, gradient, after, {}, (), OUTSIDE)
-                self._recording.note_gap(UNSEEN, _UNSEEN_REASON)
+                if name in new and not self._outside.has_made(new[name]):
+                    self._recording.note_gap(UNSEEN, _NOT_JAX_REASON)
         self._pending = None
         self._end(pending.parameters)
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from lockstep.capture.process.process_ends import uncaught
+from lockstep.wings.frameworks.jax.eager_calls import EagerCalls, Operator
 from lockstep.wings.frameworks.jax.followers import OTHER_GRADIENTS
 from lockstep.wings.frameworks.jax.known import Known, KnownPrograms, dynamic_leaves
 from lockstep.wings.frameworks.jax.steps import Opened, Steps
@@ -39,15 +40,18 @@ class Tap:
         self._steps = Steps(recording)
         self._known = KnownPrograms()
         self._wrapping = Wrapping(self)
+        self._eager = EagerCalls(self._computed)
 
     def install(self) -> None:
         """Begin to listen."""
         self._wrapping.install()
+        self._eager.install()
         atexit.register(self._at_exit)  # before the recording is closed
 
     def remove(self) -> None:
         """Listen no more."""
         self._wrapping.remove()
+        self._eager.remove()
         self._known.clear()
 
     def is_idle(self) -> bool:
@@ -70,6 +74,16 @@ class Tap:
         """Say that a transformation is called that no step is recorded of."""
         reason = "its values come back from no call that Lockstep evaluates; use jax.jit with jax.grad inside"
         self.recording.note_gap(OTHER_GRADIENTS.format(f"jax.{name}"), reason)
+
+    def _computed(self, told: Callable[[], Operator]) -> None:
+        """Record an operator that the script runs by itself after it has taken gradients."""
+        if self._wrapping.depth.value or not self._steps.is_updating or self.is_idle():
+            return
+        self._wrapping.depth.value += 1
+        try:
+            self._silenced(lambda: self._steps.computed(told()))
+        finally:
+            self._wrapping.depth.value -= 1
 
     def finish(self) -> None:
         """The training has come to its end."""
