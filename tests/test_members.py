@@ -172,6 +172,29 @@ def test_an_option_whose_member_is_absent_says_what_to_install(
     )
 
 
+def test_a_dump_whose_readers_are_absent_says_what_to_install(
+    without: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a folder of another tool's, and Lockstep without the member that reads such
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "tensor.npy").write_bytes(b"")
+    without("lockstep-interop-names")
+    # when it is looked at, then the sentence says what may read it, also where its form is named
+    assert main(["show", str(dump)]) == 2
+    said = capsys.readouterr().err
+    assert "holds no manifest.json" in said
+    assert said.endswith("wrote it: pip install 'lockstep-numerics[interop-names]'\n")
+    assert main(["show", "--format", "npy", str(dump)]) == 2
+    assert capsys.readouterr().err == (
+        f"lockstep: --format npy needs lockstep-interop-names {VERSION}:"
+        " pip install 'lockstep-numerics[interop-names]'\n"
+    )
+    # and of a path that is not there nothing is said of other tools
+    assert main(["show", str(tmp_path / "nothing")]) == 2
+    assert "pip install" not in capsys.readouterr().err
+
+
 def test_where_all_members_are_installed_the_help_names_none_as_absent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -22,7 +22,7 @@ import reading
 from environment import PACKAGE, VERSION, installed
 
 from lockstep.comparison import compare_recordings
-from lockstep.wings.interop.api_names import operator_name
+from lockstep_interop_names.dumps.api_names import operator_name
 
 MODELS = ("GPT-2", "BERT", "ResNet")
 WORKER = Path(__file__).with_name("peer_dumps.py")

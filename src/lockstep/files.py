@@ -12,21 +12,20 @@ if TYPE_CHECKING:
     from lockstep.report.output import check_output_file
     from lockstep.store.claim import Claim
     from lockstep.store.fetched_place import fetched
-    from lockstep.store.limits import read_manifest, values_of
+    from lockstep.store.limits import MOST_ELEMENTS, read_manifest, size_of, values_of
     from lockstep.store.permissions import make_private_directory, open_private, write_private
     from lockstep.store.urls import url_of
     from lockstep.store.written_place import written
-    from lockstep.wings.interop.places import json_in
 else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
     "MASK",
+    "MOST_ELEMENTS",
     "Claim",
     "aside_of",
     "check_output_file",
     "fetched",
-    "json_in",
     "make_private_directory",
     "masked",
     "masked_command",
@@ -34,6 +33,7 @@ __all__ = [
     "open_private",
     "read_manifest",
     "replacing",
+    "size_of",
     "url_of",
     "values_of",
     "write_private",

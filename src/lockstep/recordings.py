@@ -9,20 +9,31 @@ from lockstep.core.faces import names_of_face
 if TYPE_CHECKING:
     from lockstep.capture.sink import Sink
     from lockstep.cli.record import Recorded, run_recorded
+    from lockstep.core.content_notes import Note, NoteKind
     from lockstep.core.dims import Dims, Mesh, dims_of
     from lockstep.core.dtypes import is_floating
     from lockstep.core.manifest import (
         ARGUMENTS,
+        CONTRADICTIONS,
         MEMORY_BYTES,
         MODULES,
         NESTING,
+        OPERATORS,
         ORDER,
         NotSeen,
         Options,
     )
     from lockstep.core.operators import Family, operator_of
     from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall, ReadTensor
-    from lockstep.core.records import Array, Call, Content, Frame, Statistics, TensorRecord
+    from lockstep.core.records import (
+        OF_LAST_FUNCTION,
+        Array,
+        Call,
+        Content,
+        Frame,
+        Statistics,
+        TensorRecord,
+    )
     from lockstep.core.site import CallKind, Phase, Role, Site
     from lockstep.core.states import Moment
     from lockstep.kernels.digest import digest_of_bytes
@@ -32,20 +43,27 @@ if TYPE_CHECKING:
     from lockstep.reading.paired_steps import PairedStep, opened, paired_records, paired_steps
     from lockstep.reading.record_tables import record_table, series
     from lockstep.store.directory import RunDirectory, is_recording
+    from lockstep.store.fetched_place import is_recording_at
     from lockstep.store.later_tensors import ReadLater
+    from lockstep.store.named_files import NamedTensor, whole_tensor, writer_for
+    from lockstep.store.other_tools import convert
     from lockstep.store.partial import marked_as_part
     from lockstep.store.reader import RankRecording, Recording, open_recording
     from lockstep.store.schema import MANIFEST
-    from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifest
+    from lockstep.store.tensor_files import Shard
+    from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifest, digested
 else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
     "ARGUMENTS",
+    "CONTRADICTIONS",
     "MANIFEST",
     "MEMORY_BYTES",
     "MODULES",
     "NESTING",
+    "OF_LAST_FUNCTION",
+    "OPERATORS",
     "ORDER",
     "Array",
     "Bytes",
@@ -59,7 +77,10 @@ __all__ = [
     "LaterTensor",
     "Mesh",
     "Moment",
+    "NamedTensor",
     "NotSeen",
+    "Note",
+    "NoteKind",
     "Options",
     "PairedStep",
     "Part",
@@ -73,6 +94,7 @@ __all__ = [
     "Recording",
     "Role",
     "RunDirectory",
+    "Shard",
     "Sink",
     "Site",
     "Statistics",
@@ -80,13 +102,16 @@ __all__ = [
     "calls_matching",
     "check_choice",
     "closed_manifest",
+    "convert",
     "digest_of_bytes",
+    "digested",
     "dims_of",
     "every_call",
     "first_made",
     "is_finite",
     "is_floating",
     "is_recording",
+    "is_recording_at",
     "marked_as_part",
     "open_recording",
     "opened",
@@ -97,4 +122,6 @@ __all__ = [
     "run_recorded",
     "series",
     "statistics_of",
+    "whole_tensor",
+    "writer_for",
 ]

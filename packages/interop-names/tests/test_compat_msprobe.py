@@ -15,7 +15,7 @@ from torch import nn
 import lockstep
 from lockstep.cli.main import main
 from lockstep.comparison import compare_recordings
-from lockstep.wings.interop.torch_file import tensors_in
+from lockstep_interop_names.dumps.torch_file import tensors_in
 from lockstep_interop_names.faces.probe_debugger import Debugger
 from lockstep_interop_names.msprobe import pytorch as msprobe
 

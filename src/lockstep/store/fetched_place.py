@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lockstep.core.errors import RecordingError
+from lockstep.store.directory import is_recording
+from lockstep.store.schema import MANIFEST
 from lockstep.store.urls import url_of
 
 
@@ -56,3 +58,19 @@ def fetched(path: Path, wanted: Callable[[str], bool] = _every) -> Iterator[Path
         except RecordingError as error:
             where = error.where.replace(str(here), url)
             raise type(error)(where, error.what, advice=error.advice) from error
+
+
+def is_recording_at(place: Path) -> bool:
+    """Whether a directory, or a folder of object storage by its URL, is a recording.
+
+    Raises
+    ------
+    StorageError
+        If object storage cannot be read.
+    """
+    url = url_of(place)
+    if not url:
+        return is_recording(place)
+    from lockstep.store.storage import Storage
+
+    return MANIFEST in Storage(url).names()

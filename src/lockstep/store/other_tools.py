@@ -11,15 +11,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from lockstep.core.errors import CorruptError, LockstepError, UsageError
+from lockstep.core.errors import CorruptError, LockstepError, NotARecordingError, UsageError
 from lockstep.core.manifest import LEFT_OUT, MODULES, NESTING, ORDER, NotSeen, Options
+from lockstep.core.members import installing, lacking
 from lockstep.core.text import listed
 from lockstep.hookspecs import Reader
-from lockstep.plugins import readers
+from lockstep.plugins import absent_members, readers
 from lockstep.store.directory import RunDirectory
 from lockstep.store.dump_dims import DumpDims
 from lockstep.store.urls import url_of
 from lockstep.store.written_calls import CallsOfRank, RankOnDisk, WholeRankOnDisk, closed_manifest
+
+_MEMBER = "interop-names"
+"""Has the readers of other tools' dumps."""
 
 _OF_RANKS = (MODULES, ORDER, NESTING)
 """What alignment asks of each rank."""
@@ -44,6 +48,15 @@ def recording_of(path: Path, form: str = "") -> Path | None:
     if reader is None:
         return None
     return made_by(reader, path, _read_by(reader))
+
+
+def to_be_read(error: NotARecordingError, path: Path) -> NotARecordingError:
+    """Return the error that a path is no recording, with what to install if that may be why nothing reads it."""
+    absent = [member for member in absent_members() if member.name == _MEMBER]
+    if not absent or not path.exists():
+        return error
+    advice = f"{error.advice}; if another tool wrote it: {installing(absent)}"
+    return NotARecordingError(error.where, error.what, advice=advice)
 
 
 def made_by(reader: Reader, path: Path, gap: NotSeen) -> Path:
@@ -132,6 +145,8 @@ def _told(form: str) -> Reader:
     by_name = {reader.name: reader for reader in readers()}
     reader = by_name.get(name)
     if reader is None:
+        if any(member.name == _MEMBER for member in absent_members()):
+            raise lacking(f"--format {form}", _MEMBER)
         raise UsageError(
             f"--format {form}: there is no form {name}; there are {listed(list(by_name), len(by_name))}"
         )

@@ -98,12 +98,12 @@ def open_recording(
         return recording
     try:
         return Recording(given, read_sketches=read_sketches, ranks=ranks)
-    except NotARecordingError:
-        from lockstep.store.other_tools import recording_of  # loads the writer
+    except NotARecordingError as error:
+        from lockstep.store.other_tools import recording_of, to_be_read  # loads the writer
 
         made = recording_of(given, form)
         if made is None:
-            raise
+            raise to_be_read(error, given) from None
         recording = Recording(made, read_sketches=read_sketches, ranks=ranks)
         recording.path = given
         return recording

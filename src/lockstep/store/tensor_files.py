@@ -182,7 +182,7 @@ class _Pieces:
 
 
 class Shard:
-    """A shard opened for reading; tensors are decoded when asked for.
+    """A safetensors file that is opened for reading; tensors are decoded when asked for.
 
     Raises
     ------

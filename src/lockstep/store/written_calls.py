@@ -109,8 +109,8 @@ class CallsOfRank:
         return self._numbers[key], False
 
 
-def known(tensor: LaterTensor) -> LaterTensor:
-    """The same with its digest, that of a recording of the same bytes, and its numbers; read for that.
+def digested(tensor: LaterTensor) -> LaterTensor:
+    """Return a tensor with its numbers, and the digest that a recording of the same bytes has; it is read for that.
 
     Raises
     ------

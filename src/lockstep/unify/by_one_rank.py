@@ -25,7 +25,7 @@ from lockstep.core.states import StateRecord
 from lockstep.core.text import listed
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import known
+from lockstep.store.written_calls import digested
 from lockstep.unify.collective_sums import BETWEEN_RANKS
 from lockstep.unify.data_parallel import DataForms
 from lockstep.unify.dtensor_placements import placed_by
@@ -283,7 +283,7 @@ class Joiner:
             self._told.copies.append(place)
             given, note = np.stack(parts), str(_unlike(seen))
         data = encoded(given, dtype)
-        return known(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
+        return digested(LaterTensor(dtype, given.shape, load=lambda: data, note=note))
 
 
 def _unlike(seen: Seen) -> Note:
@@ -343,7 +343,7 @@ def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:
     if form.spread in (Spread.SUM, Spread.MEAN) and is_floating(dtype):
         ways = divided_by * (len(records) if form.spread is Spread.MEAN else 1)
         note = _added_up(records, ways)
-    return known(LaterTensor(dtype, shape, load=load, note=note))
+    return digested(LaterTensor(dtype, shape, load=load, note=note))
 
 
 def _of_norms(record: TensorRecord) -> Form:

@@ -19,7 +19,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Phase, Role
 from lockstep.store.reader import Recording
 from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import known
+from lockstep.store.written_calls import digested
 from lockstep.unify.joined_parts import Array
 from lockstep.unify.one_recording import (
     Calls,
@@ -273,7 +273,7 @@ def _later(of: Of, records: Records) -> LaterTensor:
     def array() -> Array:
         return of([elements_of(one.content) for one in records])
 
-    return known(LaterTensor(dtype, array().shape, load=lambda: encoded(array(), dtype)))
+    return digested(LaterTensor(dtype, array().shape, load=lambda: encoded(array(), dtype)))
 
 
 def are_read(records: Records) -> bool:

@@ -23,7 +23,7 @@ from lockstep.core.states import LaterLoss, Moment, Standing, StateRecord
 from lockstep.core.text import listed
 from lockstep.store.later_tensors import ReadLater
 from lockstep.store.reader import RankRecording
-from lockstep.store.written_calls import known
+from lockstep.store.written_calls import digested
 from lockstep.unify.dtensor_placements import placed_by
 from lockstep.unify.joined_parts import UnlikeDimsError
 from lockstep.unify.rank_layouts import Form, Spread, together
@@ -169,7 +169,7 @@ class _JoinedStates:
                 [elements_of(kept[number]) for number in sorted(kept)], told, first.dtype
             )
             data = encoded(array, first.dtype)
-            later = known(LaterTensor(first.dtype, array.shape, load=lambda: data))
+            later = digested(LaterTensor(first.dtype, array.shape, load=lambda: data))
         else:
             later, joined = Parts(kept, *told).whole()
             if joined is not None and joined.copies > 1:

@@ -13,7 +13,7 @@ from lockstep.core.dims import COPIES, Dims, Mesh
 from lockstep.core.read_calls import Bytes, LaterTensor
 from lockstep.core.records import Content
 from lockstep.store.tensors import can_store
-from lockstep.store.written_calls import known
+from lockstep.store.written_calls import digested
 from lockstep.unify.joined_parts import Array, Joined, UnlikeDimsError, joined
 
 
@@ -84,7 +84,7 @@ class Parts:
         note = str(Note(kind, self.dims.text))
         given = encoded(found.array, self.first.dtype)
         later = LaterTensor(self.first.dtype, found.array.shape, load=lambda: given, note=note)
-        later = replace(known(later), load=self._load)
+        later = replace(digested(later), load=self._load)
         return later, replace(found, array=found.array[:0] if found.array.ndim else found.array)
 
     def _joined(self) -> Joined:

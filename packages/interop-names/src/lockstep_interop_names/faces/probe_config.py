@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.files import json_in
 from lockstep.options import choice_of, path_of, patterns_of
+from lockstep_interop_names.dumps.places import json_in
 from lockstep_interop_names.faces.dump_choice import DumpChoice
 from lockstep_interop_names.faces.probe_files import ProbeChoice
 
