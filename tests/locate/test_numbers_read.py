@@ -78,6 +78,26 @@ def test_what_is_made_of_numbers_read_carries_their_noise(
     assert found.verdict is Verdict.AGREE, [str(one.finding.reason) for one in found.origins]
 
 
+def clipped_by_tensors(
+    parameters: list[nn.Parameter], _: object, loss: Tensor, factor: float
+) -> None:
+    """Clip gradients by hand without a number of Python's."""
+    norm = torch.stack([one.grad.norm() for one in parameters if one.grad is not None]).norm()
+    share = torch.clamp(factor * 0.1 / (norm + 1e-6), max=1.0)
+    for one in parameters:
+        assert one.grad is not None
+        one.grad.mul_(share)
+
+
+def test_what_a_script_does_with_gradients_is_no_part_of_their_backward(tmp_path: Path) -> None:
+    # given a script that clips by tensors, and a candidate that clips 3 % above
+    reference = recorded(tmp_path / "reference", clipped_by_tensors, torch.float32)
+    candidate = recorded(tmp_path / "candidate", clipped_by_tensors, torch.float32, 1.03)
+    # then the line is named, by where it stands
+    found = headline(lockstep.compare_recordings(reference, candidate))
+    assert "step 0, between backward and update (torch.Tensor.__rtruediv__)" in found
+
+
 @pytest.mark.parametrize("use", [clipped, scheduled])
 def test_a_number_that_is_made_otherwise_is_told(tmp_path: Path, use: Uses) -> None:
     # given a candidate that makes it 3 % larger, under bfloat16 autocast

@@ -170,16 +170,13 @@ def operators_unseen(*recordings: Recording) -> str:
 
 def _is_after_backward(origin: Origin, step: AlignedStep) -> bool:
     """Return whether an operator outside of all modules ran when the backward of its step was over."""
-    if origin.module or not origin.op or origin.phase is not Phase.FORWARD:
+    if origin.module or not origin.op or origin.phase not in (Phase.FORWARD, Phase.BACKWARD):
+        return False
+    if origin.finding.pair.present.role not in (Role.INPUT, Role.OUTPUT):
         return False
     calls = step.recorded[origin.finding.pair.reference is None]
-    backward = [
-        record.sequence
-        for call in calls
-        for record in call.records
-        if record.site.phase is Phase.BACKWARD
-    ]
-    return bool(backward) and origin.sequence > max(backward)
+    arrived = [call.sequence for call in calls if call.kind is CallKind.GRADIENT]
+    return bool(arrived) and origin.sequence > max(arrived)
 
 
 def between_words(origin: Origin, step: AlignedStep, unseen: str) -> str:
