@@ -1,7 +1,7 @@
 """A step that is recorded, beside one whose gradients are not: jax_unseen.py MODE [FAULT]. Prints the bits of losses.
 
-MODE is pmap, inside (of a shard_map), vjp, forward (mode of differentiation), average (by a function of its own) or
-none.
+MODE is pmap, inside (of a shard_map), vjp, forward (mode of differentiation), average (by a function of its own),
+eager average or none.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def unseen(other: Any, w: Any) -> Any:
         return mapped(other[None], X[None], Y[None])[0]
     if MODE == "average":
         return average(other, w)
+    if MODE == "eager average":
+        return (1 - RATE) * other + RATE * w
     if MODE == "forward":
         return other - RATE * jax.jacfwd(loss_of)(other, X, Y)
     steps = {"inside": inside, "vjp": pulled_back}

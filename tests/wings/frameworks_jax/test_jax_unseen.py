@@ -16,6 +16,7 @@ SAID = {
     "vjp": "calls of jax.vjp",
     "forward": "calls of jax.jacfwd",
     "average": "functions under jax.jit that take no gradient",
+    "eager average": "operators outside of jax.jit that take new parameters",
 }
 
 

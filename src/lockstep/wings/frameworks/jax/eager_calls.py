@@ -13,8 +13,8 @@ from lockstep.wings.frameworks.jax.known import dynamic_leaves
 
 Operator = tuple[Any, Sequence[Any], Sequence[Any]]
 """The jaxpr of an operator, what went in and what came out."""
-Computed = Callable[[Callable[[], Operator]], None]
-"""Is told of an operator, by a function that says which it was."""
+Computed = Callable[[Callable[[], Operator], Any], None]
+"""Is told of an operator, by a function that says which it was, and its arguments as they were given."""
 
 _PLACES = (("jax._src.pjit", "_run_python_pjit"), ("jax._src.api", "_post_hook_state"))
 """Where JAX runs a function that it compiles first, and what it calls after one that is compiled already."""
@@ -54,7 +54,7 @@ class EagerCalls:
         def run(settings: Any, leaves: Any, *others: Any) -> Any:
             found = original(settings, leaves, *others)
             if found[5] is not None:  # compiled: not inside of another trace
-                self._computed(lambda: (settings.params["jaxpr"], leaves, found[1]))
+                self._computed(lambda: (settings.params["jaxpr"], leaves, found[1]), leaves)
             return found
 
         return run
@@ -68,7 +68,7 @@ class EagerCalls:
             jaxpr = function.trace(*args, **kwargs).jaxpr
             return jaxpr, dynamic_leaves(function, args, kwargs), jax.tree_util.tree_leaves(result)
 
-        self._computed(told)
+        self._computed(told, (args, kwargs))
 
 
 class _State:

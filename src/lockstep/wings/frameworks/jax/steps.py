@@ -132,6 +132,7 @@ class Steps:
         elif call.known.labels.roles.updates:
             names = [one.name for one in call.known.labels.roles.parameters]
             self._updated.add(frozenset(names))
+            self.followers.updated(_new_parameters(call, results))
             self._end(names)
         else:
             self._wait(call, results)
@@ -255,6 +256,14 @@ def _parameters(known: Known, leaves: Sequence[Any]) -> dict[str, Any]:
     """The arguments that a call takes gradients of, by name."""
     places = {number: place for place, number in enumerate(known.program.inputs)}
     return {one.name: leaves[places[one.value]] for one in known.labels.roles.parameters}
+
+
+def _new_parameters(call: Opened, results: Sequence[Any]) -> list[Any]:
+    """What a call gave in place of the parameters that it took."""
+    places = {number: place for place, number in enumerate(call.known.program.outputs)}
+    roles = call.known.labels.roles
+    new = (results[places[one.updated]] for one in roles.parameters if one.updated is not None)
+    return [one for one in new if isinstance(one, jax.Array)]
 
 
 def _reference(array: Any) -> Callable[[], Any]:

@@ -75,13 +75,16 @@ class Tap:
         reason = "its values come back from no call that Lockstep evaluates; use jax.jit with jax.grad inside"
         self.recording.note_gap(OTHER_GRADIENTS.format(f"jax.{name}"), reason)
 
-    def _computed(self, told: Callable[[], Operator]) -> None:
+    def _computed(self, told: Callable[[], Operator], arguments: Any) -> None:
         """Record an operator that the script runs by itself after it has taken gradients."""
-        if self._wrapping.depth.value or not self._steps.is_updating or self.is_idle():
+        if self._wrapping.depth.value or self.is_idle():
             return
         self._wrapping.depth.value += 1
         try:
-            self._silenced(lambda: self._steps.computed(told()))
+            if self._steps.is_updating:
+                self._silenced(lambda: self._steps.computed(told()))
+            else:
+                self._silenced(lambda: self._steps.followers.computes(arguments))
         finally:
             self._wrapping.depth.value -= 1
 
