@@ -63,12 +63,13 @@ _PACKAGE_KEYS = re.compile(r"requires?|dependenc|packages|conda|pip|channels", r
 _REQUIREMENT = re.compile(
     r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*)?"
 )
-_PACKAGE_FOR_CUDA = re.compile(r"\+cu\d{2,3}|/cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE)
+_PACKAGE_FOR_CUDA = re.compile(r"[+/-]cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE)
 _COMMANDS = re.compile(r"cu\d\d|nvcr\.io|gpu|nsys", re.IGNORECASE)
 """What tells of the old device in a command or image that does not name it."""
 
 _DOTTED = re.compile(
     r"(?:torch\.(?:\w+\.)*cuda|apex)(?:\.\w+)+|torch\.cuda|apex(?:\.\w[\w.]*)?|[\w.]*FusedLayerNorm"
+    r"|[\w.]*TransformerEngine\w*|(?:bitsandbytes|flash_attn|transformer_engine|triton|xformers)(?:\.\w+)+"
 )
 _IMAGE = re.compile(
     r"(?:docker://)?(?:nvcr\.io/|(?:[\w.-]+/)*nvidia/(?:cuda|cudagl|pytorch|tensorflow|tensorrt|tritonserver)\b"
@@ -193,7 +194,9 @@ class _Reader:
         ):
             self.list("config/device", span, about)
         elif _DOTTED.fullmatch(value):
-            reason = "a name that the program looks up: CUDA's or apex's own"
+            reason = (
+                "a name that the program looks up: it stands for something that is made for CUDA"
+            )
             self.list("config/name", span, reason)
         else:
             self._words(span, value)

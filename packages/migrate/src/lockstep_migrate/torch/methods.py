@@ -95,7 +95,14 @@ class _Move:
         if any(meaning.name.startswith("torch.") for meaning in meanings):
             self._claim_uncalled()
         elif any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
-            self._keep("a name of the module that it is read from")
+            named = any(
+                "cuda" in getattr(m.binding.alias, "name", "") for m in meanings if m.binding
+            )
+            if self._is_of_library() and not named and not isinstance(self._node.ctx, ast.Store):
+                reason = "is a library's own name: whether it serves another device cannot be told"
+                self._list("leftovers/name", reason, "")
+            else:
+                self._keep("a name of the module that it is read from")
         elif self._call is None:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
@@ -113,7 +120,11 @@ class _Move:
     # -- not called
 
     def _claim_uncalled(self) -> None:
-        if not isinstance(self._node.ctx, ast.Load):
+        if not isinstance(self._node.ctx, ast.Load) and self._is_of_library():
+            reason = "replaces a method of a library's, which the migrated calls do not call"
+            device = self._unit.settings.readable("{device}")
+            self._list("methods/replaced", reason, f"the method that moves to {device}")
+        elif not isinstance(self._node.ctx, ast.Load):
             self._keep("an attribute of this project's own")
         elif is_own(self._unit, self._node) or self._is_truth_value():
             self._keep("a flag or attribute of this project's own")
@@ -124,6 +135,14 @@ class _Move:
                 "the method is passed on, or this is an attribute of another module's",
                 replacement="a function that calls .to(device)",
             )
+
+    def _is_of_library(self) -> bool:
+        """Whether the attribute is one of a class or module that is imported from outside of the project."""
+        own = self._unit.own.modules
+        return any(
+            not meaning.name.startswith(".") and meaning.name.split(".")[0] not in own
+            for meaning in self._scopes.meanings(self._node)
+        )
 
     def _is_truth_value(self) -> bool:
         parent = self._scopes.parents[self._node]

@@ -20,13 +20,17 @@ _BARE_NUMBER = re.compile(
 )
 """A device that may be given as a number."""
 
-_OF_LIBRARIES = re.compile(r"(?:\b|_)gpus?\b|capturable|efficient_attention", re.IGNORECASE)
+_OF_LIBRARIES = re.compile(
+    r"(?:\b|_)gpus?\b|capturable|efficient_attention|max-autotune|reduce-overhead|\bfp8\b",
+    re.IGNORECASE,
+)
 """What libraries call the old device, or what only it has: alone these words say nothing."""
 
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
-    r"autocast|\bamp\b",
+    r"autocast|\bamp\b|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|"
+    r"compute_\d\d|\b[AHVP]100\b|\bH200\b|GeForce|\bTesla\b|\bRTX\b|SLURM\w*GPU|(?-i:\bGPU_[A-Z])",
     re.IGNORECASE,
 )
 """Words that a name or string of the user's own may hold too; each one left over is listed or kept with a reason."""
