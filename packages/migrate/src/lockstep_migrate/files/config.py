@@ -78,6 +78,8 @@ _IMAGE = re.compile(
 )
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _RUNTIMES = frozenset({"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"})
+_HARDWARE = re.compile(r"(?:NVIDIA|nvidia)[-_ ][\w -]+\Z|--gpus\b|gpus?=")
+"""Cards by their names, as clusters and clouds call them, and options of containers."""
 _ACCELERATE_GPUS = "Accelerate's word for several CUDA devices: another device has its own"
 _LIBRARY_WORDS = {
     ("accelerator", "gpu"): LIGHTNING_GPU,
@@ -189,6 +191,8 @@ class _Reader:
             reason = "gives NVIDIA's cards to a container"
             new = said_of(self.target, lambda one: one.container_options)
             self.list("config/image", span, reason, new)
+        elif self._is_hardware(value):
+            self.list("config/image", span, "asks for NVIDIA's devices by name")
         elif self.target.device != "mps" and (
             about := _LIBRARY_WORDS.get((self.key.lower(), value))
         ):
@@ -201,6 +205,15 @@ class _Reader:
         else:
             self._words(span, value)
 
+    def _is_hardware(self, value: str) -> bool:
+        """Whether a value is a card of NVIDIA's by its name, or an option that gives cards to a container."""
+        is_program = value in surroundings().programs
+        return (
+            self.kind is ConfigKind.SETTINGS
+            and not is_program
+            and _HARDWARE.match(value) is not None
+        )
+
     def _variable(self, span: Span, name: str) -> bool:
         variable = surroundings().variable(name, self.target)
         if variable:
@@ -210,7 +223,10 @@ class _Reader:
 
     def _package(self, span: Span, value: str) -> bool:
         packages = self.kind in {ConfigKind.REQUIREMENTS, ConfigKind.ENVIRONMENT}
-        if not (packages or _PACKAGE_KEYS.search(self.key)):
+        program = value in surroundings().programs
+        plain = re.search(r"[-_]", value) is not None and not program
+        known = surroundings().package(value) if plain else None
+        if not (packages or known or _PACKAGE_KEYS.search(self.key)):
             return False
         match = PROJECT.search(value) or _REQUIREMENT.fullmatch(value)
         thing = surroundings().package(match[1].lower().removesuffix(".git")) if match else None

@@ -241,6 +241,8 @@ def maps_locations(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(parent, ast.keyword):
         return parent.arg == "map_location"
     if isinstance(parent, ast.Call):
+        if scopes.name(parent.func) == "torch.serialization.register_package":
+            return parent.args[2:3] == [node]
         return scopes.name(parent.func) == "torch.load" and parent.args[1:2] == [node]
     if isinstance(node, ast.FunctionDef):
         name, scope = node.name, scopes.scope(node)
@@ -306,7 +308,7 @@ def _use_in_sequence(
     if isinstance(above, ast.Subscript) and above.slice is parent:
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
     if isinstance(above, ast.Compare):
-        return Use.TEST
+        return _use_in_test(scopes, above)
     if isinstance(above, ast.keyword) and (above.arg in _KINDS or _is_for_types(scopes, above)):
         return Use.TEST
     if isinstance(above, ast.Call) and called(above) in _TESTS:

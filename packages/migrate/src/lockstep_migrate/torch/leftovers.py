@@ -16,7 +16,7 @@ from lockstep_migrate.torch.context import DEVICE_KEY, Use, is_device_key, use_o
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import library_of
+from lockstep_migrate.torch.unfollowed import RUNNING, library_of
 from lockstep_migrate.torch.unit import Unit
 from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 
@@ -44,7 +44,7 @@ _HARDWARE = re.compile(
 )
 """Cards of NVIDIA's, what they are called by its compiler, and variables by which a cluster counts them."""
 _DEVICE_ITSELF = re.compile(
-    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|nvfuser|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
 )
 _NAMING: tuple[type[ast.AST], ...] = (
@@ -81,21 +81,9 @@ _SETTING = re.compile(
     r"""^[ \t]*(?:- )?["\w.-]+[ \t]*[:=][ \t]*(?:cuda(?::\d+)?|nccl)[ \t]*$""", re.MULTILINE
 )
 """A line of settings, as YAML and INI files have them."""
+_UNCLEAR = "a string with the device's name in it; its meaning is not clear"
+_DEVICE_BYTES = re.compile(rb"\A(?:cuda(?::\d+)?|nccl)\Z", re.IGNORECASE)
 _EXPECTING = re.compile(r"[rR]aises|[wW]arns|Regex|^filterwarnings\Z")
-_RUNNING = frozenset(
-    {
-        "system",
-        "popen",
-        "Popen",
-        "run",
-        "call",
-        "check_call",
-        "check_output",
-        "getoutput",
-        "getstatusoutput",
-    }
-)
-"""What functions are called that start a program."""
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _OTHER_MESSAGE = "is compared with a message, which reads otherwise on another device"
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
@@ -106,6 +94,8 @@ def find_leftovers(unit: Unit) -> None:
     """Claim every name and string that is left."""
     for text in unit.scopes.of(ast.Constant):
         words = text.value if isinstance(text.value, str) else ""
+        if isinstance(text.value, bytes) and _DEVICE_BYTES.search(text.value):
+            unit.list(text, "leftovers/string", _UNCLEAR)
         if (DEVICE_WORDS.search(words) or _is_library(unit, text)) and not _is_decided(
             unit, text, unit.scopes.span(text)
         ):
@@ -260,7 +250,13 @@ def _is_run(unit: Unit, node: ast.Constant) -> bool:
     above = unit.scopes.parents[node]
     while isinstance(above, ast.List | ast.Tuple | ast.JoinedStr | ast.BinOp):
         above = unit.scopes.parents[above]
-    return isinstance(above, ast.Call) and called(above) in _RUNNING
+    return isinstance(above, ast.Call) and called(above) in RUNNING
+
+
+def _whole(unit: Unit, node: ast.Constant) -> str:
+    """A text with what stands around it in its f-string."""
+    parent = unit.scopes.parents[node]
+    return unit.text(parent) if isinstance(parent, ast.JoinedStr) else str(node.value)
 
 
 def _is_told(unit: Unit, node: ast.Constant) -> bool:
@@ -341,7 +337,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"
         )
-    elif _VARIABLE.match(text) and _is_asked(parent, node):
+    elif _VARIABLE.match(text) and _is_asked(parent, node) and text in unit.own.asked:
         unit.keep(node, "leftovers/own-name", "an environment variable of this project's own")
     elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
         unit.list(node, "leftovers/message", _OTHER_MESSAGE)
@@ -351,7 +347,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif getattr(parent, "attr", "") == "split" or _is_read(text):
         reason = "text that a program reads, such as settings or code"
         unit.list(node, "leftovers/code", reason)
-    elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
+    elif _PROSE.search(_whole(unit, node).strip()):
         unit.keep(node, "leftovers/text", "text for people")
     elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
         reason = "is matched with names of devices: change it together with what gives these names"
@@ -367,8 +363,4 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _WORDS.match(last := text.rpartition(".")[2]) and unit.scopes.is_taken(last):
         unit.keep(node, "leftovers/own-name", "a name of this module's own")
     else:
-        unit.list(
-            node,
-            "leftovers/string",
-            "a string with the device's name in it; its meaning is not clear",
-        )
+        unit.list(node, "leftovers/string", _UNCLEAR)

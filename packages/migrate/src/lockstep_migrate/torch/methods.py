@@ -23,6 +23,7 @@ from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
+from lockstep_migrate.torch.unfollowed import library_of_object
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
@@ -107,8 +108,15 @@ class _Move:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
             self._claim_storage()
+        elif self._is_storage() and self._unit.target.method and self._is_index_computed():
+            name = self._unit.target.device
+            reason = "the index is computed, and may be None"
+            self._list("methods/storage", reason, f'"{name}:<index>"')
         elif self._is_storage() and not has_stars(self._called()):
             self._rewrite(self._to_device(), "moves to the device there is")
+        elif self._unit.target.method and self._is_of_other_class():
+            reason = "what a library gives may have no method for the device, and takes it by to()"
+            self._rewrite(self._to_device(), reason)
         elif self._unit.target.method:
             # The new method's name serves all: the project's own method is renamed along.
             self._rewrite(
@@ -142,6 +150,20 @@ class _Move:
         return any(
             not meaning.name.startswith(".") and meaning.name.split(".")[0] not in own
             for meaning in self._scopes.meanings(self._node)
+        )
+
+    def _is_index_computed(self) -> bool:
+        device = self._device()
+        asked = device.func if isinstance(device, ast.Call) else None
+        current = asked is not None and self._scopes.name(asked) == "torch.cuda.current_device"
+        return device is not None and not isinstance(device, ast.Constant) and not current
+
+    def _is_of_other_class(self) -> bool:
+        """Whether the object is what a call of a library other than torch gives, and not a stream or storage."""
+        call = self._called()
+        plain = not has_stars(call) and not self._unit.own.methods.get("cuda")
+        return (
+            plain and library_of_object(self._unit, self._node.value) != "" and self._is_droppable()
         )
 
     def _is_truth_value(self) -> bool:
@@ -329,6 +351,10 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         return
     span = attribute_span(unit.scopes, node)
     rule, target = "methods/is-cuda", unit.target
+    if unit.scopes.call_of(node) is not None:
+        reason = "is called, so it is no tensor's: what a library gives may have no such method"
+        unit.list(node, rule, reason, ".device.type", span=span)
+        return
     if target.is_device and not (
         isinstance(node.value, ast.Call) and called(node.value) in _STORAGES
     ):

@@ -21,8 +21,13 @@ from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
 
 _GPU = re.compile(r"(?:.*_)?gpus?(?:_.*)?\Z", re.IGNORECASE)
+_GPU_TEXT = re.compile(r"/?gpus?(?::\d+)?\Z|\S*[=/]\S*(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
+"""A text that is the word, a device of TensorFlow's, or an image, address or option with the word in it."""
+_GPU_NAME = re.compile(r"gpu|GPU|Gpu|CUDA|Cuda")
+_GPU_VARIABLE = re.compile(r"[A-Z][A-Z\d_]*GPUS?(?:_[A-Z\d_]+)?\Z")
+_ENVIRONMENT = frozenset({"get", "getenv", "setdefault", "setenv", "pop", "putenv"})
 _PLACING = re.compile(
-    r"device|accelerator|platform|backend|target|task_type|tree_method|runtime|resource",
+    r"device|accel|platform|backend|target|task_type|tree_method|runtime|resource",
     re.IGNORECASE,
 )
 """What libraries call a parameter or function that chooses a device."""
@@ -42,9 +47,28 @@ _ANY_DEVICE = frozenset(
     }
 )
 """Libraries that take every device of torch's."""
+_CARD_NAME = "torch.cuda.get_device_name"
+RUNNING = frozenset(
+    {
+        "system",
+        "popen",
+        "Popen",
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "getoutput",
+        "getstatusoutput",
+    }
+)
+"""What functions are called that start a program."""
 _LOADING = frozenset({"CDLL", "LoadLibrary", "register_custom_ops_library"})
 _COMPILED = re.compile(r"_(?:backend|ext|C|cpp|kernels?|cuda)?\Z|.*_(?:ext|cpp|kernels?)\Z|_C\w*\Z")
 """What packages call modules of theirs that are compiled."""
+_RUNNING_PYTHON = re.compile(
+    r"\S*(?:python|torchrun|accelerate|deepspeed|pytest|lightning|horovodrun|mpirun)\S*\Z|-"
+)
+"""What a list of a command's words begins with if a script of the project's kind is run."""
 _STEPS = 3
 
 
@@ -54,15 +78,23 @@ def find_unfollowed(unit: Unit) -> None:
         for name in unit.scopes.of(ast.Attribute):
             if not isinstance(unit.scopes.parents[name], ast.Attribute):
                 _find_behind_variable(unit, name)
+    # Scripts of another framework are told as a whole.
+    source = unit.scopes.source.text
+    uses_torch = "torch" in source or "tensorflow" not in source
     for call in unit.scopes.of(ast.Call):
         for item in _gpu_words(call):
-            if not unit.is_claimed(item) and (library := _library(unit, call.func)):
+            library = "" if unit.is_claimed(item) or not uses_torch else _library(unit, call.func)
+            if library and not (library in _ANY_DEVICE and getattr(item, "arg", "") == "device"):
                 unit.list(item, "libraries/gpu", _asks(library))
         if called(call) in _LOADING and call.args and not unit.is_claimed(call.args[0]):
             reason = "loads compiled code, which may be for the old device alone"
             unit.list(call, "leftovers/import", reason)
+        if called(call) in RUNNING or (call.args and called(call) in _ENVIRONMENT):
+            _find_run(unit, call)
     for comparison in unit.scopes.of(ast.Compare):
         _find_compared(unit, comparison)
+    for entry in unit.scopes.of(ast.Subscript):
+        _find_variable(unit, entry.slice)
     for foreign in unit.scopes.of(ast.Attribute):
         if _GPU.match(foreign.attr) and _is_foreign(unit, foreign):
             reason = "is no name that the project gives: what counts as a GPU there cannot be told"
@@ -77,10 +109,50 @@ def _asks(library: str) -> str:
     return f"asks {library} for GPUs: which devices that means is {library}'s to say"
 
 
+def _find_run(unit: Unit, call: ast.Call) -> None:
+    """Words for GPUs in a command that is run (`--nproc-per-node=gpu`), or in a variable that is asked for."""
+    if called(call) not in RUNNING:
+        _find_variable(unit, call.args[0])
+        return
+    for given in call.args:
+        for word in ast.walk(given):
+            text = _text(word)
+            if re.search(r"(?<![a-z])gpus?(?![a-z])", text) and not unit.is_claimed(word):
+                unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
+
+
+def _find_variable(unit: Unit, name: ast.expr) -> None:
+    """`os.environ["SM_NUM_GPUS"]`, which what starts the script sets."""
+    text = _text(name)
+    if _GPU_VARIABLE.match(text) and not unit.is_claimed(name):
+        reason = "counts or chooses GPUs, and is set by what starts the script"
+        unit.list(name, "strings/environment", reason)
+
+
+def _is_device_name(unit: Unit, node: ast.expr, steps: int = _STEPS) -> bool:
+    """Whether an expression is the name of a card, as its driver says it, at once or by a variable."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        if unit.scopes.name(node.func if isinstance(node, ast.Call) else node) == _CARD_NAME:
+            return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if not isinstance(node, ast.Name) or not steps:
+        return False
+    values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
+    return any(
+        isinstance(one, ast.Call) and _is_device_name(unit, one, steps - 1) for one in values
+    )
+
+
 def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
     """`onnxruntime.get_device() == "GPU"`."""
     sides = [comparison.left, *comparison.comparators]
-    words = [side for side in sides if _GPU.match(str(getattr(side, "value", "")))]
+    if any(_is_device_name(unit, side) for side in sides):
+        texts = [
+            side for side in sides if isinstance(side, ast.Constant) and not unit.is_claimed(side)
+        ]
+        for text in texts:
+            unit.list(text, "leftovers/message", "is compared with the name of a card of NVIDIA's")
+    words = [side for side in sides if _GPU.match(_text(side))]
     libraries = [
         _library(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
     ]
@@ -106,10 +178,13 @@ def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
     else:
         packages = [alias.name.split(".")[0] for alias in statement.names]
         compiled = any(_COMPILED.match(alias.name.rpartition(".")[2]) for alias in statement.names)
+    named = [alias for alias in statement.names if _GPU_NAME.search(alias.name)]
     things = [surroundings().package(package) for package in packages]
     foreign = [one for one in packages if one not in _known_packages(unit)]
     if found := next(filter(None, things), None):
         unit.list(statement, "leftovers/import", found.about)
+    elif named and foreign:
+        unit.list(statement, "libraries/gpu", _asks(foreign[0]))
     elif compiled and foreign:
         reason = "imports compiled code, which may be for the old device alone"
         unit.list(statement, "leftovers/import", reason)
@@ -123,16 +198,27 @@ def _say_what_takes(unit: Unit, text: ast.expr) -> None:
     if "strings/" not in mention.rule or mention.rule == "strings/library":
         return
     parent = unit.scopes.parents[text]
+    if isinstance(parent, ast.List | ast.Tuple) and (program := _program(parent)):
+        reason = f"is given to {program}, which has to know the new device"
+        unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
     call = unit.scopes.parents[parent] if isinstance(parent, ast.keyword) else parent
     if not isinstance(call, ast.Call) or text is call.func:
         return
     name = parent.arg if isinstance(parent, ast.keyword) else called(call)
     library = _library(unit, call.func) if _PLACING.search(name or "") else ""
-    if not library and unit.scopes.name(call.func).startswith("torchvision."):
-        library = "torchvision" if _PLACING.search(name or "") else ""
+    root = unit.scopes.name(call.func).split(".")[0]
+    if not library and root in ("torchvision", "torchaudio") and _PLACING.search(name or ""):
+        library = root
     if library and library not in _ANY_DEVICE:
         reason = f"is given to {library}, which has to know the new device"
         unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
+
+
+def _program(words: ast.List | ast.Tuple) -> str:
+    """The program that a list of a command's words starts, if it is none that runs Python."""
+    texts = [_text(word) for word in words.elts]
+    is_command = any(text.startswith("-") for text in texts[1:])
+    return "" if not is_command or not texts[0] or _RUNNING_PYTHON.match(texts[0]) else texts[0]
 
 
 def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
@@ -173,18 +259,29 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
         if isinstance(given, ast.Dict):
             for word, number in zip(given.keys, given.values, strict=True):
                 counted = isinstance(number, ast.Constant)
-                if word is not None and counted and _GPU.match(str(getattr(word, "value", ""))):
+                if word is not None and counted and _GPU.match(_text(word)):
                     yield word
+        elif _GPU_TEXT.match(_text(given)):
+            yield given
     for item in call.keywords:
         inner = item.value
         if item.arg and _GPU.match(item.arg):
             yield item
         elif item.arg and _PLACING.search(item.arg) and item.arg != "accelerator":
-            words = inner.keys if isinstance(inner, ast.Dict) else [inner]
-            if any(_GPU.match(str(getattr(word, "value", ""))) for word in words):
+            words = [*inner.keys] if isinstance(inner, ast.Dict) else [inner]
+            numbered = item.arg == "device" and type(getattr(inner, "value", None)) is int
+            if numbered or any(word and _GPU.match(_text(word)) for word in words):
                 yield item
+        elif _GPU_TEXT.match(_text(inner)):
+            yield inner
     if isinstance(call.func, ast.Attribute) and _GPU.match(call.func.attr):
         yield call.func
+
+
+def _text(node: ast.AST) -> str:
+    """The text that a literal is; empty for anything else."""
+    value = node.value if isinstance(node, ast.Constant) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _library(unit: Unit, function: ast.expr, steps: int = _STEPS) -> str:
@@ -202,6 +299,18 @@ def _library(unit: Unit, function: ast.expr, steps: int = _STEPS) -> str:
     return ""
 
 
+def library_of_object(unit: Unit, node: ast.expr) -> str:
+    """The package whose call gives an object, at once or by a variable; empty for those that give torch's own."""
+    library = ""
+    if isinstance(node, ast.Call):
+        library = _library(unit, node.func)
+    elif isinstance(node, ast.Name):
+        values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
+        calls = [_library(unit, value.func) for value in values if isinstance(value, ast.Call)]
+        library = calls[0] if len(calls) == len(values) and calls else ""
+    return "" if library in _ANY_DEVICE else library
+
+
 def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
     """Whether something is asked for what it has under a key that the project nowhere puts anything under.
 
@@ -217,7 +326,7 @@ def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
     return asks and key.value not in (unit.own.given if is_view else unit.own.keys)
 
 
-def library_of(unit: Unit, setting: ast.expr) -> str:
+def library_of(unit: Unit, setting: ast.expr, steps: int = _STEPS) -> str:
     """The package that is given a setting, at once, inside of others or by a variable; empty if it is none."""
     below: ast.AST = setting
     parent = unit.scopes.parents[setting]
@@ -227,7 +336,7 @@ def library_of(unit: Unit, setting: ast.expr) -> str:
         name = unit.scopes.name(parent.func)
         return "torch" if name.startswith("torch.") else _library(unit, parent.func)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    if not isinstance(target, ast.Name):
+    if not isinstance(target, ast.Name) or not steps:
         return ""
     bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
     uses = [use for one in bindings for use in unit.scopes.uses(one)]
@@ -236,7 +345,7 @@ def library_of(unit: Unit, setting: ast.expr) -> str:
         for use in uses
         if not isinstance(unit.scopes.parents[use], ast.Subscript | ast.Attribute)
     ]
-    return next(filter(None, (library_of(unit, use) for use in whole)), "")
+    return next(filter(None, (library_of(unit, use, steps - 1) for use in whole)), "")
 
 
 def _package(unit: Unit, binding: Binding) -> str:

@@ -10,7 +10,7 @@ WORDS = re.compile(
     r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
     r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|"
     r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml|fork_rng|torch\.profiler|"
-    r"flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
+    r"\bNVTE_|flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
     re.IGNORECASE,
 )
 """Any mention holds one of these words, or of those below."""
@@ -29,7 +29,7 @@ _OF_LIBRARIES = re.compile(
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
-    r"autocast|\bamp\b|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|"
+    r"autocast|\bamp\b|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|nvenc|nvdec|cuvid|\bNVTE_|transformer_?engine|"
     r"compute_\d\d|\b[AHVP]100\b|\bH200\b|GeForce|\bTesla\b|\bRTX\b|SLURM\w*GPU|(?-i:\bGPU_[A-Z])",
     re.IGNORECASE,
 )
