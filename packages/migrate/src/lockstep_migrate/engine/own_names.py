@@ -189,6 +189,8 @@ class _Gathered:
             self.falls_back |= _falls_back(node)
         elif isinstance(node, ast.Subscript):
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            if isinstance(node.slice, ast.Tuple) and isinstance(node.ctx, ast.Store):
+                self.keys |= _texts(node.slice.elts)
             self.looks_up |= key == "cuda"
             if isinstance(node.ctx, ast.Load) and isinstance(key, str):
                 self.asked.add(key)
@@ -203,6 +205,8 @@ class _Gathered:
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             self.attributes.update(key for key in keys if isinstance(key, str))
             self.keys.update(key for key in keys if isinstance(key, str))
+            for several in node.keys:
+                self.keys |= _texts(several.elts) if isinstance(several, ast.Tuple) else set()
         elif isinstance(node, ast.ImportFrom):
             self._import(node)
         elif isinstance(node, ast.Import):
@@ -269,6 +273,12 @@ class _Gathered:
             for name, full in self.imported.items()
             if name not in self.bound
         }
+
+
+def _texts(nodes: Iterable[ast.expr]) -> set[str]:
+    """The texts among some expressions."""
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return {value for value in values if isinstance(value, str)}
 
 
 def _makes_keys(call: ast.Call) -> bool:

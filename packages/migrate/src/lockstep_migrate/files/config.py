@@ -61,9 +61,11 @@ _KEY_BEHIND = re.compile(r"[ \t]*[:=]")
 _SECTION = re.compile(r"[ \t]*\[([^\[\]\"',]+)\][ \t]*")
 _PACKAGE_KEYS = re.compile(r"requires?|dependenc|packages|conda|pip|channels", re.IGNORECASE)
 _REQUIREMENT = re.compile(
-    r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*)?"
+    r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*|(?<=\s)\d[\w.*]*)?"
 )
-_PACKAGE_FOR_CUDA = re.compile(r"[+/-]cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE)
+_PACKAGE_FOR_CUDA = re.compile(
+    r"\scuda[\d.]*\*?\Z|[+/-]cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE
+)
 _COMMANDS = re.compile(r"cu\d\d|nvcr\.io|gpu|nsys", re.IGNORECASE)
 """What tells of the old device in a command or image that does not name it."""
 

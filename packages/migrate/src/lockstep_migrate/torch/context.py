@@ -101,7 +101,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
         if any(
-            scopes.name(one) in _OTHERS_TABLES or getattr(one, "attr", "") in ("modules", "environ")
+            scopes.name(one) in _OTHERS_TABLES
+            or getattr(one, "attr", "") in ("modules", "environ", "keywords")
             for one in both
         ):
             return Use.KEY
@@ -124,6 +125,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         return Use.ELSE
     if isinstance(parent, ast.Attribute) and parent.attr != "format":
         return Use.ELSE
+    if isinstance(parent, ast.Subscript) and _is_beside_other_key(scopes, parent):
+        return Use.DEVICE_KEY
     if isinstance(parent, ast.Subscript):
         return Use.ANNOTATION if _is_literal_type(scopes, parent) else Use.KEY
     if isinstance(parent, ast.Dict):
@@ -143,6 +146,20 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
         return Use.TEST
     return Use.KEY if _declares_fields(parent) else Use.VALUE
+
+
+def _is_beside_other_key(scopes: ModuleScopes, entry: ast.Subscript) -> bool:
+    """Whether something is put under a key, and under another device beside it: `sizes["cuda"]`, `sizes["cpu"]`."""
+    if not isinstance(entry.ctx, ast.Store):
+        return False
+    of = scopes.text(entry.value)
+    return any(
+        isinstance(other.ctx, ast.Store)
+        and isinstance(other.slice, ast.Constant)
+        and other.slice.value in _OTHER_DEVICES
+        and scopes.text(other.value) == of
+        for other in scopes.of(ast.Subscript)
+    )
 
 
 def _declares_fields(parent: ast.AST) -> bool:
@@ -306,7 +323,11 @@ def _use_in_sequence(
     if _is_declared(scopes, parent):
         return Use.KEY
     if isinstance(above, ast.Subscript) and above.slice is parent:
+        if isinstance(above.ctx, ast.Store):
+            return Use.DEVICE_KEY
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
+    if isinstance(above, ast.Dict) and parent in above.keys:
+        return Use.DEVICE_KEY
     if isinstance(above, ast.Compare):
         return _use_in_test(scopes, above)
     if isinstance(above, ast.keyword) and (above.arg in _KINDS or _is_for_types(scopes, above)):

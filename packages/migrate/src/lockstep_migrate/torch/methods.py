@@ -23,7 +23,7 @@ from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import library_of_object
+from lockstep_migrate.torch.unfollowed import NO_DEVICES, library_of_object
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
@@ -95,6 +95,9 @@ class _Move:
             return
         if any(meaning.name.startswith("torch.") for meaning in meanings):
             self._claim_uncalled()
+        elif getattr(self._node.value, "attr", "") == "torch":
+            reason = "is reached through another module that imports torch"
+            self._list("unfollowed/variable", reason, "torch of this module's own")
         elif any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
             named = any(
                 "cuda" in getattr(m.binding.alias, "name", "") for m in meanings if m.binding
@@ -114,8 +117,10 @@ class _Move:
             self._list("methods/storage", reason, f'"{name}:<index>"')
         elif self._is_storage() and not has_stars(self._called()):
             self._rewrite(self._to_device(), "moves to the device there is")
-        elif self._unit.target.method and self._is_of_other_class():
-            reason = "what a library gives may have no method for the device, and takes it by to()"
+        elif self._unit.target.method and (
+            self._is_of_other_class() or self._unit.is_scripted(self._node)
+        ):
+            reason = "what a library gives, and TorchScript, may have no method for the device"
             self._rewrite(self._to_device(), reason)
         elif self._unit.target.method:
             # The new method's name serves all: the project's own method is renamed along.
@@ -148,7 +153,7 @@ class _Move:
         """Whether the attribute is one of a class or module that is imported from outside of the project."""
         own = self._unit.own.modules
         return any(
-            not meaning.name.startswith(".") and meaning.name.split(".")[0] not in own
+            not meaning.name.startswith(".") and meaning.name.split(".")[0] not in own | NO_DEVICES
             for meaning in self._scopes.meanings(self._node)
         )
 
@@ -355,8 +360,11 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         reason = "is called, so it is no tensor's: what a library gives may have no such method"
         unit.list(node, rule, reason, ".device.type", span=span)
         return
-    if target.is_device and not (
-        isinstance(node.value, ast.Call) and called(node.value) in _STORAGES
+    scripted = unit.is_scripted(node)
+    if (
+        target.is_device
+        and not scripted
+        and not (isinstance(node.value, ast.Call) and called(node.value) in _STORAGES)
     ):
         unit.header.need_import_for([target.module])
         edits = [Edit(span, target.is_device)]

@@ -332,6 +332,16 @@ class _Rewriting:
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
             self._list(SCRIPTED)
             return
+        in_module = entry.becomes.startswith("{module}")
+        if (
+            in_module
+            and "jit" in self._scopes.source.text
+            and self._unit.is_scripted(self._use.node)
+        ):
+            self._list(
+                "is inside a function that TorchScript compiles, which knows this of CUDA alone"
+            )
+            return
         whole = any(step.startswith("call=") for step in entry.arguments)
         if whole:
             self._imports.move(self._use.meaning.binding, self._use.first)

@@ -32,7 +32,7 @@ _PLACING = re.compile(
 )
 """What libraries call a parameter or function that chooses a device."""
 _OF_TORCH = frozenset({"torch", "torchvision", "torchaudio"})
-_NO_DEVICES = frozenset({"absl", "click", "fire", "pytest", "typer"})
+NO_DEVICES = frozenset({"absl", "click", "fire", "pytest", "typer"})
 """Packages for command lines and tests, which place nothing on a device."""
 _ANY_DEVICE = frozenset(
     {
@@ -74,10 +74,9 @@ _STEPS = 3
 
 def find_unfollowed(unit: Unit) -> None:
     """List what is left that asks for the old device in another word, or through a variable."""
-    if unit.own.device_modules:
-        for name in unit.scopes.of(ast.Attribute):
-            if not isinstance(unit.scopes.parents[name], ast.Attribute):
-                _find_behind_variable(unit, name)
+    for name in unit.scopes.of(ast.Attribute):
+        if unit.own.device_modules and not isinstance(unit.scopes.parents[name], ast.Attribute):
+            _find_behind_variable(unit, name)
     # Scripts of another framework are told as a whole.
     source = unit.scopes.source.text
     uses_torch = "torch" in source or "tensorflow" not in source
@@ -164,7 +163,7 @@ def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
     """Whether an attribute is read that the project nowhere gives anything, such as one of a library's class."""
     if attribute.attr in unit.own.given or not isinstance(attribute.ctx, ast.Load):
         return False
-    known = unit.scopes.name(attribute).split(".")[0] in _OF_TORCH | _NO_DEVICES
+    known = unit.scopes.name(attribute).split(".")[0] in _OF_TORCH | NO_DEVICES
     return not unit.is_claimed(attribute) and not known and not is_setting(attribute)
 
 
@@ -317,6 +316,8 @@ def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
     `vars(args)` has what is a flag or an attribute elsewhere.
     """
     parent = unit.scopes.parents[key]
+    if isinstance(parent, ast.Tuple):
+        parent = unit.scopes.parents[parent]
     if isinstance(parent, ast.Subscript):
         asks = isinstance(parent.ctx, ast.Load)
     else:
@@ -356,4 +357,4 @@ def _package(unit: Unit, binding: Binding) -> str:
 
 def _known_packages(unit: Unit) -> frozenset[str]:
     """The packages of the project's own, Python's and torch's; the empty name is that of a relative import."""
-    return unit.own.modules | sys.stdlib_module_names | _OF_TORCH | _NO_DEVICES | {""}
+    return unit.own.modules | sys.stdlib_module_names | _OF_TORCH | NO_DEVICES | {""}
