@@ -141,6 +141,12 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         isinstance(parent, ast.IfExp) and parent.test is node
     ):
         return use_of(scopes, parent)
+    if isinstance(parent, ast.FormattedValue):
+        whole = scopes.parents[parent]
+        parts = whole.values if isinstance(whole, ast.JoinedStr) else []
+        around = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+        use = use_of(scopes, whole)
+        return use if use is Use.TEXT or re.fullmatch(r"[:\d]*", around) else Use.ELSE
     if isinstance(parent, ast.Raise | ast.Assert):
         return Use.TEXT
     if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
