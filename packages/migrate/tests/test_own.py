@@ -41,7 +41,34 @@ def test_flags_fields_keys_and_keywords_are_attributes_of_the_projects_own(code:
     ],
 )
 def test_uses_define_nothing(code: str) -> None:
-    assert own(code) == OwnNames()
+    found = own(code)
+    assert not found.attributes | found.keys | found.carriers | found.device_modules
+    assert not found.methods
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "names"),
+    [
+        ("cuda_on = 1", "given", {"cuda_on"}),
+        ("def f(use_cuda): pass", "given", {"use_cuda"}),
+        ("p.add_argument('--no-cuda')", "given", {"no_cuda"}),
+        ("x['cuda'] = 1", "keys", {"cuda"}),
+        ("x = {'cuda': 1}", "keys", {"cuda"}),
+        ("x.update(cuda=1)", "keys", {"cuda"}),
+        ("print(x['cuda'], x.is_cuda)", "asked", {"cuda", "is_cuda"}),
+        ("p.add_argument('--mover', default='cuda')", "carriers", {"mover"}),
+        ("self.place = 'cuda:0' if on else 'cpu'", "carriers", {"place"}),
+        ("self.lib = torch.cuda", "device_modules", {"lib"}),
+        ("import torch as th\nlib = th.cuda if on else None", "device_modules", {"lib"}),
+        ("from torch import cuda as lib", "device_modules", {"lib"}),
+        ("import torch.cuda as lib", "device_modules", {"lib"}),
+        ("lib = import_module('torch.cuda')", "device_modules", {"lib"}),
+        ("lib = vars(torch)['cuda']", "device_modules", {"lib"}),
+        ("lib = torch.GradScaler('cuda')", "device_modules", set()),
+    ],
+)
+def test_what_the_project_gives_and_asks_for(code: str, field: str, names: set[str]) -> None:
+    assert getattr(own(code), field) == names
 
 
 def test_methods_are_known_with_their_classes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,9 @@ _TREE_CHARACTERS = 1 << 20
 
 _INSTALLING = frozenset({"setup.py", "setup.cfg", "pyproject.toml"})
 """Files by which a folder is installed as a package."""
+
+_KEY = re.compile(r"([\w-]*(?:cuda|nccl|nvidia|cudnn|gpu)[\w-]*)[\"']?[ \t]*[:=]", re.IGNORECASE)
+"""A key of a settings file that has the device in its name."""
 
 TENSORFLOW_TARGETS = ("npu",)
 """Targets that TensorFlow scripts can be written for."""
@@ -186,6 +190,8 @@ class _Project:
             sources.append((found, source))
             if found.kind is Kind.CONFIG and names_a_device(source.text):
                 configured.update(dict.fromkeys(_device_settings(source.text), str(found.path)))
+                keys = frozenset(_KEY.findall(source.text))
+                own.append(OwnNames(given=keys, keys=keys))
             if self.framework is Framework.TENSORFLOW:
                 self._require(found, source)
             if found.kind is not Kind.PYTHON:

@@ -15,6 +15,9 @@ _FLAG = re.compile(r"--?(?P<name>\w[\w-]*)\Z")
 _WATCHED = frozenset({"cuda", "cuda_stream", "is_cuda", "double", "record_stream"})
 _WATCHED_PACKAGES = frozenset({"torch", "apex"})
 _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
+_DEVICE_WORD = re.compile(r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|gpu", re.IGNORECASE)
+_DEVICE_TEXT = re.compile(r"cuda(?::\d+)?\Z")
+_HOLDING = (ast.Tuple, ast.List, ast.Set, ast.IfExp, ast.BoolOp, ast.Starred)
 _NOWHERE = PurePosixPath("module.py")
 _OWNERS = ("fields", "methods")
 """Which names of what is defined are each given with the classes that define them."""
@@ -50,6 +53,16 @@ class OwnNames:
         Settings that a file of the project gives the old device, each with that file: `{"device": "train.yaml"}`.
     fields
         Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
+    given
+        Every name with a word of the device in it that the project gives something: variables, attributes, keys, flags.
+    keys
+        Keys with a word of the device in them that the project puts something under.
+    asked
+        Keys and attributes with a word of the device in them that the project asks for.
+    carriers
+        Attributes and flags that are given the device's name as a text: `--mover`, `default="cuda"`.
+    device_modules
+        Variables and attributes that stand for the device's module: `self.lib = torch.cuda`.
     requested
         What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
     """
@@ -67,6 +80,11 @@ class OwnNames:
     forks: bool = False
     imported: frozenset[str] = frozenset()
     compiled: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
+    carriers: frozenset[str] = frozenset()
+    device_modules: frozenset[str] = frozenset()
 
     def has_module(self, dotted: str) -> bool:
         """Whether a module's dotted name is of the project: both its first and its last name are."""
@@ -98,6 +116,11 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         looks_up=gathered.looks_up,
         requested=frozenset(gathered.requested),
         fields=gathered.fields() if attributes else {},
+        given=frozenset(gathered.given()),
+        keys=frozenset(name for name in gathered.keys if _DEVICE_WORD.search(name)),
+        asked=frozenset(name for name in gathered.asked if _DEVICE_WORD.search(name)),
+        carriers=frozenset(gathered.carriers),
+        device_modules=frozenset(gathered.device_modules),
     )
 
 
@@ -113,6 +136,16 @@ class _Gathered:
     looks_up: bool = False
     requested: set[str] = field(default_factory=set)
     classes: list[ast.ClassDef] = field(default_factory=list)
+    carriers: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    device_modules: set[str] = field(default_factory=set)
+    torches: set[str] = field(default_factory=lambda: {"torch"})
+
+    def given(self) -> set[str]:
+        """The names with a word of the device in them that something is given."""
+        names = {*self.methods, *self.attributes, *self.bound}
+        return {name for name in names if _DEVICE_WORD.search(name)}
 
     def fields(self) -> dict[str, frozenset[str]]:
         """The watched attributes that classes give themselves."""
@@ -134,14 +167,36 @@ class _Gathered:
             if isinstance(node.ctx, ast.Store):
                 self.bound.add(node.id)
         elif isinstance(node, ast.Attribute):
-            if isinstance(node.ctx, ast.Store):
-                self.attributes.add(node.attr)
+            (self.attributes if isinstance(node.ctx, ast.Store) else self.asked).add(node.attr)
+        elif isinstance(node, ast.arg):
+            self.bound.add(node.arg)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            self._assignment(node)
         elif isinstance(node, ast.Call):
             self.attributes |= _flags(node)
+            self.asked |= {
+                one.value
+                for one in node.args
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
+            self.keys |= {item.arg for item in node.keywords if item.arg and _makes_keys(node)}
+            if any(
+                item.arg in ("default", "choices") and _holds_device(item.value)
+                for item in node.keywords
+            ):
+                self.carriers |= _flags(node) - {item.arg for item in node.keywords}
         elif isinstance(node, ast.BoolOp):
             self.falls_back |= _falls_back(node)
         elif isinstance(node, ast.Subscript):
-            self.looks_up |= isinstance(node.slice, ast.Constant) and node.slice.value == "cuda"
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            if isinstance(node.slice, ast.Tuple) and isinstance(node.ctx, ast.Store):
+                self.keys |= _texts(node.slice.elts)
+            self.looks_up |= key == "cuda"
+            if isinstance(node.ctx, ast.Load) and isinstance(key, str):
+                self.asked.add(key)
+            if isinstance(node.ctx, ast.Store) and isinstance(key, str):
+                self.attributes.add(key)
+                self.keys.add(key)
         elif isinstance(node, ast.ClassDef):
             self._class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -149,8 +204,41 @@ class _Gathered:
         elif isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             self.attributes.update(key for key in keys if isinstance(key, str))
+            self.keys.update(key for key in keys if isinstance(key, str))
+            for several in node.keys:
+                self.keys |= _texts(several.elts) if isinstance(several, ast.Tuple) else set()
         elif isinstance(node, ast.ImportFrom):
             self._import(node)
+        elif isinstance(node, ast.Import):
+            renamed = {one.asname: one.name for one in node.names if one.asname}
+            self.torches |= {name for name, whole in renamed.items() if whole == "torch"}
+            self.device_modules |= {
+                name for name, whole in renamed.items() if whole == "torch.cuda"
+            }
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = {getattr(one, "attr", "") or getattr(one, "id", "") for one in targets} - {""}
+        if node.value is not None and _holds_device(node.value):
+            self.carriers |= names
+        if isinstance(node.value, ast.AST) and self._is_device_module(node.value):
+            self.device_modules |= names
+
+    def _is_device_module(self, node: ast.AST) -> bool:
+        """Whether an expression stands for the device's module: `torch.cuda`, `import_module("torch.cuda")`."""
+        if isinstance(node, ast.IfExp):
+            return self._is_device_module(node.body) or self._is_device_module(node.orelse)
+        if isinstance(node, ast.Attribute):
+            return node.attr == "cuda" and getattr(node.value, "id", "") in self.torches
+        if isinstance(node, ast.Subscript):
+            looked_up, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and node.args:
+            looked_up, key = node.args[0], node.args[-1]
+        else:
+            return False
+        of_torch = any(getattr(part, "id", "") in self.torches for part in ast.walk(looked_up))
+        name = getattr(key, "value", None)
+        return name == "torch.cuda" or (name == "cuda" and of_torch and key is not looked_up)
 
     def _import(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -159,7 +247,10 @@ class _Gathered:
             self.requested.update(f"{last}.{alias.name}" for alias in node.names)
         else:
             for alias in node.names:
-                self.imported[alias.asname or alias.name] = f"{module}.{alias.name}"
+                name, full = alias.asname or alias.name, f"{module}.{alias.name}"
+                self.imported[name] = full
+                if full == "torch.cuda":
+                    self.device_modules.add(name)
 
     def _class(self, node: ast.ClassDef) -> None:
         self.bound.add(node.name)
@@ -182,6 +273,26 @@ class _Gathered:
             for name, full in self.imported.items()
             if name not in self.bound
         }
+
+
+def _texts(nodes: Iterable[ast.expr]) -> set[str]:
+    """The texts among some expressions."""
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return {value for value in values if isinstance(value, str)}
+
+
+def _makes_keys(call: ast.Call) -> bool:
+    """Whether a call puts something under its keywords: `dict(cuda=...)`, `options.update(cuda=...)`."""
+    return (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in ("dict", "update")
+
+
+def _holds_device(node: ast.expr) -> bool:
+    """Whether a value is a text that names the device, or one of several that it may be."""
+    if isinstance(node, _HOLDING):
+        return any(
+            _holds_device(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
+        )
+    return isinstance(node, ast.Constant) and _DEVICE_TEXT.match(str(node.value)) is not None
 
 
 def _declared(item: ast.AST) -> list[str]:

@@ -61,14 +61,17 @@ _KEY_BEHIND = re.compile(r"[ \t]*[:=]")
 _SECTION = re.compile(r"[ \t]*\[([^\[\]\"',]+)\][ \t]*")
 _PACKAGE_KEYS = re.compile(r"requires?|dependenc|packages|conda|pip|channels", re.IGNORECASE)
 _REQUIREMENT = re.compile(
-    r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*)?"
+    r"(?:[\w-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[\w,\s-]*\])?\s*(?:[=<>!~@;].*|(?<=\s)\d[\w.*]*)?"
 )
-_PACKAGE_FOR_CUDA = re.compile(r"\+cu\d{2,3}|/cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE)
+_PACKAGE_FOR_CUDA = re.compile(
+    r"\scuda[\d.]*\*?\Z|[+/-]cu\d{2,3}\b|=[\w.]*cuda[\d.]*\w*", re.IGNORECASE
+)
 _COMMANDS = re.compile(r"cu\d\d|nvcr\.io|gpu|nsys", re.IGNORECASE)
 """What tells of the old device in a command or image that does not name it."""
 
 _DOTTED = re.compile(
     r"(?:torch\.(?:\w+\.)*cuda|apex)(?:\.\w+)+|torch\.cuda|apex(?:\.\w[\w.]*)?|[\w.]*FusedLayerNorm"
+    r"|[\w.]*TransformerEngine\w*|(?:bitsandbytes|flash_attn|transformer_engine|triton|xformers)(?:\.\w+)+"
 )
 _IMAGE = re.compile(
     r"(?:docker://)?(?:nvcr\.io/|(?:[\w.-]+/)*nvidia/(?:cuda|cudagl|pytorch|tensorflow|tensorrt|tritonserver)\b"
@@ -77,6 +80,8 @@ _IMAGE = re.compile(
 )
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _RUNTIMES = frozenset({"runtime", "driver", "runtimeclassname", "default-runtime", "accelerator"})
+_HARDWARE = re.compile(r"(?:NVIDIA|nvidia)[-_ ][\w -]+\Z|--gpus\b|gpus?=")
+"""Cards by their names, as clusters and clouds call them, and options of containers."""
 _ACCELERATE_GPUS = "Accelerate's word for several CUDA devices: another device has its own"
 _LIBRARY_WORDS = {
     ("accelerator", "gpu"): LIGHTNING_GPU,
@@ -188,15 +193,28 @@ class _Reader:
             reason = "gives NVIDIA's cards to a container"
             new = said_of(self.target, lambda one: one.container_options)
             self.list("config/image", span, reason, new)
+        elif self._is_hardware(value):
+            self.list("config/image", span, "asks for NVIDIA's devices by name")
         elif self.target.device != "mps" and (
             about := _LIBRARY_WORDS.get((self.key.lower(), value))
         ):
             self.list("config/device", span, about)
         elif _DOTTED.fullmatch(value):
-            reason = "a name that the program looks up: CUDA's or apex's own"
+            reason = (
+                "a name that the program looks up: it stands for something that is made for CUDA"
+            )
             self.list("config/name", span, reason)
         else:
             self._words(span, value)
+
+    def _is_hardware(self, value: str) -> bool:
+        """Whether a value is a card of NVIDIA's by its name, or an option that gives cards to a container."""
+        is_program = value in surroundings().programs
+        return (
+            self.kind is ConfigKind.SETTINGS
+            and not is_program
+            and _HARDWARE.match(value) is not None
+        )
 
     def _variable(self, span: Span, name: str) -> bool:
         variable = surroundings().variable(name, self.target)
@@ -207,7 +225,10 @@ class _Reader:
 
     def _package(self, span: Span, value: str) -> bool:
         packages = self.kind in {ConfigKind.REQUIREMENTS, ConfigKind.ENVIRONMENT}
-        if not (packages or _PACKAGE_KEYS.search(self.key)):
+        program = value in surroundings().programs
+        plain = re.search(r"[-_]", value) is not None and not program
+        known = surroundings().package(value) if plain else None
+        if not (packages or known or _PACKAGE_KEYS.search(self.key)):
             return False
         match = PROJECT.search(value) or _REQUIREMENT.fullmatch(value)
         thing = surroundings().package(match[1].lower().removesuffix(".git")) if match else None

@@ -41,6 +41,10 @@ _USES = (
     ),
     ("NCCL", re.compile(r"\bnccl[A-Z]\w+")),
     ("functions of CUDA sources", re.compile(r"\b\w*(?:_cuda|_CUDA|[a-z]Cuda)\w*(?=\s*\()")),
+    (
+        "kernels registered for CUDA (TORCH_LIBRARY_IMPL)",
+        re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^)]*CUDA[^)]*\)"),
+    ),
     ("device functions", re.compile(r"\b__device__\b")),
     (
         "checks and constants for CUDA tensors",

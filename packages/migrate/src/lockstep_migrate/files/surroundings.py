@@ -21,7 +21,7 @@ FOREIGN = "{new} reads this value otherwise than the old variable does"
 COMPUTED = "is given a computed value: {new} reads numbers as the old variable does, and other values otherwise"
 
 _OLD_DEVICE = re.compile(
-    r"cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupy|nccl|nvcc|nvidia|nvml|nvtx|nvprof|tensorrt|tf32"
+    r"cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupy|nccl|nvcc|nvidia|nvml|nvtx|nvprof|tensorrt|tf32|transformer_?engine"
     r"|(?<!\w)apex(?!\w)|\.cuh?(?!\w)",
     re.IGNORECASE,
 )

@@ -18,6 +18,7 @@ _DEVICE = re.compile(r"cuda(?::|\Z)")
 _NAMES = re.compile(
     r"(?:.*_)?(?:device|dev|place|accelerator)(?:_(?:type|name|str))?\Z", re.IGNORECASE
 )
+_LOOKUPS = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 _LENGTHS = (4, 5)
 """The letters of `cuda` and of `cuda:`."""
 
@@ -27,6 +28,7 @@ def find_by_name(unit: Unit) -> None:
     timed = unit.target.single and "cuda.Event" in unit.scopes.source.text
     for call in unit.scopes.of(ast.Call):
         looked_up = call.func
+        _claim_looked_up(unit, call)
         if (
             isinstance(looked_up, ast.Call)
             and getattr(looked_up.func, "id", "") == "getattr"
@@ -50,9 +52,37 @@ def find_by_name(unit: Unit) -> None:
             reason = "events of this device take no stream"
             unit.list(call.func, "methods/event", reason, f"{called(call)}()")
     for part in unit.scopes.of(ast.Subscript):
+        if (
+            "cuda" in unit.own.keys
+            and isinstance(part.ctx, ast.Load)
+            and isinstance(part.slice, ast.Name)
+            and _runs_over_devices(unit.scopes, part.slice)
+        ):
+            unit.list(part, "methods/by-name", "is looked up by a name that may be the device's")
         if _counts_letters(part) and _is_device_text(unit.scopes, part.value):
             reason = "counts the letters of the old name, and the new one may have fewer or more"
             unit.list(part, "strings/letters", reason, 'partition(":")')
+
+
+def _claim_looked_up(unit: Unit, call: ast.Call) -> None:
+    """`getattr(torch.backends, name)` of a name that may be the device's; torch itself has a module for each device."""
+    if getattr(call.func, "id", "") not in _LOOKUPS or len(call.args) < 2:
+        return
+    of = unit.scopes.name(call.args[0])
+    parent = unit.scopes.parents[call]
+    is_method = isinstance(parent, ast.Call) and parent.func is call and not of.startswith("torch.")
+    if of == "torch" or (is_method and unit.target.device and unit.target.method):
+        return
+    if not isinstance(call.args[1], ast.Constant) and (
+        _is_carrier(unit, call.args[1]) or _is_device_text(unit.scopes, call.args[1])
+    ):
+        reason = "is looked up by a name that may be the device's"
+        unit.list(call, "methods/by-name", reason)
+
+
+def _is_carrier(unit: Unit, node: ast.expr) -> bool:
+    """Whether an expression is an attribute that the project gives a device's name: `args.mover`."""
+    return isinstance(node, ast.Attribute) and node.attr in unit.own.carriers
 
 
 def _claim_device_id(unit: Unit, call: ast.Call) -> None:
@@ -89,6 +119,7 @@ def _is_device_text(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         bindings = scopes.bindings(node.id, scopes.scope(node))
         values = [one.value or _default(scopes, one.node) for one in bindings]
+        values += [part for one in bindings for part in _looped(scopes, one.node)]
         return any(
             one is not None and not isinstance(one, ast.Name) and _is_device_text(scopes, one)
             for one in values
@@ -102,6 +133,20 @@ def _is_device_text(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
         return bool(node.values) and _is_device_text(scopes, node.values[0])
     return isinstance(node, ast.Constant) and _DEVICE.match(str(node.value)) is not None
+
+
+def _runs_over_devices(scopes: ModuleScopes, node: ast.Name) -> bool:
+    """Whether a variable runs over texts that name the device."""
+    bindings = scopes.bindings(node.id, scopes.scope(node))
+    over = [text for one in bindings for text in _looped(scopes, one.node)]
+    return any(_is_device_text(scopes, text) for text in over)
+
+
+def _looped(scopes: ModuleScopes, target: ast.AST) -> list[ast.expr]:
+    """The texts that a loop runs over: `for name in ("cudnn", "cuda")`."""
+    loop = scopes.parents.get(target)
+    over = loop.iter if isinstance(loop, ast.For | ast.comprehension) else None
+    return over.elts if isinstance(over, ast.Tuple | ast.List | ast.Set) else []
 
 
 def _default(scopes: ModuleScopes, parameter: ast.AST) -> ast.expr | None:

@@ -37,6 +37,9 @@ def find_choices(unit: Unit) -> None:
             if choice.fits(unit, value):
                 unit.list(text, _RULE, choice.reason, choice.instead)
     for item in unit.scopes.of(ast.keyword):
+        for choice in _choices("value") if isinstance(item.value, ast.Constant) else ():
+            if choice.fits(unit, str(item.value.value)):  # type: ignore[attr-defined]
+                unit.list(item.value, _RULE, choice.reason, choice.instead)
         for choice in _choices("keyword") if is_constant(item.value, True) else ():
             if choice.fits(unit, item.arg or ""):
                 unit.list(item, _RULE, choice.reason, choice.instead)

@@ -101,7 +101,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
         if any(
-            scopes.name(one) in _OTHERS_TABLES or getattr(one, "attr", "") in ("modules", "environ")
+            scopes.name(one) in _OTHERS_TABLES
+            or getattr(one, "attr", "") in ("modules", "environ", "keywords")
             for one in both
         ):
             return Use.KEY
@@ -124,6 +125,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         return Use.ELSE
     if isinstance(parent, ast.Attribute) and parent.attr != "format":
         return Use.ELSE
+    if isinstance(parent, ast.Subscript) and _is_beside_other_key(scopes, parent):
+        return Use.DEVICE_KEY
     if isinstance(parent, ast.Subscript):
         return Use.ANNOTATION if _is_literal_type(scopes, parent) else Use.KEY
     if isinstance(parent, ast.Dict):
@@ -138,11 +141,31 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
         isinstance(parent, ast.IfExp) and parent.test is node
     ):
         return use_of(scopes, parent)
+    if isinstance(parent, ast.FormattedValue):
+        whole = scopes.parents[parent]
+        parts = whole.values if isinstance(whole, ast.JoinedStr) else []
+        around = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+        use = use_of(scopes, whole)
+        return use if use is Use.TEXT or re.fullmatch(r"[:\d]*", around) else Use.ELSE
     if isinstance(parent, ast.Raise | ast.Assert):
         return Use.TEXT
     if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
         return Use.TEST
     return Use.KEY if _declares_fields(parent) else Use.VALUE
+
+
+def _is_beside_other_key(scopes: ModuleScopes, entry: ast.Subscript) -> bool:
+    """Whether something is put under a key, and under another device beside it: `sizes["cuda"]`, `sizes["cpu"]`."""
+    if not isinstance(entry.ctx, ast.Store):
+        return False
+    of = scopes.text(entry.value)
+    return any(
+        isinstance(other.ctx, ast.Store)
+        and isinstance(other.slice, ast.Constant)
+        and other.slice.value in _OTHER_DEVICES
+        and scopes.text(other.value) == of
+        for other in scopes.of(ast.Subscript)
+    )
 
 
 def _declares_fields(parent: ast.AST) -> bool:
@@ -241,6 +264,8 @@ def maps_locations(scopes: ModuleScopes, node: ast.AST) -> bool:
     if isinstance(parent, ast.keyword):
         return parent.arg == "map_location"
     if isinstance(parent, ast.Call):
+        if scopes.name(parent.func) == "torch.serialization.register_package":
+            return parent.args[2:3] == [node]
         return scopes.name(parent.func) == "torch.load" and parent.args[1:2] == [node]
     if isinstance(node, ast.FunctionDef):
         name, scope = node.name, scopes.scope(node)
@@ -304,9 +329,13 @@ def _use_in_sequence(
     if _is_declared(scopes, parent):
         return Use.KEY
     if isinstance(above, ast.Subscript) and above.slice is parent:
+        if isinstance(above.ctx, ast.Store):
+            return Use.DEVICE_KEY
         return Use.ANNOTATION if _is_literal_type(scopes, above) else Use.KEY
+    if isinstance(above, ast.Dict) and parent in above.keys:
+        return Use.DEVICE_KEY
     if isinstance(above, ast.Compare):
-        return Use.TEST
+        return _use_in_test(scopes, above)
     if isinstance(above, ast.keyword) and (above.arg in _KINDS or _is_for_types(scopes, above)):
         return Use.TEST
     if isinstance(above, ast.Call) and called(above) in _TESTS:

@@ -13,14 +13,17 @@ from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import DEVICE_KEY, Use, is_device_key, use_of
+from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
-from lockstep_migrate.torch.table import Action
+from lockstep_migrate.torch.table import Action, Entry
+from lockstep_migrate.torch.unfollowed import RUNNING, library_of
 from lockstep_migrate.torch.unit import Unit
 from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 
 _PROSE = re.compile(r"\s")
 _CODE = re.compile(
-    r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|nvcc",
+    r"__global__|nvidia-smi|torch\.cuda|\.cuda\(|<<<|blockIdx|CUDA_VISIBLE_DEVICES|NCCL_\w+=|^\W*nvcc\b|\bnsys\b|\bnvprof\b|"
+    r"--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|-arch=",
     re.I,
 )
 _ADDRESS = re.compile(
@@ -31,10 +34,17 @@ _DATA = re.compile(
     r"(?!/usr/|/opt/|cuda/\d+\Z)(?:[\w.~-]*/)*[\w.-]+/[\w.-]+\Z|[\w-]+\.(?!cuh?\Z|so\Z)[a-z0-9]{1,5}\Z"
 )
 """A path, a file, or the name of a model or data set on a hub."""
+_SYSTEM = re.compile(r"/(?:proc|dev|sys|usr|opt|etc|run|var/lib)/\S*\Z")
+"""A path of the machine's own, which the project does not bring."""
 _NUMBERED_NAME = re.compile(r"(?!.*(?:torch|jax|lib|tensor|onnx))[a-z]+(?:-[a-z]+)*-cuda-\d+\Z")
 """The name of a data set or a run: `wiki-cuda-103`."""
+_HARDWARE = re.compile(
+    r"\b(?:[AHVP]100|H200|GeForce|Tesla|RTX|sm_\d\d|compute_\d\d)|\bsm_\Z|SLURM\w*GPU|(?-i:\bGPU_[A-Z]+)",
+    re.IGNORECASE,
+)
+"""Cards of NVIDIA's, what they are called by its compiler, and variables by which a cluster counts them."""
 _DEVICE_ITSELF = re.compile(
-    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
 )
 _NAMING: tuple[type[ast.AST], ...] = (
@@ -71,6 +81,11 @@ _SETTING = re.compile(
     r"""^[ \t]*(?:- )?["\w.-]+[ \t]*[:=][ \t]*(?:cuda(?::\d+)?|nccl)[ \t]*$""", re.MULTILINE
 )
 """A line of settings, as YAML and INI files have them."""
+_UNCLEAR = "a string with the device's name in it; its meaning is not clear"
+_DEVICE_BYTES = re.compile(rb"\A(?:cuda(?::\d+)?|nccl)\Z", re.IGNORECASE)
+_EXPECTING = re.compile(r"[rR]aises|[wW]arns|Regex|^filterwarnings\Z")
+_RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
+_OTHER_MESSAGE = "is compared with a message, which reads otherwise on another device"
 _TELLS = re.compile(r"(?:^|_)(?:print|log|warn|warning)(?:_|\Z)|^(?:error|info|message|echo)\Z")
 """What functions are called that show their text to a person."""
 
@@ -79,7 +94,11 @@ def find_leftovers(unit: Unit) -> None:
     """Claim every name and string that is left."""
     for text in unit.scopes.of(ast.Constant):
         words = text.value if isinstance(text.value, str) else ""
-        if DEVICE_WORDS.search(words) and not _is_decided(unit, text, unit.scopes.span(text)):
+        if isinstance(text.value, bytes) and _DEVICE_BYTES.search(text.value):
+            unit.list(text, "leftovers/string", _UNCLEAR)
+        if (DEVICE_WORDS.search(words) or _is_library(unit, text)) and not _is_decided(
+            unit, text, unit.scopes.span(text)
+        ):
             _claim_string(unit, text, words)
     for name in unit.scopes.of(ast.Name):
         if is_device_word(name.id):
@@ -92,6 +111,13 @@ def find_leftovers(unit: Unit) -> None:
         for word, span in _names(unit, node):
             if is_device_word(word):
                 _claim_left(unit, node, word, span)
+
+
+def _is_library(unit: Unit, text: ast.Constant) -> bool:
+    """Whether a text is a package for the old device, imported by its name: `import_module("cupy")`."""
+    call = unit.scopes.parents[text]
+    imports = isinstance(call, ast.Call) and called(call) in _IMPORTING
+    return imports and _package_row(unit, str(text.value)) is not None
 
 
 def _claim_left(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
@@ -145,6 +171,9 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(node, "leftovers/key", DEVICE_KEY, span=span)
     elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
         unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
+    elif isinstance(node, ast.Attribute | ast.Name) and _is_foreign(unit, node, name):
+        reason = "is no name that the project gives: whose it is, and whether other devices have it, cannot be told"
+        unit.list(node, "leftovers/name", reason, span=span)
     elif not isinstance(node, ast.alias | ast.ImportFrom):
         unit.keep(node, "leftovers/own-name", "a name of this project's own", span=span)
     elif _ONE_PROCESS.search(name):
@@ -158,6 +187,18 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(
             node, "leftovers/import", reason, "what its package has for the device", span=span
         )
+
+
+def _is_foreign(unit: Unit, node: ast.Attribute | ast.Name, name: str) -> bool:
+    """Whether a name of the device's is read that the project nowhere gives anything."""
+    named = _DEVICE_ITSELF.search(name) is not None and name not in unit.own.given
+    if isinstance(node, ast.Attribute) and is_setting(node):
+        return False
+    if not named or not isinstance(node.ctx, ast.Load):
+        return False
+    return isinstance(node, ast.Attribute) or not unit.scopes.bindings(
+        node.id, unit.scopes.scope(node)
+    )
 
 
 def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
@@ -188,6 +229,36 @@ def _is_asked(parent: ast.AST, node: ast.AST) -> bool:
     return _is_key(parent, node) or (isinstance(parent, ast.Call) and called(parent) in _ASKED)
 
 
+def _is_library_setting(unit: Unit, parent: ast.AST, node: ast.Constant) -> bool:
+    """Whether a text with the device's name is the key of a plain value which the project never asks for."""
+    if not isinstance(parent, ast.Dict) or not _DEVICE_ITSELF.search(str(node.value)):
+        return False
+    pairs = zip(parent.keys, parent.values, strict=True)
+    plain = any(key is node and isinstance(value, ast.Constant) for key, value in pairs)
+    return plain and node.value not in unit.own.asked and library_of(unit, parent) != ""
+
+
+def _is_matched(unit: Unit, node: ast.Constant) -> bool:
+    """Whether a text is matched with an error or warning that is expected."""
+    parent = unit.scopes.parents[node]
+    call = unit.scopes.parents[parent] if isinstance(parent, ast.keyword) else parent
+    return isinstance(call, ast.Call) and _EXPECTING.search(called(call)) is not None
+
+
+def _is_run(unit: Unit, node: ast.Constant) -> bool:
+    """Whether a text is a command, or a part of one, that a shell or another program is given."""
+    above = unit.scopes.parents[node]
+    while isinstance(above, ast.List | ast.Tuple | ast.JoinedStr | ast.BinOp):
+        above = unit.scopes.parents[above]
+    return isinstance(above, ast.Call) and called(above) in RUNNING
+
+
+def _whole(unit: Unit, node: ast.Constant) -> str:
+    """A text with what stands around it in its f-string."""
+    parent = unit.scopes.parents[node]
+    return unit.text(parent) if isinstance(parent, ast.JoinedStr) else str(node.value)
+
+
 def _is_told(unit: Unit, node: ast.Constant) -> bool:
     """Whether a text goes to a person: printed, warned of, or said by an error."""
     parent = unit.scopes.parents[node]
@@ -209,6 +280,12 @@ def _is_read(text: str) -> bool:
     return code is not None
 
 
+def _package_row(unit: Unit, text: str) -> Entry | None:
+    """The row of a package for the old device that is imported by its name."""
+    row = unit.settings.table.lookup(text) or unit.settings.table.lookup(text.split(".")[0])
+    return row if row is not None and row.action is Action.LIST else None
+
+
 def _asks_for_package(parent: ast.AST, text: str) -> bool:
     """Whether a call asks for a package that the tables know."""
     if not isinstance(parent, ast.Call) or not _ASKING.search(called(parent)):
@@ -224,6 +301,15 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
     elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
         unit.keep(node, "leftovers/text", "text for people")
+    elif _is_matched(unit, node):
+        unit.list(node, "leftovers/message", _OTHER_MESSAGE)
+    elif _is_run(unit, node) or text in _RESOURCES:
+        unit.list(node, "leftovers/code", "a command that is run, or what is asked of a cluster")
+    elif text == "nvcc" and _is_key(parent, node):
+        unit.keep(node, "leftovers/text", "goes with the extension that is built")
+    elif _is_library_setting(unit, parent, node):
+        reason = "is the key of a setting that nothing in the project reads: a library's own, for the old device"
+        unit.list(node, "leftovers/key", reason)
     elif _KEY.match(text) and _is_key(parent, node):
         unit.keep(node, "leftovers/own-name", "a key of this project's own")
     elif (name := _DOTTED.match(text)) and (row := unit.settings.table.lookup(name["name"])):
@@ -232,8 +318,16 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         else:
             reason = "the name of something of CUDA's in a text, which a program looks up"
             unit.list(node, "leftovers/code", reason, unit.settings.readable(row.becomes))
+    elif (
+        isinstance(parent, ast.Call)
+        and called(parent) in _IMPORTING
+        and (row := _package_row(unit, text))
+    ):
+        unit.list(node, "leftovers/import", row.reason, unit.settings.readable(row.becomes))
     elif _asks_for_package(parent, text):
         unit.keep(node, "leftovers/text", "asks whether a package is there, and goes on without it")
+    elif _SYSTEM.match(text):
+        unit.list(node, "leftovers/code", "a file or folder of NVIDIA's driver, toolkit or devices")
     elif isinstance(parent, ast.Call) and called(parent) in _IMPORTING:
         reason = "imports a module that is compiled for CUDA: a device of another kind has none"
         unit.list(node, "leftovers/import", reason)
@@ -243,15 +337,17 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"
         )
-    elif _VARIABLE.match(text) and _is_asked(parent, node):
+    elif _VARIABLE.match(text) and _is_asked(parent, node) and text in unit.own.asked:
         unit.keep(node, "leftovers/own-name", "an environment variable of this project's own")
     elif _PROSE.search(text.strip()) and use_of(unit.scopes, node) is Use.TEST:
-        reason = "is compared with a message, which reads otherwise on another device"
+        unit.list(node, "leftovers/message", _OTHER_MESSAGE)
+    elif _HARDWARE.search(text) and (not _PROSE.search(text.strip()) or _is_key(parent, node)):
+        reason = "names hardware of NVIDIA's: what holds for it does not hold for another device"
         unit.list(node, "leftovers/message", reason)
     elif getattr(parent, "attr", "") == "split" or _is_read(text):
         reason = "text that a program reads, such as settings or code"
         unit.list(node, "leftovers/code", reason)
-    elif _PROSE.search(text.strip()) or isinstance(parent, ast.JoinedStr):
+    elif _PROSE.search(_whole(unit, node).strip()):
         unit.keep(node, "leftovers/text", "text for people")
     elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
         reason = "is matched with names of devices: change it together with what gives these names"
@@ -267,8 +363,4 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _WORDS.match(last := text.rpartition(".")[2]) and unit.scopes.is_taken(last):
         unit.keep(node, "leftovers/own-name", "a name of this module's own")
     else:
-        unit.list(
-            node,
-            "leftovers/string",
-            "a string with the device's name in it; its meaning is not clear",
-        )
+        unit.list(node, "leftovers/string", _UNCLEAR)

@@ -23,6 +23,7 @@ from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
+from lockstep_migrate.torch.unfollowed import NO_DEVICES, library_of_object
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
@@ -94,14 +95,33 @@ class _Move:
             return
         if any(meaning.name.startswith("torch.") for meaning in meanings):
             self._claim_uncalled()
+        elif getattr(self._node.value, "attr", "") == "torch":
+            reason = "is reached through another module that imports torch"
+            self._list("unfollowed/variable", reason, "torch of this module's own")
         elif any(not m.assigned and m.binding and m.binding.kind is Bound.IMPORT for m in meanings):
-            self._keep("a name of the module that it is read from")
+            named = any(
+                "cuda" in getattr(m.binding.alias, "name", "") for m in meanings if m.binding
+            )
+            if self._is_of_library() and not named and not isinstance(self._node.ctx, ast.Store):
+                reason = "is a library's own name: whether it serves another device cannot be told"
+                self._list("leftovers/name", reason, "")
+            else:
+                self._keep("a name of the module that it is read from")
         elif self._call is None:
             self._claim_uncalled()
         elif self._storage_lambda() is not None:
             self._claim_storage()
+        elif self._is_storage() and self._unit.target.method and self._is_index_computed():
+            name = self._unit.target.device
+            reason = "the index is computed, and may be None"
+            self._list("methods/storage", reason, f'"{name}:<index>"')
         elif self._is_storage() and not has_stars(self._called()):
             self._rewrite(self._to_device(), "moves to the device there is")
+        elif self._unit.target.method and (
+            self._is_of_other_class() or self._unit.is_scripted(self._node)
+        ):
+            reason = "what a library gives, and TorchScript, may have no method for the device"
+            self._rewrite(self._to_device(), reason)
         elif self._unit.target.method:
             # The new method's name serves all: the project's own method is renamed along.
             self._rewrite(
@@ -113,7 +133,11 @@ class _Move:
     # -- not called
 
     def _claim_uncalled(self) -> None:
-        if not isinstance(self._node.ctx, ast.Load):
+        if not isinstance(self._node.ctx, ast.Load) and self._is_of_library():
+            reason = "replaces a method of a library's, which the migrated calls do not call"
+            device = self._unit.settings.readable("{device}")
+            self._list("methods/replaced", reason, f"the method that moves to {device}")
+        elif not isinstance(self._node.ctx, ast.Load):
             self._keep("an attribute of this project's own")
         elif is_own(self._unit, self._node) or self._is_truth_value():
             self._keep("a flag or attribute of this project's own")
@@ -124,6 +148,28 @@ class _Move:
                 "the method is passed on, or this is an attribute of another module's",
                 replacement="a function that calls .to(device)",
             )
+
+    def _is_of_library(self) -> bool:
+        """Whether the attribute is one of a class or module that is imported from outside of the project."""
+        own = self._unit.own.modules
+        return any(
+            not meaning.name.startswith(".") and meaning.name.split(".")[0] not in own | NO_DEVICES
+            for meaning in self._scopes.meanings(self._node)
+        )
+
+    def _is_index_computed(self) -> bool:
+        device = self._device()
+        asked = device.func if isinstance(device, ast.Call) else None
+        current = asked is not None and self._scopes.name(asked) == "torch.cuda.current_device"
+        return device is not None and not isinstance(device, ast.Constant) and not current
+
+    def _is_of_other_class(self) -> bool:
+        """Whether the object is what a call of a library other than torch gives, and not a stream or storage."""
+        call = self._called()
+        plain = not has_stars(call) and not self._unit.own.methods.get("cuda")
+        return (
+            plain and library_of_object(self._unit, self._node.value) != "" and self._is_droppable()
+        )
 
     def _is_truth_value(self) -> bool:
         parent = self._scopes.parents[self._node]
@@ -310,8 +356,15 @@ def _claim_is_cuda(unit: Unit, node: ast.Attribute) -> None:
         return
     span = attribute_span(unit.scopes, node)
     rule, target = "methods/is-cuda", unit.target
-    if target.is_device and not (
-        isinstance(node.value, ast.Call) and called(node.value) in _STORAGES
+    if unit.scopes.call_of(node) is not None:
+        reason = "is called, so it is no tensor's: what a library gives may have no such method"
+        unit.list(node, rule, reason, ".device.type", span=span)
+        return
+    scripted = unit.is_scripted(node)
+    if (
+        target.is_device
+        and not scripted
+        and not (isinstance(node.value, ast.Call) and called(node.value) in _STORAGES)
     ):
         unit.header.need_import_for([target.module])
         edits = [Edit(span, target.is_device)]

@@ -95,6 +95,9 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
         while isinstance(first, ast.Attribute):
             first = first.value  # type: ignore[assignment]
         assert isinstance(inner, ast.Name | ast.Attribute)
+        if isinstance(inner, ast.Name) and _is_longer(meaning, found[0]) and found[1].action.writes:
+            reason = f"no table knows {meaning.name}"
+            found = found[0], replace(found[1], action=Action.LIST, becomes="", reason=reason)
         if unit.has_kernels and is_inside_kernel(unit.scopes, node):
             return None  # the kernel is one mention
         if isinstance(inner, ast.Name) and found[0] == "torch":
@@ -103,6 +106,13 @@ def _known(unit: Unit, node: ast.Name | ast.Attribute) -> _Use | None:
             found = found[0], _asked_by_name(unit, node, found[1])
         return _Use(inner, first, meaning, *found)
     return None
+
+
+def _is_longer(meaning: Meaning, row: str) -> bool:
+    """Whether an import brings something from inside of what a row names, such as a private function of its module."""
+    binding = meaning.binding
+    imported = binding.qualified if binding and binding.kind is Bound.IMPORT else ""
+    return imported.startswith(f"{row}.")
 
 
 def _is_torch_itself(chain: ast.AST, name: str) -> bool:
@@ -222,7 +232,11 @@ class _Rewriting:
         elsewhere = not entry.name.startswith("torch.") or entry.name.startswith("torch.nn.")
         if elsewhere and self._names_a_type(parent):
             self._unit.keep(node, entry.rule, "only asks for the type")
-        elif "called" in entry.arguments and isinstance(parent, _COLLECTING):
+        elif (
+            "called" in entry.arguments
+            and isinstance(parent, _COLLECTING)
+            and not self._leaves_none(parent)
+        ):
             self._unit.keep(node, entry.rule, "is one of several names, and is not called here")
         elif self._goes_with_import(entry):
             self._unit.keep(node, entry.rule, "goes with its import, which is listed")
@@ -233,6 +247,14 @@ class _Rewriting:
         else:
             return False
         return True
+
+    def _leaves_none(self, choice: ast.AST) -> bool:
+        """Whether these are all of attention's kernels that may be taken, and MATH, which every device has, is not."""
+        call = self._scopes.parents[choice]
+        chosen = isinstance(call, ast.Call) and self._scopes.name(call.func).endswith(
+            ".sdpa_kernel"
+        )
+        return chosen and "MATH" not in self._unit.text(choice)
 
     def _goes_with_import(self, entry: Entry) -> bool:
         """Whether a library is listed where this name of it is imported, or no row is for this very name."""
@@ -309,6 +331,16 @@ class _Rewriting:
             return
         if self._unit.is_scripted(self._use.node) and not self._unit.target.device:
             self._list(SCRIPTED)
+            return
+        in_module = entry.becomes.startswith("{module}")
+        if (
+            in_module
+            and "jit" in self._scopes.source.text
+            and self._unit.is_scripted(self._use.node)
+        ):
+            self._list(
+                "is inside a function that TorchScript compiles, which knows this of CUDA alone"
+            )
             return
         whole = any(step.startswith("call=") for step in entry.arguments)
         if whole:

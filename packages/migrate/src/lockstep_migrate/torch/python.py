@@ -28,6 +28,7 @@ from lockstep_migrate.torch.names import find_names
 from lockstep_migrate.torch.profiler import find_profiler_arguments
 from lockstep_migrate.torch.results import find_method_rows, find_results
 from lockstep_migrate.torch.strings import find_strings
+from lockstep_migrate.torch.unfollowed import find_unfollowed
 from lockstep_migrate.torch.unit import Settings, Unit
 from lockstep_migrate.torch.user_matching import find_user_rules
 from lockstep_migrate.torch.variables import find_variables
@@ -54,6 +55,7 @@ _RULES = (
     find_strings,
     find_keywords,
     find_leftovers,
+    find_unfollowed,
 )
 
 

@@ -9,13 +9,20 @@ from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.engine.tree import is_own_attribute
 from lockstep_migrate.torch.unit import Unit
 
-_SETTINGS = re.compile(
+SETTINGS = re.compile(
     r".*(?:arg|args|opt|opts|option|options|cfg|config|conf|flags|hparams|hps|settings|params)\Z",
     re.IGNORECASE,
 )
 """What scripts call what they read from the command line."""
 _OF_TENSORS = frozenset({"contiguous", "flatten", "permute", "reshape", "view"})
 """Methods that tensors have, and hardly anything else."""
+
+
+def is_setting(node: ast.Attribute) -> bool:
+    """Whether an attribute is read of what a script calls its settings: `args.no_cuda`."""
+    value = node.value
+    last = getattr(value, "attr", "") or getattr(value, "id", "")
+    return SETTINGS.match(last) is not None
 
 
 def is_own(unit: Unit, node: ast.Attribute, *, called: bool = False) -> bool | None:
@@ -41,7 +48,7 @@ class _Receiver:
     def is_own(self, node: ast.Attribute) -> bool | None:
         value = node.value
         last = getattr(value, "attr", "") or getattr(value, "id", "")
-        if self._flag and _SETTINGS.match(last):
+        if self._flag and SETTINGS.match(last):
             return True
         if isinstance(value, ast.Name) and value.id in ("self", "cls"):
             around = self._scopes.class_of(value)

@@ -22,6 +22,7 @@ from lockstep_migrate.torch.one_device import (
     is_numbered_later,
     joined,
 )
+from lockstep_migrate.torch.unfollowed import is_unknown_key
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 from lockstep_migrate.torch.vocabulary import WORDS
 
@@ -249,6 +250,8 @@ class _Text:
             self._list("is looked up on torch by name", module)
         elif self._is_looked_up(parent) and self._node.value not in self._unit.own.attributes:
             self._list("is looked up by name on something whose class is not known")
+        elif is_unknown_key(self._unit, self._node):
+            self._list("is looked up by this name, under which the project puts nothing")
         else:
             self._unit.keep(self._node, "strings/own-key", Use.KEY.value)
 

@@ -8,9 +8,9 @@ import re
 WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|cusparse|nvtx|nvml|nvidia|apex|tf32|triton|cupy|gputil|tensorrt|"
     r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
-    r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|"
+    r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|nn\.parallel|"
     r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml|fork_rng|torch\.profiler|"
-    r"flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
+    r"\bNVTE_|flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
     re.IGNORECASE,
 )
 """Any mention holds one of these words, or of those below."""
@@ -20,13 +20,17 @@ _BARE_NUMBER = re.compile(
 )
 """A device that may be given as a number."""
 
-_OF_LIBRARIES = re.compile(r"(?:\b|_)gpus?\b|capturable|efficient_attention", re.IGNORECASE)
+_OF_LIBRARIES = re.compile(
+    r"(?:\b|_)gpus?\b|capturable|efficient_attention|max-autotune|reduce-overhead|\bfp8\b",
+    re.IGNORECASE,
+)
 """What libraries call the old device, or what only it has: alone these words say nothing."""
 
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
-    r"autocast|\bamp\b",
+    r"autocast|\bamp\b|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|nvenc|nvdec|cuvid|\bNVTE_|transformer_?engine|"
+    r"compute_\d\d|\b[AHVP]100\b|\bH200\b|GeForce|\bTesla\b|\bRTX\b|SLURM\w*GPU|(?-i:\bGPU_[A-Z])",
     re.IGNORECASE,
 )
 """Words that a name or string of the user's own may hold too; each one left over is listed or kept with a reason."""

@@ -1,0 +1,360 @@
+"""What no rule follows to its end, and a person must look at: every place is listed that may fail on the new device.
+
+A name is followed if the project gives it (`OwnNames.given`), or a table knows it. This file finds names of the
+device's module behind variables of other files (`self.lib = torch.cuda`, `self.lib.comm.broadcast(...)`), words for
+GPUs in calls of libraries that no table knows (`ray.init(num_gpus=1)`), compiled code, and devices that libraries take.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+
+from lockstep_migrate.engine.arguments import called
+from lockstep_migrate.engine.scopes import Binding, Bound
+from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.plan import Outcome
+from lockstep_migrate.torch.receivers import is_setting
+from lockstep_migrate.torch.table import Action
+from lockstep_migrate.torch.unit import Unit
+
+_GPU = re.compile(r"(?:.*_)?gpus?(?:_.*)?\Z", re.IGNORECASE)
+_GPU_TEXT = re.compile(r"/?gpus?(?::\d+)?\Z|\S*[=/]\S*(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
+"""A text that is the word, a device of TensorFlow's, or an image, address or option with the word in it."""
+_GPU_NAME = re.compile(r"gpu|GPU|Gpu|CUDA|Cuda")
+_GPU_VARIABLE = re.compile(r"[A-Z][A-Z\d_]*GPUS?(?:_[A-Z\d_]+)?\Z")
+_ENVIRONMENT = frozenset({"get", "getenv", "setdefault", "setenv", "pop", "putenv"})
+_PLACING = re.compile(
+    r"device|accel|platform|backend|target|task_type|tree_method|runtime|resource",
+    re.IGNORECASE,
+)
+"""What libraries call a parameter or function that chooses a device."""
+_OF_TORCH = frozenset({"torch", "torchvision", "torchaudio"})
+NO_DEVICES = frozenset({"absl", "click", "fire", "pytest", "typer"})
+"""Packages for command lines and tests, which place nothing on a device."""
+_ANY_DEVICE = frozenset(
+    {
+        "transformers",
+        "accelerate",
+        "diffusers",
+        "timm",
+        "peft",
+        "safetensors",
+        "sentence_transformers",
+        "torchmetrics",
+    }
+)
+"""Libraries that take every device of torch's."""
+_CARD_NAME = "torch.cuda.get_device_name"
+RUNNING = frozenset(
+    {
+        "system",
+        "popen",
+        "Popen",
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "getoutput",
+        "getstatusoutput",
+    }
+)
+"""What functions are called that start a program."""
+_LOADING = frozenset({"CDLL", "LoadLibrary", "register_custom_ops_library"})
+_COMPILED = re.compile(r"_(?:backend|ext|C|cpp|kernels?|cuda)?\Z|.*_(?:ext|cpp|kernels?)\Z|_C\w*\Z")
+"""What packages call modules of theirs that are compiled."""
+_RUNNING_PYTHON = re.compile(
+    r"\S*(?:python|torchrun|accelerate|deepspeed|pytest|lightning|horovodrun|mpirun)\S*\Z|-"
+)
+"""What a list of a command's words begins with if a script of the project's kind is run."""
+_STEPS = 3
+
+
+def find_unfollowed(unit: Unit) -> None:
+    """List what is left that asks for the old device in another word, or through a variable."""
+    for name in unit.scopes.of(ast.Attribute):
+        if unit.own.device_modules and not isinstance(unit.scopes.parents[name], ast.Attribute):
+            _find_behind_variable(unit, name)
+    # Scripts of another framework are told as a whole.
+    source = unit.scopes.source.text
+    uses_torch = "torch" in source or "tensorflow" not in source
+    for call in unit.scopes.of(ast.Call):
+        for item in _gpu_words(call):
+            library = "" if unit.is_claimed(item) or not uses_torch else _library(unit, call.func)
+            if library and not (library in _ANY_DEVICE and getattr(item, "arg", "") == "device"):
+                unit.list(item, "libraries/gpu", _asks(library))
+        if called(call) in _LOADING and call.args and not unit.is_claimed(call.args[0]):
+            reason = "loads compiled code, which may be for the old device alone"
+            unit.list(call, "leftovers/import", reason)
+        if called(call) in RUNNING or (call.args and called(call) in _ENVIRONMENT):
+            _find_run(unit, call)
+    for comparison in unit.scopes.of(ast.Compare):
+        _find_compared(unit, comparison)
+    for entry in unit.scopes.of(ast.Subscript):
+        _find_variable(unit, entry.slice)
+    for foreign in unit.scopes.of(ast.Attribute):
+        if _GPU.match(foreign.attr) and _is_foreign(unit, foreign):
+            reason = "is no name that the project gives: what counts as a GPU there cannot be told"
+            unit.list(foreign, "leftovers/name", reason)
+    for statement in unit.scopes.imports():
+        _find_compiled(unit, statement)
+    for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
+        _say_what_takes(unit, text)
+
+
+def _asks(library: str) -> str:
+    return f"asks {library} for GPUs: which devices that means is {library}'s to say"
+
+
+def _find_run(unit: Unit, call: ast.Call) -> None:
+    """Words for GPUs in a command that is run (`--nproc-per-node=gpu`), or in a variable that is asked for."""
+    if called(call) not in RUNNING:
+        _find_variable(unit, call.args[0])
+        return
+    for given in call.args:
+        for word in ast.walk(given):
+            text = _text(word)
+            if re.search(r"(?<![a-z])gpus?(?![a-z])", text) and not unit.is_claimed(word):
+                unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
+
+
+def _find_variable(unit: Unit, name: ast.expr) -> None:
+    """`os.environ["SM_NUM_GPUS"]`, which what starts the script sets."""
+    text = _text(name)
+    if _GPU_VARIABLE.match(text) and not unit.is_claimed(name):
+        reason = "counts or chooses GPUs, and is set by what starts the script"
+        unit.list(name, "strings/environment", reason)
+
+
+def _is_device_name(unit: Unit, node: ast.expr, steps: int = _STEPS) -> bool:
+    """Whether an expression is the name of a card, as its driver says it, at once or by a variable."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        if unit.scopes.name(node.func if isinstance(node, ast.Call) else node) == _CARD_NAME:
+            return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if not isinstance(node, ast.Name) or not steps:
+        return False
+    values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
+    return any(
+        isinstance(one, ast.Call) and _is_device_name(unit, one, steps - 1) for one in values
+    )
+
+
+def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
+    """`onnxruntime.get_device() == "GPU"`."""
+    sides = [comparison.left, *comparison.comparators]
+    if any(_is_device_name(unit, side) for side in sides):
+        texts = [
+            side for side in sides if isinstance(side, ast.Constant) and not unit.is_claimed(side)
+        ]
+        for text in texts:
+            unit.list(text, "leftovers/message", "is compared with the name of a card of NVIDIA's")
+    words = [side for side in sides if _GPU.match(_text(side))]
+    libraries = [
+        _library(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
+    ]
+    if words and any(libraries) and not unit.is_claimed(words[0]):
+        unit.list(words[0], "libraries/gpu", _asks(next(filter(None, libraries))))
+
+
+def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
+    """Whether an attribute is read that the project nowhere gives anything, such as one of a library's class."""
+    if attribute.attr in unit.own.given or not isinstance(attribute.ctx, ast.Load):
+        return False
+    known = unit.scopes.name(attribute).split(".")[0] in _OF_TORCH | NO_DEVICES
+    return not unit.is_claimed(attribute) and not known and not is_setting(attribute)
+
+
+def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
+    """Imports of packages whose kernels are for CUDA, and of modules that are compiled."""
+    if unit.is_claimed(statement) or any(map(unit.is_claimed, statement.names)):
+        return
+    if isinstance(statement, ast.ImportFrom):
+        packages = [] if statement.level else [(statement.module or "").split(".")[0]]
+        compiled = any(_COMPILED.match(alias.name) for alias in statement.names)
+    else:
+        packages = [alias.name.split(".")[0] for alias in statement.names]
+        compiled = any(_COMPILED.match(alias.name.rpartition(".")[2]) for alias in statement.names)
+    named = [alias for alias in statement.names if _GPU_NAME.search(alias.name)]
+    things = [surroundings().package(package) for package in packages]
+    foreign = [one for one in packages if one not in _known_packages(unit)]
+    if found := next(filter(None, things), None):
+        unit.list(statement, "leftovers/import", found.about)
+    elif named and foreign:
+        unit.list(statement, "libraries/gpu", _asks(foreign[0]))
+    elif compiled and foreign:
+        reason = "imports compiled code, which may be for the old device alone"
+        unit.list(statement, "leftovers/import", reason)
+
+
+def _say_what_takes(unit: Unit, text: ast.expr) -> None:
+    """Say of a device that was rewritten that a library takes it, which has to know the new one."""
+    mention = unit.mention_of(text)
+    if mention is None or mention.outcome is not Outcome.REWRITTEN:
+        return
+    if "strings/" not in mention.rule or mention.rule == "strings/library":
+        return
+    parent = unit.scopes.parents[text]
+    if isinstance(parent, ast.List | ast.Tuple) and (program := _program(parent)):
+        reason = f"is given to {program}, which has to know the new device"
+        unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
+    call = unit.scopes.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if not isinstance(call, ast.Call) or text is call.func:
+        return
+    name = parent.arg if isinstance(parent, ast.keyword) else called(call)
+    library = _library(unit, call.func) if _PLACING.search(name or "") else ""
+    root = unit.scopes.name(call.func).split(".")[0]
+    if not library and root in ("torchvision", "torchaudio") and _PLACING.search(name or ""):
+        library = root
+    if library and library not in _ANY_DEVICE:
+        reason = f"is given to {library}, which has to know the new device"
+        unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
+
+
+def _program(words: ast.List | ast.Tuple) -> str:
+    """The program that a list of a command's words starts, if it is none that runs Python."""
+    texts = [_text(word) for word in words.elts]
+    is_command = any(text.startswith("-") for text in texts[1:])
+    return "" if not is_command or not texts[0] or _RUNNING_PYTHON.match(texts[0]) else texts[0]
+
+
+def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
+    """List a name of the device's module that is reached through a variable, and that the target lacks."""
+    leaves: list[str] = []
+    node: ast.expr = chain
+    while isinstance(node, ast.Attribute):
+        if unit.is_claimed(node) and not leaves:
+            return
+        leaves.insert(0, node.attr)
+        node = node.value
+        last = getattr(node, "attr", "") or getattr(node, "id", "")
+        if last in unit.own.device_modules and not _is_elsewhere(unit, node):
+            break
+    else:
+        return
+    name = ".".join(("torch.cuda", *leaves))
+    found = unit.settings.table.longest(name)
+    if found is not None and found[1].action is Action.LIST:
+        reason = f"reached through a variable: {found[1].reason}"
+        unit.list(chain, "unfollowed/variable", reason, unit.settings.readable(found[1].becomes))
+
+
+def _is_elsewhere(unit: Unit, node: ast.expr) -> bool:
+    """Whether an expression stands for something that is known: of torch, which other rules decide, or of a library."""
+    meanings = unit.scopes.meanings(node)
+    return any(
+        meaning.name.startswith("torch.")
+        or (meaning.binding is not None and _package(unit, meaning.binding) != "")
+        or unit.own.has_module(meaning.name)
+        for meaning in meanings
+    )
+
+
+def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
+    """The arguments of a call that ask for GPUs by name."""
+    for given in call.args:
+        if isinstance(given, ast.Dict):
+            for word, number in zip(given.keys, given.values, strict=True):
+                counted = isinstance(number, ast.Constant)
+                if word is not None and counted and _GPU.match(_text(word)):
+                    yield word
+        elif _GPU_TEXT.match(_text(given)):
+            yield given
+    for item in call.keywords:
+        inner = item.value
+        if item.arg and _GPU.match(item.arg):
+            yield item
+        elif item.arg and _PLACING.search(item.arg) and item.arg != "accelerator":
+            words = [*inner.keys] if isinstance(inner, ast.Dict) else [inner]
+            numbered = item.arg == "device" and type(getattr(inner, "value", None)) is int
+            if numbered or any(word and _GPU.match(_text(word)) for word in words):
+                yield item
+        elif _GPU_TEXT.match(_text(inner)):
+            yield inner
+    if isinstance(call.func, ast.Attribute) and _GPU.match(call.func.attr):
+        yield call.func
+
+
+def _text(node: ast.AST) -> str:
+    """The text that a literal is; empty for anything else."""
+    value = node.value if isinstance(node, ast.Constant) else ""
+    return value if isinstance(value, str) else ""
+
+
+def _library(unit: Unit, function: ast.expr, steps: int = _STEPS) -> str:
+    """The package whose function is called, or whose object's method; empty for the project, Python and torch."""
+    node: ast.AST = function
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    if not isinstance(node, ast.Name):
+        return ""
+    for binding in unit.scopes.bindings(node.id, unit.scopes.scope(node)):
+        if binding.kind is Bound.IMPORT:
+            return _package(unit, binding)
+        if isinstance(binding.value, ast.Call) and steps:
+            return _library(unit, binding.value, steps - 1)
+    return ""
+
+
+def library_of_object(unit: Unit, node: ast.expr) -> str:
+    """The package whose call gives an object, at once or by a variable; empty for those that give torch's own."""
+    library = ""
+    if isinstance(node, ast.Call):
+        library = _library(unit, node.func)
+    elif isinstance(node, ast.Name):
+        values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
+        calls = [_library(unit, value.func) for value in values if isinstance(value, ast.Call)]
+        library = calls[0] if len(calls) == len(values) and calls else ""
+    return "" if library in _ANY_DEVICE else library
+
+
+def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
+    """Whether something is asked for what it has under a key that the project nowhere puts anything under.
+
+    `vars(args)` has what is a flag or an attribute elsewhere.
+    """
+    parent = unit.scopes.parents[key]
+    if isinstance(parent, ast.Tuple):
+        parent = unit.scopes.parents[parent]
+    if isinstance(parent, ast.Subscript):
+        asks = isinstance(parent.ctx, ast.Load)
+    else:
+        asks = isinstance(parent, ast.Call) and called(parent) in ("get", "pop")
+    text = unit.text(parent)
+    is_view = text.startswith("vars(") or ".__dict__" in text
+    return asks and key.value not in (unit.own.given if is_view else unit.own.keys)
+
+
+def library_of(unit: Unit, setting: ast.expr, steps: int = _STEPS) -> str:
+    """The package that is given a setting, at once, inside of others or by a variable; empty if it is none."""
+    below: ast.AST = setting
+    parent = unit.scopes.parents[setting]
+    while isinstance(parent, ast.Dict | ast.List | ast.Tuple | ast.keyword | ast.IfExp):
+        below, parent = parent, unit.scopes.parents[parent]
+    if isinstance(parent, ast.Call) and below is not parent.func:
+        name = unit.scopes.name(parent.func)
+        return "torch" if name.startswith("torch.") else _library(unit, parent.func)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(target, ast.Name) or not steps:
+        return ""
+    bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
+    uses = [use for one in bindings for use in unit.scopes.uses(one)]
+    whole = [
+        use
+        for use in uses
+        if not isinstance(unit.scopes.parents[use], ast.Subscript | ast.Attribute)
+    ]
+    return next(filter(None, (library_of(unit, use, steps - 1) for use in whole)), "")
+
+
+def _package(unit: Unit, binding: Binding) -> str:
+    """The package that an import comes from, if it is neither the project's, Python's nor torch's."""
+    root = binding.qualified.split(".")[0]
+    return "" if root in _known_packages(unit) else root
+
+
+def _known_packages(unit: Unit) -> frozenset[str]:
+    """The packages of the project's own, Python's and torch's; the empty name is that of a relative import."""
+    return unit.own.modules | sys.stdlib_module_names | _OF_TORCH | NO_DEVICES | {""}
