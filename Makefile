@@ -91,6 +91,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(FRAMEWORKS)/constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install -q torch==2.13.0
 	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,shell,tensorflow]' \
+		-e packages/interop-names -e packages/watch \
 		hypothesis pytest pytest-timeout pytest-xdist
 	$(FRAMEWORKS)/bin/python -m lockstep.kernels.every_loop
 	touch $@

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from lockstep.cli.main import cli
 from lockstep.judge import tolerances
 from lockstep.plugins import verbs
-from lockstep.wings.watch.rule_texts import page as page_of_rules
-from lockstep.wings.watch.rules import BUILT_IN
-from lockstep.wings.watch.symptoms import page as page_of_symptoms
+from lockstep_watch.rule_texts import page as page_of_rules
+from lockstep_watch.rules import BUILT_IN
+from lockstep_watch.symptoms import page as page_of_symptoms
 
 _HEAD_OF_COMMANDS = """# Command line
 

@@ -14,9 +14,9 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.core.variables import VARIABLES
 from lockstep.judge import tolerances
-from lockstep.wings.watch.rule_texts import PARTS, text_of
-from lockstep.wings.watch.rules import BUILT_IN
-from lockstep.wings.watch.symptoms import symptoms
+from lockstep_watch.rule_texts import PARTS, text_of
+from lockstep_watch.rules import BUILT_IN
+from lockstep_watch.symptoms import symptoms
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from lockstep.cli.options import (
         OPTIONS,
         PATH,
+        PATH_HERE,
         Duration,
         Option,
+        Share,
         Size,
         as_json,
         force,
         limit,
         option,
+        thinned,
     )
     from lockstep.cli.typed import typed_again
     from lockstep.core.arguments import choice_of, integer_of, path_of, patterns_of, truth_of
@@ -28,8 +31,10 @@ else:
 __all__ = [
     "OPTIONS",
     "PATH",
+    "PATH_HERE",
     "Duration",
     "Option",
+    "Share",
     "Size",
     "StepSelection",
     "TrainingCommand",
@@ -42,6 +47,7 @@ __all__ = [
     "path_of",
     "patterns_of",
     "runs_elsewhere",
+    "thinned",
     "training_command",
     "truth_of",
     "typed_again",

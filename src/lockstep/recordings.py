@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lockstep.cli.record import Recorded, run_recorded
     from lockstep.core.content_notes import Note, NoteKind
     from lockstep.core.dims import Dims, Mesh, dims_of
-    from lockstep.core.dtypes import is_floating
+    from lockstep.core.dtypes import is_floating, largest_finite, smallest_positive, unit_roundoff
     from lockstep.core.manifest import (
         ARGUMENTS,
         CONTRADICTIONS,
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
         ORDER,
         NotSeen,
         Options,
+        RankManifest,
+        StepSummary,
     )
-    from lockstep.core.operators import Family, operator_of
+    from lockstep.core.operators import Family, canonical_name, family_of, operator_of
     from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall, ReadTensor
     from lockstep.core.records import (
+        ARRIVED_IN,
+        BEGAN_ANEW,
         OF_LAST_FUNCTION,
         Array,
         Call,
@@ -38,10 +42,18 @@ if TYPE_CHECKING:
     from lockstep.core.states import Moment
     from lockstep.kernels.digest import digest_of_bytes
     from lockstep.kernels.numbers import statistics_of
-    from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call
-    from lockstep.reading.first_non_finite import Part, first_made, is_finite
+    from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call, is_chosen
+    from lockstep.reading.first_non_finite import (
+        Part,
+        Source,
+        first_made,
+        first_overflow,
+        is_finite,
+        numbers_in,
+        sources_of,
+    )
     from lockstep.reading.paired_steps import PairedStep, opened, paired_records, paired_steps
-    from lockstep.reading.record_tables import record_table, series
+    from lockstep.reading.record_tables import NUMBERS, record_table, series
     from lockstep.store.directory import RunDirectory, is_recording
     from lockstep.store.fetched_place import is_recording_at
     from lockstep.store.later_tensors import ReadLater
@@ -57,11 +69,14 @@ else:
 
 __all__ = [
     "ARGUMENTS",
+    "ARRIVED_IN",
+    "BEGAN_ANEW",
     "CONTRADICTIONS",
     "MANIFEST",
     "MEMORY_BYTES",
     "MODULES",
     "NESTING",
+    "NUMBERS",
     "OF_LAST_FUNCTION",
     "OPERATORS",
     "ORDER",
@@ -85,6 +100,7 @@ __all__ = [
     "PairedStep",
     "Part",
     "Phase",
+    "RankManifest",
     "RankOnDisk",
     "RankRecording",
     "ReadCall",
@@ -97,9 +113,12 @@ __all__ = [
     "Shard",
     "Sink",
     "Site",
+    "Source",
     "Statistics",
+    "StepSummary",
     "TensorRecord",
     "calls_matching",
+    "canonical_name",
     "check_choice",
     "closed_manifest",
     "convert",
@@ -107,12 +126,17 @@ __all__ = [
     "digested",
     "dims_of",
     "every_call",
+    "family_of",
     "first_made",
+    "first_overflow",
+    "is_chosen",
     "is_finite",
     "is_floating",
     "is_recording",
     "is_recording_at",
+    "largest_finite",
     "marked_as_part",
+    "numbers_in",
     "open_recording",
     "opened",
     "operator_of",
@@ -121,7 +145,10 @@ __all__ = [
     "record_table",
     "run_recorded",
     "series",
+    "smallest_positive",
+    "sources_of",
     "statistics_of",
+    "unit_roundoff",
     "whole_tensor",
     "writer_for",
 ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         terminal_width,
     )
     from lockstep.report.table import Column, add_more, add_table, figure, table_text
+    from lockstep.report.tensorboard import ScalarWriter, check_run, load_tensorboard
     from lockstep.report.workbook import workbook_at, write_sheets
 else:
     __getattr__ = names_of_face(__name__)
@@ -35,15 +36,18 @@ __all__ = [
     "OutputConsole",
     "Page",
     "Progress",
+    "ScalarWriter",
     "add_line",
     "add_more",
     "add_paragraph",
     "add_table",
+    "check_run",
     "counted",
     "enveloped",
     "figure",
     "json_text",
     "listed",
+    "load_tensorboard",
     "main",
     "message",
     "nearest_names",

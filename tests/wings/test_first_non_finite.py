@@ -12,9 +12,9 @@ import torch
 import lockstep
 from lockstep.cli.main import main
 from lockstep.reading.first_non_finite import Part, Source, sources_of
-from lockstep.wings.watch.observed import Memory, ObservedStep
 from lockstep_interop_names.faces.api_calls import ApiNumbers, passes_of
 from lockstep_interop_names.faces.overflows import overflows_in
+from lockstep_watch.observed import Memory, ObservedStep
 
 INF = float("inf")
 

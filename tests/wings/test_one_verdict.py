@@ -26,6 +26,8 @@ from lockstep.report.comparison.verdict_words import answer_of
 from lockstep.store.integrity import with_digest
 from lockstep.store.reader import open_recording
 from lockstep.testing import MadeTraining, write_recording
+from lockstep.wings.follow import follow_command
+from lockstep.wings.follow.following import Followed
 from lockstep.wings.gate import gating
 from lockstep.wings.gate.gating import gate_training
 from lockstep.wings.gate.github import annotation_lines
@@ -33,8 +35,6 @@ from lockstep.wings.gate.golden import open_golden
 from lockstep.wings.gate.junit import junit_xml
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.ui.graph import comparing as graphs
-from lockstep.wings.watch import follow_command
-from lockstep.wings.watch.following import Followed
 from lockstep_deploy.export_command import _exit_code
 from lockstep_deploy.parity import Parity, with_gaps
 from lockstep_deploy.stage import Stage

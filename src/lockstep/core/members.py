@@ -52,6 +52,7 @@ MEMBERS = (
     Member("remote", ("remote",)),
     Member("serve", ("serve",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
+    Member("watch", ("guide", "overflow", "watch")),
 )
 """Every member, with its verbs."""
 
@@ -62,6 +63,7 @@ OWN_VERBS = {
     "lockstep.wings.check.plugin": ("check", "diagnose", "doctor"),
     "lockstep.wings.extract.plugin": ("extract",),
     "lockstep.wings.frameworks.plugin": ("map",),
+    "lockstep.wings.follow.plugin": ("follow",),
     "lockstep.wings.gate.plugin": ("gate",),
     "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
@@ -70,7 +72,6 @@ OWN_VERBS = {
     "lockstep.wings.shell.plugin": ("shell",),
     "lockstep.wings.skill.plugin": ("skill",),
     "lockstep.wings.ui.plugin": ("ui",),
-    "lockstep.wings.watch.plugin": ("watch", "overflow", "follow", "guide"),
     "lockstep.wings.zoom.plugin": ("zoom",),
     "lockstep_cache.plugin": ("cache",),
     "lockstep_deploy.explain.plugin": ("explain",),
@@ -82,6 +83,7 @@ OWN_VERBS = {
     "lockstep_serve.plugin": ("serve",),
     "lockstep_tune.plugin": ("profile", "bisect", "tune", "run-tuned"),
     "lockstep_tune.search.plugin": ("search",),
+    "lockstep_watch.plugin": ("watch", "overflow", "guide"),
 }
 """The verbs of the core and of its members by the plug-in that adds them, so that a verb loads no other's."""
 

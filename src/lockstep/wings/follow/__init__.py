@@ -1,0 +1,1 @@
+"""Comparing a training with a recorded reference while it runs, step by step."""

@@ -1,1 +1,0 @@
-"""Watching a training while it runs: rules on its numbers, the first operator that overflows, a reference to follow."""
