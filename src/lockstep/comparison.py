@@ -51,6 +51,7 @@ from lockstep.reading.paired_steps import (
     pair_recordings,
 )
 from lockstep.replay.local_error import LocalErrorJudge, RoundingJudge
+from lockstep.replay.port_updates import PortUpdatesJudge
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
@@ -546,7 +547,9 @@ def _with_local_error(
 ) -> Judge:
     """The judge behind one that re-runs single operators, as far as both runs saved whole tensors."""
     if not _have_programs(reference, candidate):
-        return judge
+        others = (reference, candidate)
+        is_port = len([run for run in others if run.other_framework]) == 1
+        return PortUpdatesJudge(judge, RerunsApart(memory_bytes)) if is_port else judge
     if not _can_be_run(reference, candidate):
         return RoundingJudge(judge, RerunsApart(memory_bytes))
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)

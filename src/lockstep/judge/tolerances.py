@@ -182,6 +182,13 @@ QUIET_UPDATE_ROUNDINGS = 4.0
 """Unit roundoffs of the parameter that an update may always leave: one for weight decay, one for the step, each once
 more in a fused kernel."""
 
+OTHER_EPSILON = 100.0
+"""How many times epsilon moves a parameter of a different framework as its place in the formula does: inside of Adam's
+second correction it counts 32 times at the first step."""
+
+SAME_STATE = 1e-4
+"""How far two frameworks may be apart in an average that both keep, relative to it, where they mean the same by it."""
+
 SENTINEL_MAGNITUDE = 2.0**20
 """Magnitude, in units of the median, from which on elements count as a population of their own: a mask's -3e38 would
 hide any fault in the scores beside it."""

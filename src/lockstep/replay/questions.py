@@ -183,6 +183,19 @@ class OfUpdate(_Verdict):
 
 
 @dataclass(frozen=True, slots=True)
+class OfOtherUpdate(_Verdict):
+    """Question: judge a parameter that optimizers of two frameworks updated."""
+
+    entering: tuple[Measured, ...]
+    pair: CallPair
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Both updates."""
+        return _there(self.pair.reference, self.pair.candidate)
+
+
+@dataclass(frozen=True, slots=True)
 class _OfOne(Question[Asked]):
     """What one call does, held against itself or the other run's."""
 

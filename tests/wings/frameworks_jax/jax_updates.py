@@ -1,8 +1,8 @@
 """A training of JAX with something wrong in its update or its loss: jax_updates.py FORM [FAULT].
 
 FORM says where `jax.jit` stands: whole, donate, jits (gradient and update each), split (the gradient alone), eager or
-scan (whole, over layers); nnx, eqx and filter (by `equinox.filter_jit`) are modules. An optimizer may follow:
-eager-sgd. Prints the bits of each loss.
+scan (whole, over layers); nnx, loose (the same without `jit`), eqx and filter (by `equinox.filter_jit`) are modules. An
+optimizer may follow: eager-sgd. Prints the bits of each loss.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def net() -> Any:
     """Three layers of one shape, as the module or tree of this form."""
     kernels = {name: normal(6, 6) for name in ("a", "b", "c")}
     bias = jnp.full(6, 0.1, "float32")
-    if FORM == "nnx":
+    if FORM in ("nnx", "loose"):
         from flax import nnx
 
         class Net(nnx.Module):
@@ -166,7 +166,6 @@ def nnx_step() -> Any:
     """The step of a module of NNX, which changes it in place."""
     from flax import nnx
 
-    @nnx.jit
     def step(model: Any, kept: Any, x: jax.Array, y: jax.Array) -> Any:
         value, gradients = nnx.value_and_grad(loss_of)(model, x, y)
         params = nnx.state(model, nnx.Param)
@@ -174,8 +173,10 @@ def nnx_step() -> Any:
         nnx.update(model, new)
         return kept, value
 
+    whole_step = step if FORM == "loose" else nnx.jit(step)
+
     def stepped(params: Any, kept: Any, x: jax.Array, y: jax.Array) -> Any:
-        kept, value = step(params, kept, x, y)
+        kept, value = whole_step(params, kept, x, y)
         return params, kept, value
 
     return stepped
@@ -197,13 +198,14 @@ def step_of_form() -> Any:
         "jits": lambda: in_parts(jax.jit(gradient), jax.jit(update)),
         "donate": lambda: jax.jit(whole, donate_argnums=(0, 1)),
         "nnx": nnx_step,
+        "loose": nnx_step,
         "filter": filtered,
     }.get(FORM, lambda: jax.jit(whole))()
 
 
 def states_of(params: Any) -> Any:
     """First states of the optimizer."""
-    if FORM != "nnx":
+    if FORM not in ("nnx", "loose"):
         return OPTIMIZER.init(params)
     from flax import nnx
 

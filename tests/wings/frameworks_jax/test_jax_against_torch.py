@@ -73,6 +73,8 @@ def test_a_sound_port_agrees_over_three_steps(pair: Pair, model: str, optimizer:
         ("mlp", "sgd", "gelu", Phase.FORWARD, ""),
         ("mlp", "sgd", "rate", Phase.OPTIMIZER, "fc1"),
         ("mlp", "adamw", "decay", Phase.OPTIMIZER, "fc2"),
+        ("cnn", "adamw", "decay", Phase.OPTIMIZER, "c1"),
+        ("gpt", "adamw", "decay", Phase.OPTIMIZER, "embed"),
         ("cnn", "sgd", "same", Phase.FORWARD, "c2"),
         ("gpt", "sgd", "scale", Phase.FORWARD, "block"),
     ],

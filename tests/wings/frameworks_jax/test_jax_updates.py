@@ -45,6 +45,7 @@ def test_what_is_wrong_in_an_update_does_not_agree(
         ("split-adamw", "scaled", "one * 1.001"),
         ("scan-adamw", "scaled", "one * 1.001"),
         ("scan-sgd", "clip", "0.999 * norm"),
+        ("loose", "scaled", "one * 1.001"),
     ],
 )  # fmt: skip
 def test_a_hair_that_an_optimizer_hides_is_named_with_its_line(
@@ -79,7 +80,9 @@ def test_an_average_is_kept_for_its_parameter_and_is_none(trained_here: Any) -> 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["whole", "nnx", "eqx", "filter", "jits", "eager", "split", "ema"])
+@pytest.mark.parametrize(
+    "form", ["whole", "nnx", "loose", "eqx", "filter", "jits", "eager", "split", "ema"]
+)
 def test_the_same_training_agrees_and_no_bit_is_changed(
     trained_here: Any, bare_here: Any, form: str
 ) -> None:

@@ -31,6 +31,7 @@ from lockstep.replay.questions import (
     Instead,
     OfModule,
     OfOperator,
+    OfOtherUpdate,
     OfPassage,
     OfUpdate,
     OnLess,
@@ -44,6 +45,7 @@ from lockstep.replay.verdicts.kept_calls import KeptCalls
 from lockstep.replay.verdicts.numeric_verdict import numeric
 from lockstep.replay.verdicts.pairing import calls_of, key_of, paired, present, records_of
 from lockstep.replay.verdicts.rounded_products import follows_by_rounding
+from lockstep.replay.verdicts.update_of_other import updated_by_other
 from lockstep.replay.verdicts.update_verdict import updated
 
 
@@ -122,6 +124,10 @@ class Verdicts:
             )
             return updated(updates, *records, output)
 
+    def _other_update(self, question: OfOtherUpdate) -> Judgement:
+        with single_thread():
+            return updated_by_other(question.entering, question.output, question.pair)
+
     def _again(self, question: Again) -> list[Result]:
         machine = machine_of("cpu", question.dtype, "")
         return again(
@@ -163,6 +169,7 @@ _ANSWERS: dict[type[Question[Any]], Callable[[Verdicts, Any], Any]] = {
     FollowsByRounding: Verdicts._follows,
     OfPassage: Verdicts._passage,
     OfUpdate: Verdicts._update,
+    OfOtherUpdate: Verdicts._other_update,
     Again: Verdicts._again,
     OnLess: Verdicts._on_less,
     OfModule: Verdicts._module,

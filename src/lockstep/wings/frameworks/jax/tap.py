@@ -6,8 +6,10 @@ The training gets what the compiled function returns.
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from lockstep.wings.frameworks.jax.steps import Opened, Steps
 from lockstep.wings.frameworks.jax.wrapped import Wrapping
 from lockstep.wings.frameworks.recording import FrameworkRecording
 
+_CONTAINERS = (deque, dict, list, set)
 UNTRACED = "functions that JAX cannot trace"
 
 
@@ -115,7 +118,10 @@ class Tap:
 
     def _traced(self, function: Any, args: Any, kwargs: Any) -> Known | None:
         try:
-            with _drawing_nothing(), jax.disable_jit(False), self._known.scopes.named():
+            with (
+                _drawing_nothing(), _kept_containers(function), jax.disable_jit(False),
+                self._known.scopes.named(),
+            ):  # fmt: skip
                 traced = function.trace(*args, **kwargs)
         except Exception as error:  # the script's own code runs there, and may do anything
             reason = f"{type(error).__name__} in {getattr(function, '__name__', function)}"
@@ -133,3 +139,20 @@ def _drawing_nothing() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+@contextmanager
+def _kept_containers(function: Any) -> Iterator[None]:
+    """What a callable object keeps in its containers is there again when it runs: flax NNX takes from a queue."""
+    kept = []
+    while function is not None:
+        own = vars(function) if hasattr(function, "__dict__") else {}
+        kept += [(one, copy.copy(one)) for one in own.values() if type(one) in _CONTAINERS]
+        function = own.get("__wrapped__")
+    try:
+        yield
+    finally:
+        for container, before in kept:
+            container.clear()
+            fill = container.extend if isinstance(container, (deque, list)) else container.update
+            fill(before)
