@@ -43,6 +43,10 @@ def find_choices(unit: Unit) -> None:
         for choice in _choices("keyword") if is_constant(item.value, True) else ():
             if choice.fits(unit, item.arg or ""):
                 unit.list(item, _RULE, choice.reason, choice.instead)
+    for name in unit.scopes.references():
+        for choice in _choices("name"):
+            if choice.fits(unit, unit.scopes.name(name)):
+                unit.list(name, _RULE, choice.reason, choice.instead)
     for method in unit.scopes.of(ast.Attribute):
         for choice in _choices("method"):
             if choice.fits(unit, method.attr):

@@ -265,7 +265,8 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
     for item in call.keywords:
         inner = item.value
         if item.arg and _GPU.match(item.arg):
-            yield item
+            if getattr(inner, "value", True):  # not multi_gpu=False
+                yield item
         elif item.arg and _PLACING.search(item.arg) and item.arg != "accelerator":
             words = [*inner.keys] if isinstance(inner, ast.Dict) else [inner]
             numbered = item.arg == "device" and type(getattr(inner, "value", None)) is int
