@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from lockstep.core.dtypes import is_floating, unit_roundoff
 from lockstep.core.finding import CallPair, Evidence, Kind
-from lockstep.core.operators import Family, Operator, operator_of
+from lockstep.core.operators import Family, Operator, Trait, operator_of
 from lockstep.core.records import Call
 from lockstep.core.site import Role
 from lockstep.judge.tolerances import USUAL_GAIN
@@ -79,10 +79,12 @@ class Operation:
     def decides_otherwise(self) -> bool:
         """Whether indices or masks differ that enter the call, or that it chose itself on the way forward.
 
-        The gradient of what was chosen goes to where it stood: a call that returns places keeps them for its backward
-        pass.
+        The gradient of what was chosen goes to where it stood: a call that returns places of its first tensor keeps
+        them for its backward pass. Whole numbers that others return beside their result, as a module's predictions,
+        send no gradient anywhere.
         """
-        return any(not one.floating and not one.equal for one in (*self.entering, *self.outputs))
+        chosen = self.outputs if Trait.CHOOSES in self.known.traits else ()
+        return any(not one.floating and not one.equal for one in (*self.entering, *chosen))
 
 
 @dataclass(frozen=True, slots=True)
