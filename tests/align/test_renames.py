@@ -151,3 +151,30 @@ def test_exchanged_runs_have_the_same_partners_and_none_has_two(
     partners = {path: forth.module(path) for path in theirs if forth.module(path) in ours}
     assert len(set(partners.values())) == len(partners)
     assert partners == {partner: path for path in ours if (partner := back.module(path)) in theirs}
+
+
+def chain(*layers: str) -> dict[str, Node]:
+    """A `Sequential` of layers by class; each linear one has a weight of its own shape."""
+    classes = {"": "Sequential", **{str(at): layer for at, layer in enumerate(layers)}}
+    linear = [at for at, layer in enumerate(layers) if layer == "Linear"]
+    weights: Tensors = {f"{at}.weight": ((8, 8 + n), f"w{n}") for n, at in enumerate(linear)}
+    return tree(classes, weights)
+
+
+def test_a_layer_more_in_a_list_moves_those_behind_it() -> None:
+    # Given a list that begins with a layer more, as for padding
+    reference = chain("Linear", "ReLU", "Linear", "Flatten")
+    candidate = chain("ZeroPad1d", "Linear", "ReLU", "Linear", "Flatten")
+    # When names are looked for
+    names = find_renames(reference, candidate)
+    # Then each layer is taken for itself, and the new one for none
+    assert [names.module(str(at)) for at in range(1, 5)] == ["0", "1", "2", "3"]
+    assert names.module("0") == "(candidate) 0"
+    assert names.tensor("3.weight") == "2.weight"
+
+
+def test_a_layer_of_another_class_at_one_place_is_the_one_that_stands_there() -> None:
+    # Given lists of which one layer is of another class
+    names = find_renames(chain("Linear", "ReLU", "Linear"), chain("Linear", "GELU", "Linear"))
+    # Then nothing has moved
+    assert not names

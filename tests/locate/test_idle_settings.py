@@ -25,14 +25,23 @@ class Block(nn.Module):
         self.recompute = False
         self.added_first = False
         self.doubled = False
-        vars(self).update(settings)
+        self.edge = nn.ZeroPad1d((0, 0))
+        self.choose(settings)
+
+    def choose(self, settings: dict[str, Any]) -> None:
+        """Set attributes, `padding` of the layer that pads."""
+        for name, value in settings.items():
+            if name == "padding":
+                self.edge.padding = (value[0], value[1])
+            else:
+                setattr(self, name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recompute and self.training:
             hidden = checkpoint(self.inner, x, use_reentrant=False)
         else:
             hidden = self.inner(x)
-        out: Tensor = self.last(hidden)
+        out: Tensor = self.last(self.edge(hidden)[:, : hidden.shape[1]].contiguous())
         out = out + out if self.doubled else out * 2.0
         return 1.0 + out if self.added_first else out + 1.0
 
@@ -50,7 +59,7 @@ def recorded(
             optimizer.zero_grad()
             model(torch.randn(4, 6)).square().mean().backward()
             optimizer.step()
-        vars(block).update(later or {})
+        block.choose(later or {})
     return path
 
 
@@ -73,8 +82,22 @@ def test_a_choice_that_changed_no_number_is_listed(
     assert "changed no number of these steps" in str(note)
 
 
+def test_numbers_that_stood_when_the_recorded_steps_ran_are_part_of_what_these_computed(
+    tmp_path: Path,
+) -> None:
+    # Given a run whose layer pads by one more, which the model cuts off
+    runs = recorded(tmp_path / "reference"), recorded(tmp_path / "candidate", padding=[0, 1])
+    # When the two are compared
+    found = lockstep.compare_recordings(*runs)
+    # Then they agree, and the number is named
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+    assert "set-up: padding of 0.edge [0, 0] / [0, 1]" in str(found)
+
+
 @pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("later", [{"training": False}, {"recompute": True}, {"doubled": True}])
+@pytest.mark.parametrize(
+    "later", [{"training": False}, {"recompute": True}, {"doubled": True}, {"padding": [1, 0]}]
+)
 def test_what_is_set_after_the_recorded_steps_is_a_difference(
     tmp_path: Path, later: dict[str, Any], alone: bool
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lockstep.align.names import SAME_NAMES, SUM, NameMap
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.records import Call, Content, TensorRecord
-from lockstep.core.site import Role
+from lockstep.core.site import Phase, Role
 from lockstep.measure.axis_order import IN_ROW_ORDER, is_nearer_in, is_one_sequence, other_layout
 
 if TYPE_CHECKING:
@@ -153,10 +153,13 @@ def _full_key(record: TensorRecord, names: NameMap) -> Hashable:
 
 
 def _loose_key(record: TensorRecord, names: NameMap) -> Hashable:
-    """Two optimizers may keep other states, or the same in another order: names alone tell which is which."""
+    """Two optimizers may keep other states, or the same in another order: names alone tell which is which.
+
+    So do those of what a module begins with, which `NameMap` has looked at with all shapes and contents.
+    """
     name = names.tensor(record.name)
     state = name.partition("|")[2] if record.role in _STATES else ""
-    if SUM in name:  # of two parameters, and neither of them
+    if SUM in name or record.site.phase is Phase.INIT:  # the sum of two parameters is neither
         state = name
     return (record.site.phase, record.role, record.occurrence, record.index, state)
 

@@ -1,18 +1,20 @@
 """Finding modules and parameters that the two runs call by different names.
 
-Both module trees are laid over each other once. What has the same path is the same. Of the rest, in
-this order: subtrees whose parameters hold equal contents; inside of matched modules children of the
-same local name, of the same build (class, shapes, order), of the same class or shapes; subtrees of
-the same build anywhere; and a module most of whose children were matched below one other module.
-Every step takes only what is unmistakable: one on each side, or equally many on both sides in equal
-order. Whatever is not stays without partner.
+Both module trees are laid over each other once. What has the same path is the same; but a number in a
+path is a place in a list, which moves if one run has a layer more, so lists of other builds are laid
+over each other in order. Of the rest, in this order: subtrees whose parameters hold equal contents;
+inside of matched modules children of the same local name, of the same build (class, shapes, order),
+of the same class or shapes; subtrees of the same build anywhere; and a module most of whose children
+were matched below one other module. Every step takes only what is unmistakable: one on each side, or
+equally many on both sides in equal order. Whatever is not stays without partner.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 
 from lockstep.align.names import SUM, NameMap
 from lockstep.core.finding import Axes
@@ -48,6 +50,11 @@ class Node:
     def class_name(self) -> str:
         """Class without the package that it comes from."""
         return _last_part(self.module_class)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its children are called by their places."""
+        return bool(self.children) and all(one.local_name.isdecimal() for one in self.children)
 
     def subtree(self) -> Iterable[Node]:
         """This module and all below, parents first, in order."""
@@ -157,6 +164,22 @@ class _Overlay:
         root = self.trees[side][""]
         return [node for node in root.subtree() if node not in self.partner[side]]
 
+    def match_lists(self, left: Node, right: Node) -> None:
+        """Match children by name from two modules down; numbered ones of other builds in their order."""
+        named = {child.local_name: child for child in right.children}
+        pairs = [
+            (child, named[child.local_name]) for child in left.children if child.local_name in named
+        ]
+        if left.is_list and right.is_list:
+            builds = [[_build(child) for child in node.children] for node in (left, right)]
+            if builds[0] != builds[1]:
+                pairs = _in_order(left.children, right.children, (_build, _shapes))
+        for one, other in pairs:
+            if one.path == other.path or (left.is_list and right.is_list):
+                self.match(one, other, "its place in a list")
+            if self.partner[0].get(one) is other:
+                self.match_lists(one, other)
+
     def match_anywhere(self, signature: Signature, found_by: str) -> None:
         """Match subtrees of one signature, where both sides have equally many of them."""
         buckets: dict[Hashable, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
@@ -244,6 +267,24 @@ class _Overlay:
         return parent if free and 2 * count > sum(votes.values()) else None
 
 
+def _in_order(
+    left: Sequence[Node], right: Sequence[Node], signatures: Sequence[Signature]
+) -> list[tuple[Node, Node]]:
+    """Partners in two lists that keep their order: those of equal signature, and between these equally many."""
+    if not signatures:
+        return [*zip(left, right, strict=True)] if len(left) == len(right) else []
+    signature, *others = signatures
+    one, two = [signature(node) for node in left], [signature(node) for node in right]
+    found: list[tuple[Node, Node]] = []
+    at = [0, 0]
+    for block in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
+        between = left[at[0] : block.a], right[at[1] : block.b]
+        found.extend(_in_order(*between, others))
+        at = [block.a + block.size, block.b + block.size]
+        found.extend(zip(left[block.a : at[0]], right[block.b : at[1]], strict=True))
+    return found
+
+
 def _chains(nodes: list[Node]) -> list[list[Node]]:
     """Nodes with parents first, put together where one contains the next."""
     chains: list[list[Node]] = []
@@ -274,6 +315,11 @@ def find_renames(
     """
     given = given or NameMap()
     overlay = _Overlay(reference, candidate)
+    for path in given.modules.keys() & candidate.keys():
+        if (partner := reference.get(given.module(path))) is not None:
+            overlay.match(partner, candidate[path], "path")
+    overlay.match(reference[""], candidate[""], "path")
+    overlay.match_lists(reference[""], candidate[""])
     for path in sorted(candidate, key=lambda path: path not in given.modules):
         partner = reference.get(given.module(path))
         if partner is not None:

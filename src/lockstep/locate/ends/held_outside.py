@@ -299,18 +299,19 @@ def _is_set_elsewhere(name: str, *sides: Side, equal: bool) -> bool:
 
 
 def _changed_nothing(name: str, *sides: Side) -> bool:
-    """Whether a setting is a plain choice of a module, and had its value when the recorded steps called that.
+    """Whether a setting is an attribute of a module, and had its value when the recorded steps called that.
 
-    All of these steps are equal, so that it changed no number of them. A number may be one of a schedule, and a mode is
-    what the next step goes by: these are no plain choices.
+    It is part of what these steps computed, and they are equal. Up to the end nothing that was trained differs by more
+    than they do, or that is told for itself. A mode is what the next step goes by, and what moves is no choice.
     """
     if name.endswith(".training"):
         return False
     for side in sides:
         held = (side.settings or {}).get(name)
-        if held is None or not isinstance(held.value, bool):
+        if held is None or held.value is None or held.moves:
             return False
-        if side.attribute_then(name) is not held.value:
+        then = side.attribute_then(name)
+        if type(then) is not type(held.value) or then != held.value:
             return False
     return True
 

@@ -61,20 +61,31 @@ class Side:
     scheduled: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def attribute_then(self, name: str) -> Any:
-        """A plain attribute of a called module as it was in the recorded steps; None where that is not known.
+        """A plain attribute of a called module, or an element of one, as it was in the recorded steps.
 
-        A variable may lead to a module, which is told by its attributes: all that have these must have had the same.
+        None where that is not known. A variable may lead to a module, which is told by its attributes: all that have
+        these must have had the same.
         """
-        path, _, attribute = name.rpartition(".")
-        if path in self.modules:
-            return self.modules[path].get(attribute)
-        held = self.settings or {}
-        alike = [
-            one[attribute]
-            for one in self.modules.values()
-            if attribute in one and all(f"{path}.{other}" in held for other in one)
-        ]
+        found = _ELEMENT.fullmatch(name)
+        if found is None:
+            return None
+        path, attribute, places = found["path"] or "", found["attribute"], found["places"]
+        of_modules = [self.modules[path]] if path in self.modules else self._told_by(path)
+        alike = [_element(one[attribute], places) for one in of_modules if attribute in one]
         return alike[0] if alike and all(one == alike[0] for one in alike) else None
+
+    def _told_by(self, path: str) -> list[Mapping[str, Any]]:
+        """The called modules all of whose attributes are held at a path."""
+        held = self.settings or {}
+        return [
+            one
+            for one in self.modules.values()
+            if all(
+                f"{path}.{other}" in held
+                for other, value in one.items()
+                if isinstance(value, (int, float))
+            )
+        ]
 
     @property
     def went_on(self) -> bool:
@@ -85,6 +96,18 @@ class Side:
     def moments(self) -> tuple[States, States, States]:
         """Its states at each moment, in order of time."""
         return self.first, self.last, self.end
+
+
+_ELEMENT = re.compile(r"(?:(?P<path>.*)\.)?(?P<attribute>[^.\[\]]+)(?P<places>(?:\[\d+\])*)")
+
+
+def _element(value: Any, places: str) -> Any:
+    """An element of a list of lists, by "[0][1]"; None where there is none."""
+    for place in re.findall(r"\d+", places):
+        if not isinstance(value, list) or int(place) >= len(value):
+            return None
+        value = value[int(place)]
+    return value
 
 
 def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
