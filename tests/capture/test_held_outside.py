@@ -528,13 +528,14 @@ def test_schedules_that_go_on_otherwise_are_two(way: str, tmp_path: Path) -> Non
     assert "is 0.4 in the reference and 0.5 in the candidate at the end" in headline(found)
 
 
-def grouped(*, in_one: bool, decay: float = 0.1) -> None:
+def grouped(*, in_one: bool, decay: float = 0.1, biases_first: bool = False) -> None:
     """Weights decay and biases do not: in two groups, or in two optimizers."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     weights = {"params": [model.weight], "weight_decay": decay}
     biases = {"params": [model.bias], "weight_decay": 0.0}
-    groups = [[weights, biases]] if in_one else [[weights], [biases]]
+    ordered = [biases, weights] if biases_first else [weights, biases]
+    groups = [ordered] if in_one else [[one] for one in ordered]
     optimizers = [torch.optim.AdamW(one, lr=0.01) for one in groups]
     for _ in range(3):
         for each in optimizers:
@@ -551,6 +552,17 @@ def test_groups_of_one_optimizer_may_be_optimizers(tmp_path: Path) -> None:
 
     # its twin with another decay
     rank_of(tmp_path / "other", lambda: grouped(in_one=False, decay=0.2))
+    assert compare_recordings(tmp_path / "one", tmp_path / "other").verdict is Verdict.DIVERGED
+
+
+def test_groups_of_one_optimizer_may_stand_in_any_order(tmp_path: Path) -> None:
+    # given the same groups, the other one first
+    ordered = functools.partial(grouped, in_one=True, biases_first=True)
+    found = compared(tmp_path, lambda: grouped(in_one=True), ordered)
+    assert (found.verdict, found.not_compared) == (Verdict.AGREE, ())
+
+    # its twin with another decay
+    rank_of(tmp_path / "other", lambda: ordered(decay=0.2))
     assert compare_recordings(tmp_path / "one", tmp_path / "other").verdict is Verdict.DIVERGED
 
 

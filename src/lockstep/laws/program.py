@@ -297,6 +297,8 @@ class ProgramBuilder:
         for record in call.with_role(Role.INPUT):
             back = sent.get(record.index)
             link = self._link(record, back)
+            if back is None and _enters(link) and _hands_on(call, record):
+                self.program.unplaced.append(_no_call(record))
             if record.edge is None:
                 detached = back is None and bool(arrived)
             else:
@@ -397,9 +399,7 @@ class ProgramBuilder:
         if state is not None:
             return self._entering(Source(Enters.NAMED, state.name), state)
         if back is not None and content not in self._asked:
-            self.program.unplaced.append(
-                f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
-            )
+            self.program.unplaced.append(_no_call(record))
         source = Source(Enters.ARRIVED, str(content))
         if self._in_body:
             self.program.held.add(source)
@@ -559,6 +559,21 @@ class ProgramBuilder:
         ]
         source = Source(Enters.ARRIVED, str(record.content.id))
         return Taken(made[-1] if made else self._entering(source, record), record, detached=True)
+
+
+def _enters(link: Link) -> bool:
+    """Whether it is of no call of the step, and no parameter, buffer or state."""
+    return isinstance(link, Source) and link.kind is Enters.ARRIVED
+
+
+def _hands_on(call: Call, record: TensorRecord) -> bool:
+    """Whether a call returns a tensor with a history as it is: what comes back to its result goes to that history."""
+    has_history = record.edge is not None and record.edge > LEAF
+    return has_history and any(one.edge == record.edge for one in call.with_role(*RESULTS))
+
+
+def _no_call(record: TensorRecord) -> str:
+    return f"a gradient goes back to {record.name} of {record.site}, which no recorded call made"
 
 
 def _asked_contents(calls: Sequence[Call]) -> frozenset[int]:

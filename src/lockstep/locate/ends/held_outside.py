@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.align.settings import differing_settings
 from lockstep.core.dtypes import is_floating, unit_roundoff
@@ -118,12 +119,13 @@ def _of(subject: On, names: Sequence[str], side: str = "") -> Iterator[Remark]:
 
 
 def _others(*sides: Side) -> list[str]:
-    """Paths to tensors that differ."""
+    """Paths to tensors that differ. What is trained is compared by its own name, whatever list leads to it."""
     return [
         name
         for name, state in sides[0].held.items()
         if (other := sides[1].held.get(name)) is not None
         and None not in (state.content.digest, other.content.digest)
+        and not (state.standing is other.standing is Standing.TRAINED)
         and not is_equal(state, other)
     ]
 
@@ -179,6 +181,7 @@ def _lost(*sides: Side) -> Iterator[Remark]:
             name
             for name in side.held
             if name not in other.held
+            and side.held[name].standing is not Standing.TRAINED
             and not _is_one_number(name, side)
             and (
                 _containers([name]) & filled
@@ -260,6 +263,8 @@ def _other_settings(*sides: Side, equal: bool) -> _Settings:
     ]
     certain, notes, idle = list[Remark](), list[Remark](), list[Remark]()
     for one in differing_settings(*both):
+        if _is_of_moved_group(one.name, *both):
+            continue
         moves = left[one.name].moves and right[one.name].moves
         moves = moves or _is_set_elsewhere(one.name, *sides, equal=equal)
         is_idle = _changed_nothing(one.name, *sides)
@@ -270,6 +275,29 @@ def _other_settings(*sides: Side, equal: bool) -> _Settings:
     since, later = _trainable(*sides)
     certain.extend(later)
     return _Settings(_shortened(certain), [*idle, *since, *_shortened(notes)])
+
+
+def _is_of_moved_group(name: str, *both: Mapping[str, Any]) -> bool:
+    """Whether it is an option of an optimizer whose groups are the other run's in another order.
+
+    Which parameters have which option is told by their updates.
+    """
+    found = _OPTION.fullmatch(name)
+    if found is None:
+        return False
+    optimizer = found["group"].rpartition("[")[0]
+    groups = [_groups(settings, optimizer) for settings in both]
+    return sorted(map(repr, groups[0])) == sorted(map(repr, groups[1]))
+
+
+def _groups(settings: Mapping[str, Any], optimizer: str) -> list[list[tuple[str, Any]]]:
+    """The options of each group of an optimizer."""
+    groups: dict[str, list[tuple[str, Any]]] = {}
+    for path, value in settings.items():
+        found = _OPTION.fullmatch(path)
+        if found is not None and found["group"].rpartition("[")[0] == optimizer:
+            groups.setdefault(found["group"], []).append((found["name"], value))
+    return [sorted(options, key=lambda one: one[0]) for options in groups.values()]
 
 
 _OPTION = re.compile(r"(?P<group>.*\.param_groups\[\d+\])\['(?P<name>[^']+)'\]")
