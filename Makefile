@@ -75,8 +75,7 @@ test-frameworks: $(FRAMEWORKS)/.installed
 
 # Trainings of JAX (CPU), in an environment of their own (2 GB). Each file has a process: JAX keeps what it has traced for all of one.
 test-jax: $(JAX)/.installed
-	for file in tests/wings/frameworks_jax/test_*.py; do \
-		$(JAX)/bin/python -m pytest -q --every-way $$file $(OPTIONS) || exit 1; done
+	ls tests/wings/frameworks_jax/test_*.py | xargs -n 1 -P 2 $(JAX)/bin/python -m pytest -q --every-way $(OPTIONS)
 
 $(JAX)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(JAX)

@@ -173,6 +173,22 @@ def test_a_layer_more_in_a_list_moves_those_behind_it() -> None:
     assert names.tensor("3.weight") == "2.weight"
 
 
+def test_lists_in_a_list_are_taken_apart() -> None:
+    # Given the same layers, in one list and in lists of a list
+    reference = chain("Linear", "ReLU", "Linear", "ReLU", "Flatten")
+    classes = {"": "Sequential", "0": "Sequential", "0.0": "Linear", "0.1": "ReLU"}
+    classes |= {"1": "Sequential", "1.0": "Linear", "1.1": "ReLU", "2": "Flatten"}
+    candidate = tree(classes, {"0.0.weight": ((8, 8), "w0"), "1.0.weight": ((8, 9), "w1")})
+    # When names are looked for
+    names = find_renames(reference, candidate)
+    # Then each layer is taken for itself
+    found = [names.module(path) for path in ("0.0", "0.1", "1.0", "1.1", "2")]
+    assert found == ["0", "1", "2", "3", "4"]
+    # And the other way round
+    back = find_renames(candidate, reference)
+    assert [back.module(str(at)) for at in range(5)] == ["0.0", "0.1", "1.0", "1.1", "2"]
+
+
 def test_a_layer_of_another_class_at_one_place_is_the_one_that_stands_there() -> None:
     # Given lists of which one layer is of another class
     names = find_renames(chain("Linear", "ReLU", "Linear"), chain("Linear", "GELU", "Linear"))

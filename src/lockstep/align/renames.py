@@ -2,17 +2,18 @@
 
 Both module trees are laid over each other once. What has the same path is the same; but a number in a
 path is a place in a list, which moves if one run has a layer more, so lists of other builds are laid
-over each other in order. Of the rest, in this order: subtrees whose parameters hold equal contents;
-inside of matched modules children of the same local name, of the same build (class, shapes, order),
-of the same class or shapes; subtrees of the same build anywhere; and a module most of whose children
-were matched below one other module. Every step takes only what is unmistakable: one on each side, or
-equally many on both sides in equal order. Whatever is not stays without partner.
+over each other in order, lists in them taken apart where nothing else fits. Of the rest, in this
+order: subtrees whose parameters hold equal contents; inside of matched modules children of the same
+local name, of the same build (class, shapes, order), of the same class or shapes; subtrees of the same
+build anywhere; and a module most of whose children were matched below one other module. Every step
+takes only what is unmistakable: one on each side, or equally many on both sides in equal order.
+Whatever is not stays without partner.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
@@ -55,6 +56,14 @@ class Node:
     def is_list(self) -> bool:
         """Whether its children are called by their places."""
         return bool(self.children) and all(one.local_name.isdecimal() for one in self.children)
+
+    def elements(self) -> Iterator[Node]:
+        """What a list holds, lists in it taken apart; of anything else, itself."""
+        if not self.is_list or self.tensors:
+            yield self
+            return
+        for child in self.children:
+            yield from child.elements()
 
     def subtree(self) -> Iterable[Node]:
         """This module and all below, parents first, in order."""
@@ -173,7 +182,7 @@ class _Overlay:
         if left.is_list and right.is_list:
             builds = [[_build(child) for child in node.children] for node in (left, right)]
             if builds[0] != builds[1]:
-                pairs = _in_order(left.children, right.children, (_build, _shapes))
+                pairs = _in_order(left.children, right.children, _SIGNATURES)
         for one, other in pairs:
             if one.path == other.path or (left.is_list and right.is_list):
                 self.match(one, other, "its place in a list")
@@ -272,9 +281,9 @@ def _in_order(
 ) -> list[tuple[Node, Node]]:
     """Partners in two lists that keep their order: those of equal signature, and between these equally many."""
     if not signatures:
-        return [*zip(left, right, strict=True)] if len(left) == len(right) else []
+        return _left_over(left, right)
     signature, *others = signatures
-    one, two = [signature(node) for node in left], [signature(node) for node in right]
+    one, two = ([signature(node) or id(node) for node in nodes] for nodes in (left, right))
     found: list[tuple[Node, Node]] = []
     at = [0, 0]
     for block in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
@@ -283,6 +292,27 @@ def _in_order(
         at = [block.a + block.size, block.b + block.size]
         found.extend(zip(left[block.a : at[0]], right[block.b : at[1]], strict=True))
     return found
+
+
+def _left_over(left: Sequence[Node], right: Sequence[Node]) -> list[tuple[Node, Node]]:
+    """Partners of two lists in which nothing is built alike: equally many, or what the lists inside of them hold."""
+    if len(left) == len(right) and all(
+        one.is_list == other.is_list for one, other in zip(left, right, strict=True)
+    ):
+        return [*zip(left, right, strict=True)]
+    flat = [[inner for node in nodes for inner in node.elements()] for nodes in (left, right)]
+    if (len(flat[0]), len(flat[1])) == (len(left), len(right)):
+        return []
+    return _in_order(flat[0], flat[1], _SIGNATURES)
+
+
+def _shapes_alike(node: Node) -> Hashable:
+    """Shapes of all parameters below; those of a list are not one layer's."""
+    shapes = _shapes(node)
+    return None if shapes is None else (node.is_list, shapes)
+
+
+_SIGNATURES = (_build, _shapes_alike)
 
 
 def _chains(nodes: list[Node]) -> list[list[Node]]:
