@@ -264,13 +264,15 @@ def check_texts(path: Path, frame: pl.DataFrame) -> None:
     ]
     if not lengths or not frame.height:
         return
-    longest = frame.select(one.max() for one in lengths).row(0)
-    total = frame.select(one.sum() for one in lengths).row(0)
-    if max(one or 0 for one in longest) > TEXT_BYTES or sum(total) > TABLE_BYTES:
+    both = [one.max().name.suffix(" at most") for one in lengths], [one.sum() for one in lengths]
+    found = frame.select(*both[0], *both[1]).row(0)
+    longest = max(one or 0 for one in found[: len(lengths)])
+    total = sum(found[len(lengths) :])
+    if longest > TEXT_BYTES or total > TABLE_BYTES:
         raise CorruptError(
             path,
-            f"holds texts of {sum(total)} bytes, the longest of {max(one or 0 for one in longest)}, and a "
-            f"table has at most {TABLE_BYTES} and {TEXT_BYTES}",
+            f"holds texts of {total} bytes, the longest of {longest}, and a table has at most {TABLE_BYTES} and "
+            f"{TEXT_BYTES}",
         )
 
 

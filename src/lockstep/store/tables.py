@@ -95,11 +95,7 @@ class Chunks:
             self.files.check(path)
             self._quota.take(table, path)
         found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
-        for path, frame in zip(paths, found, strict=True):
-            check_numbers(path, frame)
-            check_texts(path, frame)
-            check_modules(path, frame)
-        return [_with_printable_names(frame) for frame in found]
+        return _checked(paths, found)
 
 
 class LatestChunks(Generic[Kept]):
@@ -197,6 +193,8 @@ class Index:
         Number of tensor records, and of distinct contents.
     has_tensors
         Whether a tensor was saved whole.
+    has_bodies
+        Whether a custom function was seen to call something.
     """
 
     def __init__(self, chunks: Chunks, progress: CountedProgress | None = None) -> None:
@@ -206,6 +204,7 @@ class Index:
         check_tree(chunks.directory, call_id, every["parent"].to_numpy())
         is_body = pl.col("kind") == CallKind.FUNCTION_BODY.value
         self.calls, self._bodies = every.filter(~is_body), every.filter(is_body)
+        self.has_bodies = self._bodies.height > 0
         of_call = self.calls["step"].to_numpy()
         self._order = np.lexsort((self.calls["call_id"].to_numpy(), of_call))
         self._step_of_row = of_call[self._order]
@@ -327,11 +326,34 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
         If the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
     check_table(path)
-    frame = _read_alone(path, columns)
+    return _checked([path], [_read_alone(path, columns)])[0]
+
+
+def _checked(paths: Sequence[Path], frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """The tables with names that can be printed, if each holds what it may; sound ones are looked at together.
+
+    Raises
+    ------
+    CorruptError
+        If one does not.
+    """
+    if len(frames) > 1:
+        together = pl.concat(frames)
+        with suppress(
+            CorruptError
+        ):  # which one it is, and whether one alone is too large, is seen below
+            _check(paths[0], together)
+            if not _odd_names(together):
+                return frames
+    for path, frame in zip(paths, frames, strict=True):
+        _check(path, frame)
+    return [_with_printable_names(frame) for frame in frames]
+
+
+def _check(path: Path, frame: pl.DataFrame) -> None:
     check_numbers(path, frame)
     check_texts(path, frame)
     check_modules(path, frame)
-    return _with_printable_names(frame)
 
 
 def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
@@ -369,12 +391,24 @@ _NAMES = frozenset(
 
 def _with_printable_names(frame: pl.DataFrame) -> pl.DataFrame:
     """The table with names that any terminal and any file may get."""
-    for name in _NAMES.intersection(frame.columns):
-        odd = [one for one in frame[name].unique() if one is not None and not one.isprintable()]
-        if odd:
-            shown = pl.col(name).replace({one: printable(one) for one in odd})
-            frame = frame.with_columns(shown)
-    return frame
+    shown = [
+        pl.col(name).replace({one: printable(one) for one in odd})
+        for name, odd in _odd_names(frame).items()
+    ]
+    return frame.with_columns(shown) if shown else frame
+
+
+def _odd_names(frame: pl.DataFrame) -> dict[str, list[str]]:
+    """Names that cannot be printed, by column."""
+    columns = [name for name in frame.columns if name in _NAMES]
+    if not columns:
+        return {}
+    found = frame.select(pl.col(columns).unique().implode()).row(0)
+    odd = {
+        name: [one for one in every if one is not None and not one.isprintable()]
+        for name, every in zip(columns, found, strict=True)
+    }
+    return {name: every for name, every in odd.items() if every}
 
 
 def _read_together(paths: Sequence[Path], columns: pl.Schema) -> list[pl.DataFrame] | None:
