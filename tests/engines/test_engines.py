@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.cli import comparing
 from lockstep.cli.compare import compare
-from lockstep.comparison import compare_recordings
+from lockstep.comparison import Wait, compare_recordings
+from lockstep.core import known_results
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.known_results import Kind, Values, Work
 from lockstep.engines import computed_ahead, ray_tasks
@@ -264,30 +266,31 @@ def test_nothing_is_sent_to_workers_where_nothing_differs(folder: Path) -> None:
         compare_recordings(*sides, wait=wait)
 
 
-def test_no_engine_is_started_where_the_rest_takes_less_than_starting_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def walked(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walk through two steps of all ranks, of each of which one result takes a second, and all else an hour."""
+    clock = [0.0]
+    monkeypatch.setattr(computed_ahead.time, "monotonic", lambda: clock[0])
+    for place in [(step, number) for step in (0, 1) for number in range(RANKS)]:
+        wait(place[0], f"rank{place[1]}")
+        assert known_results.find(Kind.DISTANCE, str(place)) is None
+        clock[0] += 1.0
+        known_results.keep(Kind.DISTANCE, str(place), [1.0])
+        clock[0] += 3600.0
+
+
+@pytest.mark.parametrize(("starting_s", "is_started"), [(9.5, True), (10.5, False)])
+def test_an_engine_is_started_where_its_results_take_longer_than_starting_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, starting_s: float, is_started: bool
 ) -> None:
     both = folder / "reference", folder / "fault"
     sides = open_recording(both[0]), open_recording(both[1])
-    clock = iter(range(0, 10**6, 1))
-    monkeypatch.setattr(computed_ahead.time, "monotonic", lambda: next(clock))
-    # given twelve steps of ranks that differ, of which each takes a second, and workers that take as long as nine
-    monkeypatch.setattr(computed_ahead, "_WORTH_S", 9.0)
+    # given twelve steps of ranks that differ, of which the first does not count, as it loads what the others use
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", starting_s)
     with at_work(never_started, sides, both, (), OPTIONS, told=pytest.fail) as wait:
         assert wait is not None
-        wait(0, "rank0")
-        wait(0, "rank1")
-        # then the first one does not count, as it loads what the others use; when a second one has shown what
-        # the ten that are left take, then workers are started
-        with pytest.raises(UsageError, match="started"):
-            wait(0, "rank2")
-    # and if they take longer, they are not
-    monkeypatch.setattr(computed_ahead, "_WORTH_S", 10.0)
-    with at_work(never_started, sides, both, (), OPTIONS, told=pytest.fail) as wait:
-        assert wait is not None
-        for step in (0, 1):
-            for number in range(RANKS):
-                wait(step, f"rank{number}")
+        # when the second one has shown how long ten others take, then workers are started, or not
+        with pytest.raises(UsageError, match="started") if is_started else nullcontext():
+            walked(wait, monkeypatch)
 
 
 @pytest.mark.usefixtures("at_once")

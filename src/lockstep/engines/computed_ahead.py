@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from threading import RLock
 from typing import Any
 
@@ -17,15 +16,16 @@ from lockstep.engines.engine_pieces import Engine, Job, Piece, Pieces, StateErro
 from lockstep.engines.journal import Journal, any_journal
 
 _WORTH_S = 10.0
-"""Seconds that what is left has to take before workers are started: starting two, with what runs calls again for them,
-takes 8 s of processor time (x86-64, torch 2.12, November 2026)."""
+"""Seconds that what workers send of the rest has to take before they are started: starting two, with what runs calls
+again for them, takes 8 s of processor time (x86-64, torch 2.12, November 2026)."""
 
 
 class ComputedAhead(KnownResults):
     """Results of pieces and of questions, each of which is waited for when the comparison comes to it.
 
-    Workers are started when the comparison has gone far enough to tell that what is left of it takes longer than
-    starting them. So recordings that are equal or differ in little cost what they cost without an engine.
+    Workers are started when the comparison has gone far enough to tell that the results which it would not compute by
+    itself then take longer than starting them. So recordings that are equal, differ in little, or are many and small
+    cost what they cost without an engine.
 
     Parameters
     ----------
@@ -59,6 +59,8 @@ class ComputedAhead(KnownResults):
         self._asked: dict[str, Future[Values]] = {}
         self._lock = RLock()
         self._pace = _Pace()
+        self._computing_since_s: dict[str, float] = {}
+        self._computed_s = 0.0
         self._since_s: float | None = None
 
     def wait(self, step: int, rank: str) -> None:
@@ -72,7 +74,7 @@ class ComputedAhead(KnownResults):
             If there is no worker.
         """
         left = 0 if self._engine is not None else self._pieces.left(step, rank)
-        if left and self._pace.takes_s(left) > _WORTH_S:
+        if left and self._pace.takes_s(left, self._computed_s) > _WORTH_S:
             self._submit_from(step, rank)
         for piece, result in self._waiting.get(rank, ()):
             if piece.steps is None or step in piece.steps:
@@ -99,7 +101,18 @@ class ComputedAhead(KnownResults):
             left = len(self._questions)
             if since_s is not None and left * (self._since_s - since_s) > _WORTH_S:
                 self._ask()
-        return super().find(kind, key)
+        found = super().find(kind, key)
+        if found is None and self._engine is None:
+            self._computing_since_s[key] = time.monotonic()
+        return found
+
+    def keep(self, kind: Kind, key: str, value: Any) -> None:
+        """Keep a result, and how long it took: a worker would have sent it."""
+        super().keep(kind, key, value)
+        begun_s = self._computing_since_s.pop(key, None)
+        if begun_s is not None:
+            with self._lock:
+                self._computed_s += time.monotonic() - begun_s
 
     def close(self) -> None:
         """Ask workers no more, and let go of them."""
@@ -176,21 +189,31 @@ class ComputedAhead(KnownResults):
 
 
 class _Pace:
-    """How long the parts of a comparison take, as far as it has gone."""
+    """How long results of the parts of a comparison take that workers can compute, as far as it has gone."""
 
     def __init__(self) -> None:
-        self._begun_s: list[float] = []
+        self._spent_s: list[float] = []
 
-    def takes_s(self, left: int) -> float:
-        """Begin a part, and return how long so many parts take, in seconds; 0 where that is not known.
+    def takes_s(self, left: int, spent_s: float) -> float:
+        """Begin a part, and return how long those of so many parts take, in seconds; 0 where that is not known.
 
         What is loaded and started in the first part is there for the others, and takes no longer than workers do.
+
+        Parameters
+        ----------
+        left
+            How many parts are left, with this one.
+        spent_s
+            How long those of all parts before it took.
         """
-        self._begun_s.append(time.monotonic())
-        first, *others = pairwise(self._begun_s) if len(self._begun_s) > 1 else [(0.0, 0.0)]
+        self._spent_s.append(spent_s)
+        if len(self._spent_s) < 2:
+            return 0.0
+        begun_s, first_s, *_ = self._spent_s
+        others = len(self._spent_s) - 2
         if not others:
-            return left * max(0.0, first[1] - first[0] - _WORTH_S)
-        return left * (others[-1][1] - others[0][0]) / len(others)
+            return left * max(0.0, first_s - begun_s - _WORTH_S)
+        return left * (spent_s - first_s) / others
 
 
 @contextmanager
