@@ -23,9 +23,8 @@ import polars as pl
 from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind
-from lockstep.core.text import printable
 from lockstep.store import schema
-from lockstep.store.integrity import Files, check_modules, check_numbers, check_texts, check_tree
+from lockstep.store.integrity import Files, check_tree, checked_tables
 from lockstep.store.limits import Quota, check_table
 
 _CHUNK = re.compile(r"(calls|contents|records)-(\d{5,})\.parquet")
@@ -95,7 +94,7 @@ class Chunks:
             self.files.check(path)
             self._quota.take(table, path)
         found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
-        return _checked(paths, found)
+        return checked_tables(paths, found)
 
 
 class LatestChunks(Generic[Kept]):
@@ -326,34 +325,7 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
         If the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
     check_table(path)
-    return _checked([path], [_read_alone(path, columns)])[0]
-
-
-def _checked(paths: Sequence[Path], frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """The tables with names that can be printed, if each holds what it may; sound ones are looked at together.
-
-    Raises
-    ------
-    CorruptError
-        If one does not.
-    """
-    if len(frames) > 1:
-        together = pl.concat(frames)
-        with suppress(
-            CorruptError
-        ):  # which one it is, and whether one alone is too large, is seen below
-            _check(paths[0], together)
-            if not _odd_names(together):
-                return frames
-    for path, frame in zip(paths, frames, strict=True):
-        _check(path, frame)
-    return [_with_printable_names(frame) for frame in frames]
-
-
-def _check(path: Path, frame: pl.DataFrame) -> None:
-    check_numbers(path, frame)
-    check_texts(path, frame)
-    check_modules(path, frame)
+    return checked_tables([path], [_read_alone(path, columns)])[0]
 
 
 def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
@@ -370,45 +342,6 @@ def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
         if name not in schema.NULLABLE and frame[name].has_nulls():
             raise CorruptError(path, f"the column {name!r} has gaps")
     return frame
-
-
-_NAMES = frozenset(
-    {
-        "module",
-        "module_class",
-        "op",
-        "name",
-        "argument",
-        "dtype",
-        "device",
-        "note",
-        "file",
-        "function",
-    }
-)
-"""Columns whose texts are shown, and come from anybody."""
-
-
-def _with_printable_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table with names that any terminal and any file may get."""
-    shown = [
-        pl.col(name).replace({one: printable(one) for one in odd})
-        for name, odd in _odd_names(frame).items()
-    ]
-    return frame.with_columns(shown) if shown else frame
-
-
-def _odd_names(frame: pl.DataFrame) -> dict[str, list[str]]:
-    """Names that cannot be printed, by column."""
-    columns = [name for name in frame.columns if name in _NAMES]
-    if not columns:
-        return {}
-    found = frame.select(pl.col(columns).unique().implode()).row(0)
-    odd = {
-        name: [one for one in every if one is not None and not one.isprintable()]
-        for name, every in zip(columns, found, strict=True)
-    }
-    return {name: every for name, every in odd.items() if every}
 
 
 def _read_together(paths: Sequence[Path], columns: pl.Schema) -> list[pl.DataFrame] | None:
