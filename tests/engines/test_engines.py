@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.cli import comparing
 from lockstep.cli.compare import compare
-from lockstep.comparison import compare_recordings
+from lockstep.comparison import Wait, compare_recordings
+from lockstep.core import known_results
 from lockstep.core.errors import CorruptError, UsageError
 from lockstep.core.known_results import Kind, Values, Work
 from lockstep.engines import computed_ahead, ray_tasks
@@ -90,6 +92,12 @@ def rounded(value: Array) -> Array:
     return np.nextafter(value, np.float32(np.inf))
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started when the first two ranks differ, however little is left."""
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -160,6 +168,11 @@ def journals(cache: Path) -> list[Path]:
     return list((cache / "lockstep" / "pieces").glob("*"))
 
 
+def never_started() -> Here:
+    """An engine that tells when it is started."""
+    raise UsageError("started")
+
+
 def text_of(*arguments: object) -> tuple[int, str]:
     """Exit code and all that `compare` prints; the line of the command itself is left out."""
     done = CliRunner().invoke(compare, [str(one) for one in arguments], standalone_mode=False)
@@ -175,6 +188,7 @@ def compared_by(engine: Here, reference: Path, candidate: Path, told: list[str])
         return compare_recordings(*sides, wait=wait)
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(("candidate", "form"), [("fault", ["--json"]), ("equal", [])])
 def test_a_pool_gives_the_answer_letter_for_letter(
     folder: Path, cache: Path, candidate: str, form: list[str]
@@ -207,11 +221,9 @@ def test_questions_of_the_laws_are_spread_where_whole_steps_can_be_run_again(
     assert repr(found) == repr(alone)
 
 
-def test_questions_of_lost_workers_are_answered_here(
-    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("at_once")
+def test_questions_of_lost_workers_are_answered_here(trained: tuple[Path, Path]) -> None:
     told: list[str] = []
-    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
     # given an engine that loses all its workers
     found = compared_by(Ends(), *trained, told)
     # then the answer is there, and the loss is told once
@@ -231,6 +243,7 @@ def test_questions_that_together_take_more_memory_than_they_may_stay_here(
     assert engine.pieces == []
 
 
+@pytest.mark.usefixtures("at_once")
 def test_few_ranks_are_cut_by_steps(tmp_path: Path) -> None:
     # given one rank whose tensors were not saved whole
     alterations: list[dict[str, Alteration]] = [{}, {"relu": rounded}]
@@ -244,13 +257,43 @@ def test_few_ranks_are_cut_by_steps(tmp_path: Path) -> None:
     assert [one.steps for one in engine.pieces if isinstance(one, Piece)] == [(0,), (1,)]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_nothing_is_sent_to_workers_where_nothing_differs(folder: Path) -> None:
-    engine = Here()
-    # given equal recordings, then the comparison ends as it does without an engine
-    compared_by(engine, folder / "reference", folder / "equal", [])
-    assert engine.pieces == []
+    # given equal recordings, then the comparison ends as it does without an engine, which is not even started
+    both = folder / "reference", folder / "equal"
+    sides = open_recording(both[0]), open_recording(both[1])
+    with at_work(never_started, sides, both, (), OPTIONS, told=pytest.fail) as wait:
+        compare_recordings(*sides, wait=wait)
 
 
+def walked(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walk through two steps of all ranks, of each of which one result takes a second, and all else an hour."""
+    clock = [0.0]
+    monkeypatch.setattr(computed_ahead.time, "monotonic", lambda: clock[0])
+    for place in [(step, number) for step in (0, 1) for number in range(RANKS)]:
+        wait(place[0], f"rank{place[1]}")
+        assert known_results.find(Kind.DISTANCE, str(place)) is None
+        clock[0] += 1.0
+        known_results.keep(Kind.DISTANCE, str(place), [1.0])
+        clock[0] += 3600.0
+
+
+@pytest.mark.parametrize(("starting_s", "is_started"), [(9.5, True), (10.5, False)])
+def test_an_engine_is_started_where_its_results_take_longer_than_starting_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, starting_s: float, is_started: bool
+) -> None:
+    both = folder / "reference", folder / "fault"
+    sides = open_recording(both[0]), open_recording(both[1])
+    # given twelve steps of ranks that differ, of which the first does not count, as it loads what the others use
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", starting_s)
+    with at_work(never_started, sides, both, (), OPTIONS, told=pytest.fail) as wait:
+        assert wait is not None
+        # when the second one has shown how long ten others take, then workers are started, or not
+        with pytest.raises(UsageError, match="started") if is_started else nullcontext():
+            walked(wait, monkeypatch)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_workers_send_distances_and_answers_of_reruns(folder: Path) -> None:
     # given ranks that differ everywhere
     differ = Here()
@@ -277,6 +320,7 @@ def test_a_piece_whose_worker_ends_is_computed_again(folder: Path) -> None:
         pool.close()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_comparison_goes_on_alone_where_workers_are_lost_for_good(folder: Path) -> None:
     both, told = (folder / "reference", folder / "fault"), []
     # given an engine that loses all
@@ -286,6 +330,7 @@ def test_a_comparison_goes_on_alone_where_workers_are_lost_for_good(folder: Path
     assert told == ["workers were lost (the machine is gone); the rest is compared here"]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_comparison_that_was_killed_goes_on(folder: Path, cache: Path) -> None:
     both = folder / "reference", folder / "fault"
     # given a comparison that ended while it waited, after all pieces but one had come
@@ -314,6 +359,7 @@ def test_a_journal_is_not_used_for_other_recordings(folder: Path) -> None:
     assert len({Journal(one).path for one in (job, changed, options)}) == 3
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_tensor_that_changes_after_a_worker_has_read_it_is_an_error(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -368,6 +414,7 @@ def test_a_worker_that_cannot_take_part_is_refused(
         computed(replace(job, **change), Piece((("rank0", "rank0"),)))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_refusal_ends_the_comparison(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given workers with another version
     monkeypatch.setattr("lockstep.engines.engine_pieces.VERSION", "0.0.1")

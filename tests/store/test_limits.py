@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from lockstep.core.errors import CorruptError
 from lockstep.store import integrity, limits
+from lockstep.store.integrity import Files
 from lockstep.store.limits import DamagedError, claims_of
-from lockstep.store.tables import read_table, unprinted_panics
+from lockstep.store.tables import Chunks, read_table, unprinted_panics
 
 # --- files that are none
 
@@ -221,6 +222,27 @@ def test_one_text_in_each_row_is_counted_as_often(
     monkeypatch.setattr(integrity, "TABLE_BYTES", 1 << 20)
     with pytest.raises(CorruptError, match="holds texts of 2000000 bytes, the longest of 2000"):
         read_table(path, columns)
+
+
+def test_chunks_that_are_looked_at_together_are_told_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two chunks, of which the second has a name that no terminal may get
+    columns = pl.Schema({"module": pl.String()})
+    for number, name in enumerate(("a" * 20, "b\x1b")):
+        path = tmp_path / f"calls-{number:05d}.parquet"
+        pl.DataFrame({"module": [name] * 100}).write_parquet(path)
+    chunks = Chunks(tmp_path, Files(tmp_path, {}), closed=True)
+    sound = [["a" * 20] * 100, ["b\\x1b"] * 100]
+    # when they are read, then it comes back printable, also where both together hold more than one table may
+    for limit in (integrity.TABLE_BYTES, 2000):
+        monkeypatch.setattr(integrity, "TABLE_BYTES", limit)
+        read = chunks.many("calls", (0, 1), columns)
+        assert [frame["module"].to_list() for frame in read] == sound
+    # and one that holds too much is named
+    monkeypatch.setattr(integrity, "TEXT_BYTES", 10)
+    with pytest.raises(CorruptError, match=r"calls-00000\.parquet: holds texts"):
+        chunks.many("calls", (1, 0), columns)
 
 
 class _Panic(BaseException):

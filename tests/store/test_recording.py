@@ -200,6 +200,12 @@ def test_calls_and_records_are_read_back(recording: Path) -> None:
     assert [record.site.phase for record in first.records] == [Phase.FORWARD, Phase.BACKWARD]
 
 
+def test_arguments_of_one_call_are_no_others(recording: Path) -> None:
+    calls = open_recording(recording).ranks["rank0"].calls(0)
+    # given calls of which several have the same arguments, then each has its own
+    assert len({id(call.arguments) for call in calls}) == len(calls) > 1
+
+
 def test_contents_are_read_back_and_tensors_load(recording: Path) -> None:
     record = open_recording(recording).ranks["rank0"].calls(0)[0].records[0]
     assert (record.dtype, record.shape, record.digest) == ("float32", (2, 3), "digest-0")

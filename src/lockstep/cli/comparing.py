@@ -173,8 +173,9 @@ def _ahead(
                 "--workers and --cluster belong to an engine; give --engine local or --engine ray"
             )
         return nullcontext()
-    from lockstep.engines.chosen import at_work, engine_named
+    from lockstep.engines.chosen import at_work, check_engine, engine_named
 
+    check_engine(using.engine, cluster=using.cluster)
     started = partial(engine_named, using.engine, workers=using.workers, cluster=using.cluster)
     if given is None:
         return nullcontext()

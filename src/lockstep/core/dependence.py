@@ -39,6 +39,8 @@ class Dependence:
         no parameter, buffer or state is computed in any recorded step. It takes no parameter either, as an average of
         weights that the script keeps does, and writes into no memory but what such a call has made.
         """
+        if call.kind is not CallKind.OPERATOR or call.site.module:
+            return False  # no step has to be read for that
         return call.id in self._beside.get(call.step, ())
 
     @cached_property

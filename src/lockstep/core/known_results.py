@@ -69,6 +69,10 @@ class KnownResults:
         """Return a result; None where it is not known."""
         return self.values[kind.value].get(key)
 
+    def keep(self, kind: Kind, key: str, value: Any) -> None:
+        """Keep a result that was computed here."""
+        self.values[kind.value][key] = value
+
     def ahead(self, work: Work) -> None:
         """Be told what will be looked up later; nothing is done about it here."""
 
@@ -101,7 +105,7 @@ def ahead(work: Work) -> None:
 def keep(kind: Kind, key: str | None, value: Any) -> None:
     """Keep a result, as JSON values, if somebody collects them."""
     if _known is not None and key is not None:
-        _known.values[kind.value][key] = value
+        _known.keep(kind, key, value)
 
 
 def is_collecting() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ from lockstep.align.ranks import pair_ranks
 from lockstep.comparison import Wait, equal_by_files, runs_whole_steps
 from lockstep.core.errors import UsageError
 from lockstep.engines.computed_ahead import computed_ahead
-from lockstep.engines.engine_pieces import Engine, Job, pieces_of, state_of
-from lockstep.engines.journal import Journal
+from lockstep.engines.engine_pieces import Engine, Job, Pieces, state_of
 from lockstep.engines.local_pool import LocalPool
-from lockstep.engines.ray_tasks import RayTasks
+from lockstep.engines.ray_tasks import RayTasks, check_ray
 from lockstep.store.reader import Recording
 
 NAMES = ("local", "ray")
@@ -30,10 +29,23 @@ def engine_named(name: str, *, workers: int | None, cluster: str) -> Engine:
     UsageError
         If there is no such cluster, or an address is given that no engine uses.
     """
-    if cluster and name != "ray":
-        raise UsageError("--cluster names a Ray cluster; give --engine ray too")
+    check_engine(name, cluster=cluster)
     many = workers or _processors()
     return RayTasks(cluster, many) if name == "ray" else LocalPool(many)
+
+
+def check_engine(name: str, *, cluster: str) -> None:
+    """Check what can be told of an engine before it is started, as that may come late or never.
+
+    Raises
+    ------
+    UsageError
+        If an address is given that no engine uses, Ray is not installed, or nothing answers at the address.
+    """
+    if cluster and name != "ray":
+        raise UsageError("--cluster names a Ray cluster; give --engine ray too")
+    if name == "ray":
+        check_ray(cluster)
 
 
 def _processors() -> int:
@@ -62,7 +74,7 @@ def at_work(
     Parameters
     ----------
     engine
-        Starts it, if there is a piece.
+        Starts it, once what is left of the comparison is worth it.
     recordings, paths, forms
         The two, as they are compared, by the paths and forms by which workers open them.
     options
@@ -83,15 +95,18 @@ def at_work(
     )
     equal = equal_by_files(*recordings, ranks) if by_default else {}
     opened = {name: both for name, both in ranks.both.items() if name not in equal}
-    pieces = () if by_laws else pieces_of(replace(ranks, both=opened), steps)
-    if not (pieces or by_laws):
+    if not (opened or by_laws):
         return nullcontext()
-    states = {
-        f"{path}/{both[side].path.name}": state_of(both[side])
-        for side, path in enumerate(paths)
-        for both in ranks.both.values()
-    }
     both_forms = (forms[0], forms[-1]) if forms else ("", "")
     sent = {**options, "steps": None if steps is None else tuple(sorted(steps))}
-    job = Job(str(Path.cwd()), str(paths[0]), str(paths[1]), sent, both_forms, states)
-    return computed_ahead(engine(), job, pieces, Journal(job), told)
+
+    @cache
+    def job() -> Job:
+        states = {
+            f"{path}/{both[side].path.name}": state_of(both[side])
+            for side, path in enumerate(paths)
+            for both in ranks.both.values()
+        }
+        return Job(str(Path.cwd()), str(paths[0]), str(paths[1]), sent, both_forms, states)
+
+    return computed_ahead(engine, job, Pieces({} if by_laws else opened, steps), told)

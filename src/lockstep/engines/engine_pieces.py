@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
 from typing import Any, Protocol
 
 import xxhash
 
-from lockstep.align.ranks import RankPairs, shared_steps
+from lockstep.align.ranks import shared_steps
 from lockstep.comparison import Rule, compare_recordings
 from lockstep.core.errors import LockstepError, UsageError
 from lockstep.core.known_results import KnownResults, Values, Work, using
@@ -78,6 +80,11 @@ class Piece:
         """What tells it from other pieces of its job."""
         steps = "all" if self.steps is None else ",".join(map(str, self.steps))
         return f"{'+'.join(name for name, _ in self.ranks)} {steps}"
+
+    def holds(self, step: int, rank: str) -> bool:
+        """Return whether a step of a rank is in it."""
+        is_of_rank = any(name == rank for name, _ in self.ranks)
+        return is_of_rank and (self.steps is None or step in self.steps)
 
 
 class Engine(Protocol):
@@ -179,17 +186,65 @@ def state_of(rank: RankRecording) -> str:
     return digest.hexdigest()
 
 
-def pieces_of(ranks: RankPairs, steps: Collection[int] | None) -> list[Piece]:
-    """Cut a comparison: a few ranks each; of few ranks, each step by itself."""
-    names = [(name, both[1].path.name) for name, both in ranks.both.items()]
-    if len(names) > _MOST_RANKS:
-        chosen = None if steps is None else tuple(sorted(steps))
-        starts = range(0, len(names), _MOST_RANKS)
-        return [Piece(tuple(names[start : start + _MOST_RANKS]), chosen) for start in starts]
-    shared = {name: shared_steps(*ranks.both[name], steps) for name, _ in names}
-    return [
-        Piece((both,), (number,))
-        for number in sorted({number for one in shared.values() for number in one})
-        for both in names
-        if number in shared[both[0]]
-    ]
+class Pieces:
+    """A comparison, cut: a few ranks each; of few ranks, each step by itself.
+
+    Parameters
+    ----------
+    ranks
+        Those that are opened.
+    steps
+        Those that are compared; None for all.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[str, tuple[RankRecording, RankRecording]],
+        steps: Collection[int] | None,
+    ) -> None:
+        self._ranks, self._chosen = ranks, steps
+
+    @cached_property
+    def all(self) -> Sequence[Piece]:
+        """In the order in which the comparison comes to them."""
+        names = [(name, both[1].path.name) for name, both in self._ranks.items()]
+        if len(names) > _MOST_RANKS:
+            chosen = None if self._chosen is None else tuple(sorted(self._chosen))
+            starts = range(0, len(names), _MOST_RANKS)
+            return [Piece(tuple(names[start : start + _MOST_RANKS]), chosen) for start in starts]
+        numbers = sorted({number for steps in self._steps.values() for number in steps})
+        return [
+            Piece((both,), (number,))
+            for number in numbers
+            for both in names
+            if number in self._steps[both[0]]
+        ]
+
+    def left(self, step: int, rank: str) -> int:
+        """How many steps of ranks are left where the comparison, step by step, comes to one of a rank.
+
+        0 of a rank that is in no piece.
+        """
+        if rank not in self._ranks:
+            return 0
+        before = set(takewhile(lambda name: name != rank, self._ranks))
+        return sum(
+            number > step or (number == step and name not in before)
+            for name, numbers in self._steps.items()
+            for number in numbers
+        )
+
+    def from_on(self, step: int, rank: str) -> list[Piece]:
+        """The pieces that are not over yet, that of this step of this rank first."""
+        first = next((n for n, piece in enumerate(self.all) if piece.holds(step, rank)), 0)
+        before = [
+            piece
+            for piece in self.all[:first]
+            if any(number > step for name, _ in piece.ranks for number in self._steps[name])
+        ]
+        return [*self.all[first:], *(before if len(self._ranks) > _MOST_RANKS else ())]
+
+    @cached_property
+    def _steps(self) -> dict[str, list[int]]:
+        """By rank; this opens all of them, as the comparison does."""
+        return {name: shared_steps(*both, self._chosen) for name, both in self._ranks.items()}

@@ -32,8 +32,7 @@ class Journal:
     """
 
     def __init__(self, job: Job, folder: Path | None = None) -> None:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        self._folder = folder or base / "lockstep" / "pieces"
+        self._folder = folder or _folder()
         text = json.dumps(asdict(job), sort_keys=True, default=str)
         self.path = self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.jsonl"
         self._lock = Lock()
@@ -82,3 +81,13 @@ class Journal:
         if file.tell():
             file.write(b"\n")  # ends a line that was cut off
         return file
+
+
+def any_journal() -> bool:
+    """Return whether a comparison of this user has left a journal, or is writing one."""
+    return any(_folder().glob("*.jsonl"))
+
+
+def _folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return base / "lockstep" / "pieces"

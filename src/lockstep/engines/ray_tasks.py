@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import socket
@@ -27,6 +28,8 @@ _ANSWERING_S = 5.0
 
 _PATIENCE_S = 30.0
 """How long a cluster may have no processor before that is told."""
+
+_NOT_INSTALLED = "--engine ray: Ray is not installed here: pip install 'lockstep-numerics[cluster]'"
 
 
 class RayTasks:
@@ -53,9 +56,7 @@ class RayTasks:
         try:
             self._ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError as error:
-            raise UsageError(
-                "--engine ray: Ray is not installed here: pip install 'lockstep-numerics[cluster]'"
-            ) from error
+            raise UsageError(_NOT_INSTALLED) from error
         # Ray prints that a node is gone to standard output, where a program may read the answer.
         self._output = ExitStack()
         self._output.enter_context(redirect_stdout(sys.stderr))
@@ -128,6 +129,20 @@ class RayTasks:
                 )
             pause.wait(0.5)
             waited_s += 0.5
+
+
+def check_ray(address: str) -> None:
+    """Check that Ray is installed, and that something answers at the address of a cluster, if one is given.
+
+    Raises
+    ------
+    UsageError
+        If not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(_NOT_INSTALLED)
+    if address:
+        _answering(address)
 
 
 def _answering(address: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -42,9 +43,9 @@ class CallDecoder:
 
     def calls(self, rows: pl.DataFrame, records: pl.DataFrame) -> list[Call]:
         """Calls by number, each with its records in order of time, and its body where it is of a custom function."""
-        sites = {row[0]: self._site(*row) for row in rows.select(_SITE_COLUMNS).iter_rows()}
+        sites = {row[0]: self._site(*row) for row in _rows_of(rows, _SITE_COLUMNS)}
         found = self._records(sites, self._sources(rows), records)
-        calls = [self._call(sites, found, *row) for row in rows.select(_CALL_COLUMNS).iter_rows()]
+        calls = [self._call(sites, found, *row) for row in _rows_of(rows, _CALL_COLUMNS)]
         bodies: dict[int, list[Call]] = {}
         for call in calls:
             if call.kind is CallKind.FUNCTION_BODY:
@@ -64,10 +65,8 @@ class CallDecoder:
     def _sources(self, rows: pl.DataFrame) -> dict[int, str]:
         """The user's line of each call; calls from one line share its text."""
         lines = {number: source_of(frames) for number, frames in self._stacks.items()}
-        return {
-            call_id: lines.get(stack, "")
-            for call_id, stack in rows.select("call_id", "stack").iter_rows()
-        }
+        calls = _rows_of(rows, ("call_id", "stack"))
+        return {call_id: lines.get(stack, "") for call_id, stack in calls}
 
     def _records(
         self, sites: Mapping[int, Site], sources: Mapping[int, str], rows: pl.DataFrame
@@ -88,7 +87,7 @@ class CallDecoder:
             argument,
             laid,
             edge,
-        ) in zip(*(column.to_list() for column in rows.select(_RECORD_COLUMNS)), strict=True):
+        ) in _rows_of(rows, _RECORD_COLUMNS):
             content = contents.get(number)
             if content is None:
                 raise CorruptError(self._path, f"tensor content {number} is missing")
@@ -143,9 +142,8 @@ class CallDecoder:
         random_state: int,
     ) -> Call:
         try:
-            settings = values_of(arguments)
-            if not isinstance(settings, dict):
-                raise TypeError("its arguments are not a JSON object")
+            settings = _flat_arguments(arguments) if len(arguments) <= _SHORT else None
+            settings = _arguments(arguments) if settings is None else dict(settings)
             return Call(
                 id=call_id,
                 rank=self._rank,
@@ -170,10 +168,33 @@ class CallDecoder:
         return CorruptError(self._path, f"call {call_id} is malformed ({error})")
 
 
+def _arguments(text: str) -> dict[str, Any]:
+    found = values_of(text)
+    if not isinstance(found, dict):
+        raise TypeError("its arguments are not a JSON object")
+    return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _flat_arguments(text: str) -> dict[str, Any] | None:
+    """The same, to be copied by who returns it; None of those that hold lists or further objects."""
+    found = _arguments(text)
+    return None if any(isinstance(one, (list, dict)) for one in found.values()) else found
+
+
+_SHORT = 256
+"""Characters of arguments that are read once for all calls, steps and ranks that have them."""
+
 _phase, _role, _kind = lru_cache(Phase), lru_cache(Role), lru_cache(CallKind)
 
 _site = lru_cache(maxsize=1 << 16)(Site)
 """Steps repeat their sites, so one object each does for all of them."""
+
+
+def _rows_of(table: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of some columns, without a query: of a short table, that takes longer than reading it."""
+    return zip(*(table.get_column(name).to_list() for name in columns), strict=True)
+
 
 _SITE_COLUMNS = ("call_id", "module", "op", "call", "phase")
 _CALL_COLUMNS = (

@@ -60,7 +60,7 @@ def statistics_in(values: Sequence[Any]) -> Statistics | None:
     if values[_NORM] is None:
         return None
     pairs = zip(values, _UNWRITTEN, strict=True)
-    return Statistics(*(unwritten if value is None else value for value, unwritten in pairs))
+    return Statistics(*[unwritten if value is None else value for value, unwritten in pairs])
 
 
 def statistics_named(row: Mapping[str, Any]) -> Statistics | None:

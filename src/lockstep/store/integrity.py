@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -23,7 +24,7 @@ import xxhash
 from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.core.known_results import Kind, found_or_computed, key_of_file
 from lockstep.core.records import STATISTICS
-from lockstep.core.text import reason_of
+from lockstep.core.text import printable, reason_of
 from lockstep.store.limits import CALL_DEPTH, MODULE_DEPTH, TABLE_BYTES, TEXT_BYTES, size_of
 
 GROWING = frozenset({"stacks.parquet", "modules.parquet"})
@@ -211,7 +212,7 @@ _LEAST = {
 }
 
 
-def check_numbers(path: Path, frame: pl.DataFrame) -> None:
+def _check_numbers(path: Path, frame: pl.DataFrame) -> None:
     """Compare the numbers of a table with their possible ranges; a call is within one that began before it.
 
     Raises
@@ -233,7 +234,7 @@ def check_numbers(path: Path, frame: pl.DataFrame) -> None:
         raise CorruptError(path, "a call lies within one that came after it, or within itself")
 
 
-def check_modules(path: Path, frame: pl.DataFrame) -> None:
+def _check_modules(path: Path, frame: pl.DataFrame) -> None:
     """See that no module lies deeper than one that can be called.
 
     Raises
@@ -250,7 +251,7 @@ def check_modules(path: Path, frame: pl.DataFrame) -> None:
         )
 
 
-def check_texts(path: Path, frame: pl.DataFrame) -> None:
+def _check_texts(path: Path, frame: pl.DataFrame) -> None:
     """Hold the lengths of texts and sketches against the limits: a file of some bytes can name one in each of its rows.
 
     Raises
@@ -264,14 +265,82 @@ def check_texts(path: Path, frame: pl.DataFrame) -> None:
     ]
     if not lengths or not frame.height:
         return
-    longest = frame.select(one.max() for one in lengths).row(0)
-    total = frame.select(one.sum() for one in lengths).row(0)
-    if max(one or 0 for one in longest) > TEXT_BYTES or sum(total) > TABLE_BYTES:
+    both = [one.max().name.suffix(" at most") for one in lengths], [one.sum() for one in lengths]
+    found = frame.select(*both[0], *both[1]).row(0)
+    longest = max(one or 0 for one in found[: len(lengths)])
+    total = sum(found[len(lengths) :])
+    if longest > TEXT_BYTES or total > TABLE_BYTES:
         raise CorruptError(
             path,
-            f"holds texts of {sum(total)} bytes, the longest of {max(one or 0 for one in longest)}, and a "
-            f"table has at most {TABLE_BYTES} and {TEXT_BYTES}",
+            f"holds texts of {total} bytes, the longest of {longest}, and a table has at most {TABLE_BYTES} and "
+            f"{TEXT_BYTES}",
         )
+
+
+def checked_tables(paths: Sequence[Path], frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """The tables with names that can be printed, if each holds what it may; sound ones are looked at together.
+
+    Raises
+    ------
+    CorruptError
+        If one does not.
+    """
+    if len(frames) > 1:
+        together = pl.concat(frames)
+        with suppress(
+            CorruptError
+        ):  # which one it is, and whether one alone is too large, is seen below
+            _check(paths[0], together)
+            if not _odd_names(together):
+                return frames
+    for path, frame in zip(paths, frames, strict=True):
+        _check(path, frame)
+    return [_with_printable_names(frame) for frame in frames]
+
+
+def _check(path: Path, frame: pl.DataFrame) -> None:
+    _check_numbers(path, frame)
+    _check_texts(path, frame)
+    _check_modules(path, frame)
+
+
+_NAMES = frozenset(
+    {
+        "module",
+        "module_class",
+        "op",
+        "name",
+        "argument",
+        "dtype",
+        "device",
+        "note",
+        "file",
+        "function",
+    }
+)
+"""Columns whose texts are shown, and come from anybody."""
+
+
+def _with_printable_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with names that any terminal and any file may get."""
+    shown = [
+        pl.col(name).replace({one: printable(one) for one in odd})
+        for name, odd in _odd_names(frame).items()
+    ]
+    return frame.with_columns(shown) if shown else frame
+
+
+def _odd_names(frame: pl.DataFrame) -> dict[str, list[str]]:
+    """Names that cannot be printed, by column."""
+    columns = [name for name in frame.columns if name in _NAMES]
+    if not columns:
+        return {}
+    found = frame.select(pl.col(columns).unique().implode()).row(0)
+    odd = {
+        name: [one for one in every if one is not None and not one.isprintable()]
+        for name, every in zip(columns, found, strict=True)
+    }
+    return {name: every for name, every in odd.items() if every}
 
 
 def check_tree(path: Path, call_ids: npt.NDArray[np.int64], parents: npt.NDArray[np.int64]) -> None:

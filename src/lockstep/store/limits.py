@@ -334,18 +334,25 @@ class _Reader:
             raise DamagedError("its headers are nested too deep")
         found: Struct = {}
         number = 0
-        while True:
-            head = self._byte()
-            if not head:
-                return found
+        while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._integer()
             kind = head & 15
-            found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            if kind in _INTEGERS:  # most are, and a file has thousands
+                self._take_item()
+                found[number] = self._integer()
+            elif kind in (_TRUE, _FALSE):
+                found[number] = kind == _TRUE
+            else:
+                found[number] = self._value(kind, depth)
+        return found
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def _take_item(self) -> None:
         self._items += 1
         if self._items > _MOST_ITEMS:
             raise DamagedError("its headers hold too much")
+
+    def _value(self, kind: int, depth: int) -> Any:
+        self._take_item()
         if kind in _INTEGERS:
             return self._integer()
         if kind == _BINARY:
@@ -368,12 +375,20 @@ class _Reader:
         return [self._value(head & 15, depth) for _ in range(count)]
 
     def _integer(self) -> int:
-        found = self._unsigned()
+        place = self.place
+        found = self._data[place] if place < self._stop else 128
+        if found < 128:
+            self.place = place + 1
+        else:
+            found = self._unsigned()
         return (found >> 1) ^ -(found & 1)
 
     def _unsigned(self) -> int:
-        found = 0
-        for shift in range(0, 70, 7):
+        found = self._byte()
+        if found < 128:
+            return found
+        found &= 127
+        for shift in range(7, 70, 7):
             byte = self._byte()
             found |= (byte & 127) << shift
             if byte < 128:
@@ -381,10 +396,11 @@ class _Reader:
         raise DamagedError("a header holds an endless number")
 
     def _byte(self) -> int:
-        if self.place >= self._stop:
+        place = self.place
+        if place >= self._stop:
             raise DamagedError("a header is cut off")
-        self.place += 1
-        return self._data[self.place - 1]
+        self.place = place + 1
+        return self._data[place]
 
     def _skip(self, count: int) -> None:
         self.place += count

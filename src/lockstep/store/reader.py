@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from lockstep.core.arguments import path_of
@@ -456,10 +457,9 @@ class RankRecording:
         rows = self.index().calls_of(step)
         if kind is not None:
             rows = rows.filter(pl.col("kind") == kind.value)
-        bodies = (
-            self.index().bodies_of(step).filter(pl.col("parent").is_in(rows["call_id"].implode()))
-        )
-        rows = pl.concat([rows, bodies])
+        if self.index().has_bodies:
+            inside = pl.col("parent").is_in(rows["call_id"].implode())
+            rows = pl.concat([rows, self.index().bodies_of(step).filter(inside)])
         records = self._records_of(step, rows)
         numbers = {*records["content"].to_list(), *rows["random_state"].to_list()}
         contents = self._contents.of(self.index().places(numbers))
@@ -563,12 +563,10 @@ class RankRecording:
         frames = list(self._records.of(self.index().record_chunks(step)))
         if not frames:
             return pl.DataFrame(schema=schema.RECORDS)
-        wanted = calls.select("call_id")
-        return (
-            pl.concat(frames)
-            .join(wanted, on="call_id", how="semi")
-            .sort("sequence", maintain_order=True)
-        )
+        every = pl.concat(frames)
+        is_wanted = np.isin(every["call_id"].to_numpy(), calls["call_id"].to_numpy())
+        order = np.argsort(every["sequence"].to_numpy(), kind="stable")
+        return every[order[is_wanted[order]]]
 
     @cached_property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from lockstep.store.content_rows import statistics_named
 from lockstep.store.limits import MOST_ELEMENTS, values_of
 
 _ROLES = frozenset({Role.PARAM, Role.BUFFER, Role.STATE})
+_moment, _role, _standing = lru_cache(Moment), lru_cache(Role), lru_cache(Standing)
 
 
 def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterator[StateRecord]:
@@ -36,8 +38,8 @@ def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterat
     seen: set[tuple[Moment, Role, str]] = set()
     for number, row in enumerate(table.iter_rows(named=True)):
         try:
-            moment, role = Moment(row["moment"]), Role(row["role"])
-            standing = Standing(row["standing"])
+            moment, role = _moment(row["moment"]), _role(row["role"])
+            standing = _standing(row["standing"])
         except ValueError as error:
             raise CorruptError(path, f"row {number} is malformed ({error})") from error
         key = (moment, role, row["name"])

@@ -20,7 +20,6 @@ from lockstep.core.records import Array, Content, Pieces, Sketch
 from lockstep.core.sketch import SKETCH_SIZE
 from lockstep.store import later_tensors, schema
 from lockstep.store.content_rows import statistics_in
-from lockstep.store.derived.derived_tensor import Derived
 from lockstep.store.limits import MOST_ELEMENTS
 from lockstep.store.tables import Chunks, LatestChunks
 from lockstep.store.tensor_files import TensorFiles
@@ -284,10 +283,7 @@ class StoredTensor:
         CorruptError
             If it is not there or is damaged.
         """
-        if self.stored is None:
-            return None
-        found = self.files.find(Stored(self.shard, self.stored))
-        return found.formula if isinstance(found, Derived) and not found.places.size else None
+        return None if self.stored is None else self.files.formula(Stored(self.shard, self.stored))
 
     def _check(self, size: int) -> None:
         if size != math.prod(self.shape):

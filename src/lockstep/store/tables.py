@@ -23,9 +23,8 @@ import polars as pl
 from lockstep.core.errors import PUT_BACK, CorruptError
 from lockstep.core.progress import CountedProgress
 from lockstep.core.site import CallKind
-from lockstep.core.text import printable
 from lockstep.store import schema
-from lockstep.store.integrity import Files, check_modules, check_numbers, check_texts, check_tree
+from lockstep.store.integrity import Files, check_tree, checked_tables
 from lockstep.store.limits import Quota, check_table
 
 _CHUNK = re.compile(r"(calls|contents|records)-(\d{5,})\.parquet")
@@ -95,11 +94,7 @@ class Chunks:
             self.files.check(path)
             self._quota.take(table, path)
         found = _read_together(paths, columns) or [_read_alone(path, columns) for path in paths]
-        for path, frame in zip(paths, found, strict=True):
-            check_numbers(path, frame)
-            check_texts(path, frame)
-            check_modules(path, frame)
-        return [_with_printable_names(frame) for frame in found]
+        return checked_tables(paths, found)
 
 
 class LatestChunks(Generic[Kept]):
@@ -197,6 +192,8 @@ class Index:
         Number of tensor records, and of distinct contents.
     has_tensors
         Whether a tensor was saved whole.
+    has_bodies
+        Whether a custom function was seen to call something.
     """
 
     def __init__(self, chunks: Chunks, progress: CountedProgress | None = None) -> None:
@@ -206,6 +203,7 @@ class Index:
         check_tree(chunks.directory, call_id, every["parent"].to_numpy())
         is_body = pl.col("kind") == CallKind.FUNCTION_BODY.value
         self.calls, self._bodies = every.filter(~is_body), every.filter(is_body)
+        self.has_bodies = self._bodies.height > 0
         of_call = self.calls["step"].to_numpy()
         self._order = np.lexsort((self.calls["call_id"].to_numpy(), of_call))
         self._step_of_row = of_call[self._order]
@@ -327,11 +325,7 @@ def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
         If the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
     check_table(path)
-    frame = _read_alone(path, columns)
-    check_numbers(path, frame)
-    check_texts(path, frame)
-    check_modules(path, frame)
-    return _with_printable_names(frame)
+    return checked_tables([path], [_read_alone(path, columns)])[0]
 
 
 def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
@@ -347,33 +341,6 @@ def _read_alone(path: Path, columns: pl.Schema) -> pl.DataFrame:
     for name in columns:
         if name not in schema.NULLABLE and frame[name].has_nulls():
             raise CorruptError(path, f"the column {name!r} has gaps")
-    return frame
-
-
-_NAMES = frozenset(
-    {
-        "module",
-        "module_class",
-        "op",
-        "name",
-        "argument",
-        "dtype",
-        "device",
-        "note",
-        "file",
-        "function",
-    }
-)
-"""Columns whose texts are shown, and come from anybody."""
-
-
-def _with_printable_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table with names that any terminal and any file may get."""
-    for name in _NAMES.intersection(frame.columns):
-        odd = [one for one in frame[name].unique() if one is not None and not one.isprintable()]
-        if odd:
-            shown = pl.col(name).replace({one: printable(one) for one in odd})
-            frame = frame.with_columns(shown)
     return frame
 
 

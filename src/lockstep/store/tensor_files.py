@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lockstep.core.errors import CorruptError
-from lockstep.core.formulas import Stored
+from lockstep.core.formulas import Formula, Stored
 from lockstep.core.mapped import give_back
 from lockstep.core.records import Array, Pieces
 from lockstep.store.derived.derived_tensor import Derived, Elements, FormulaError, formula_from_json
@@ -130,6 +130,16 @@ class TensorFiles:
         """
         return self._shard(stored.shard).find(stored.number)
 
+    def formula(self, stored: Stored) -> Formula | None:
+        """The formula that gives a tensor to the last bit; None if it is stored as it is or was corrected.
+
+        Raises
+        ------
+        CorruptError
+            If there is no such tensor, or its formula is damaged.
+        """
+        return self._shard(stored.shard).formula(stored.number)
+
     def find_in_pieces(self, stored: Stored) -> tuple[str, Elements] | Derived:
         """Find as `find`, without counting the read bytes as memory of this process.
 
@@ -199,6 +209,7 @@ class Shard:
         except (OSError, ValueError) as error:
             raise CorruptError(path, f"cannot be read as a tensor file ({error})") from error
         self._derived: dict[str, Any] = {}
+        self._formulas: dict[int, Formula | None] = {}
         self._base, self._entries = self._read_header()
 
     def load(self, number: int) -> Array:
@@ -244,6 +255,21 @@ class Shard:
             return self._read_derived(number, self._derived[str(number)])
         entry, raw = self._stored(str(number))
         return entry.dtype, raw
+
+    def formula(self, number: int) -> Formula | None:
+        """Return what gives a tensor to the last bit, read once; None if it is stored as it is or was corrected.
+
+        Raises
+        ------
+        CorruptError
+            If the shard does not hold it, or its formula is damaged.
+        """
+        if number not in self._formulas:
+            found, known = self.find(number), None
+            if isinstance(found, Derived) and not found.places.size:
+                known = found.formula
+            self._formulas[number] = known
+        return self._formulas[number]
 
     def find_in_pieces(self, number: int) -> tuple[str, Elements] | Derived:
         """As `find`, without the memory map."""

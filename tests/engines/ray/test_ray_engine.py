@@ -20,13 +20,19 @@ from lockstep.cli.compare import compare
 from lockstep.comparison import compare_recordings
 from lockstep.core.errors import UsageError
 from lockstep.core.known_results import Values, Work
-from lockstep.engines import ray_tasks
+from lockstep.engines import computed_ahead, ray_tasks
 from lockstep.engines.chosen import at_work
 from lockstep.engines.engine_pieces import Job, Piece, StateError, state_of
 from lockstep.engines.ray_tasks import RayTasks
 from lockstep.store.reader import open_recording
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, Array, MadeTraining
+
+_AT_ONCE = (
+    "from lockstep.engines import computed_ahead; computed_ahead._WORTH_S = -1.0;"
+    "import sys; from lockstep.__main__ import program; sys.exit(program())"
+)
+"""`lockstep`, which starts workers when a rank differs."""
 
 OPTIONS = {"rule": "error-model", "rerun": True}
 
@@ -42,6 +48,12 @@ def rounded(value: Array) -> Array:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started when a rank differs, however little is left."""
+    monkeypatch.setattr(computed_ahead, "_WORTH_S", -1.0)
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +204,8 @@ def test_a_comparison_that_is_killed_goes_on_on_the_cluster(folder: Path, nodes:
     both = folder / "reference", folder / "fault"
     words = [
         sys.executable,
-        "-m",
-        "lockstep",
+        "-c",
+        _AT_ONCE,
         "compare",
         *both,
         "--json",
