@@ -17,11 +17,14 @@ _DOUBLES = re.compile(
     r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
-    r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.)(?!.*dtype)"
+    r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.|\s*[a-zA-Z_]\w*(?:\.\w+)*\s*\))(?!.*dtype)"
     r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
     re.DOTALL,
 )
 _MOVING = frozenset({"to", "cuda"})
+_PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
+"""What projects call their functions that move tensors."""
+_MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
 _PLACES = re.compile(r"device|cuda|\.to\(")
@@ -48,18 +51,66 @@ def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
         bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
         given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
         texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
+        texts += [
+            text for one in given_by if isinstance(one, ast.For) for text in _run_over(unit, one)
+        ]
         unseen = [binding for binding in bindings if isinstance(binding.node, ast.arg)]
         if "given" in entry.arguments and unseen:
             texts.append("float64")
-    whole: ast.AST = call
-    moved = keyword(call, "device") is not None
-    while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
-        if isinstance(above, ast.Call) and above.func is not whole:
+    elif "given" in entry.arguments and isinstance(given, ast.Call):
+        unknown = not unit.scopes.name(given.func) and not _CONVERTING.search(unit.text(given))
+        texts += ["float64"] if unknown else []
+    moved = keyword(call, "device") is not None or _is_moved(unit, call)
+    return moved and any(map(_DOUBLES.search, texts)) and not _converts(unit, call)
+
+
+def _chain(unit: Unit, node: ast.AST) -> ast.AST:
+    """The whole chain of attributes and calls that begins with a node: `x.to(d).view(3)` of `x`."""
+    while isinstance(above := unit.scopes.parents[node], ast.Attribute | ast.Call):
+        if isinstance(above, ast.Call) and above.func is not node:
             break
-        moved |= isinstance(above, ast.Attribute) and above.attr in _MOVING
-        whole = above
-    behind = unit.text(whole)[len(unit.text(call)) :]
-    return moved and any(map(_DOUBLES.search, texts)) and not _CONVERTING.search(behind)
+        node = above
+    return node
+
+
+def _converts(unit: Unit, node: ast.AST) -> bool:
+    """Whether the chain behind a node chooses a precision before it moves anything."""
+    behind = unit.text(_chain(unit, node))[len(unit.text(node)) :]
+    moves = (one for one in _MOVES.finditer(behind) if not _CONVERTING.search(one[0]))
+    moved = next(moves, None)
+    return _CONVERTING.search(behind, 0, moved.start() if moved else len(behind)) is not None
+
+
+def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
+    """Whether a tensor is moved at once, given to a function of the project's, or a variable's that is moved."""
+    whole = _chain(unit, node)
+    inner = whole
+    while inner is not node and isinstance(inner, ast.Attribute | ast.Call):
+        if isinstance(inner, ast.Attribute) and inner.attr in _MOVING:
+            return True
+        inner = inner.value if isinstance(inner, ast.Attribute) else inner.func
+    parent = unit.scopes.parents[whole]
+    if isinstance(parent, ast.Call):
+        return called(parent) in _PLACED_BY and not unit.scopes.name(parent.func)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(target, ast.Name) or not steps:
+        return False
+    bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
+    uses = [use for one in bindings for use in unit.scopes.uses(one) if use is not target]
+    converted = any(_converts(unit, use) for use in uses)
+    return not converted and any(_is_moved(unit, use, steps - 1) for use in uses)
+
+
+def _run_over(unit: Unit, loop: ast.For) -> list[str]:
+    """The text of what a loop runs over, with what the variables in it are given."""
+    names = [one for one in ast.walk(loop.iter) if isinstance(one, ast.Name)]
+    values = [
+        one.value
+        for name in names
+        for one in unit.scopes.bindings(name.id, unit.scopes.scope(name))
+    ]
+    texts = [unit.text(one) for one in (loop.iter, *values) if isinstance(one, ast.expr)]
+    return [text for text in texts if not _CONVERTING.search(text)]
 
 
 def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:
