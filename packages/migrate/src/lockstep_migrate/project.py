@@ -312,7 +312,8 @@ class _Project:
         )
 
         kind = config_kind(found.path)
-        return config_mentions(source.text, kind, target, self.own.modules), ()
+        own = self.own.modules | self.own.asked
+        return config_mentions(source.text, kind, target, own), ()
 
     def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
         from lockstep_migrate.tensorflow import (

@@ -18,6 +18,10 @@ _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "del
 _DEVICE_WORD = re.compile(r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|gpu", re.IGNORECASE)
 _DEVICE_TEXT = re.compile(r"cuda(?::\d+)?\Z")
 _ASKING = frozenset({"startswith", "endswith", "find", "count", "partition", "split"})
+_DEVICE_LIKE = re.compile(
+    r"(?:^|_)(?:device|dev|kind|place|accel\w*)(?:_|\Z)|\Atype\Z", re.IGNORECASE
+)
+"""What projects call the name of a device."""
 _GPU = re.compile(r"/?gpu(?::\d+)?\Z", re.IGNORECASE)
 _HOLDING = (ast.Tuple, ast.List, ast.Set, ast.IfExp, ast.BoolOp, ast.Starred)
 _NOWHERE = PurePosixPath("module.py")
@@ -268,13 +272,18 @@ class _Gathered:
             return node.attr == "cuda" and getattr(node.value, "id", "") in self.torches
         if isinstance(node, ast.Subscript):
             looked_up, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            looked_up, key = node.args[:2]
         elif isinstance(node, ast.Call) and node.args:
-            looked_up, key = node.args[0], node.args[-1]
+            looked_up = key = node.args[0]
         else:
             return False
         of_torch = any(getattr(part, "id", "") in self.torches for part in ast.walk(looked_up))
         if isinstance(key, ast.JoinedStr) and key.values:  # sys.modules[f"torch.{kind}"]
             return getattr(key.values[0], "value", "") == "torch."
+        if of_torch and key is not looked_up and not isinstance(key, ast.Constant):
+            last = getattr(key, "attr", "") or getattr(key, "id", "")
+            return _DEVICE_LIKE.search(last) is not None  # getattr(torch, args.device)
         name = getattr(key, "value", None)
         return name == "torch.cuda" or (name == "cuda" and of_torch and key is not looked_up)
 

@@ -95,6 +95,9 @@ _LIBRARY_WORDS = {
     ("distributed_type", "MULTI_GPU"): _ACCELERATE_GPUS,
 }
 """What a library calls the old device where the word names none, by key and value."""
+_CLUSTER_KEY = re.compile(r"gres|(?:n|num_?)?gpus?[_-](?:per|count|num)\w*", re.IGNORECASE)
+_COUNT = re.compile(r"(?:gpu:)?(?:\w+:)?[1-9]\d*\Z")
+"""Keys by which a cluster is asked for GPUs, with their values: `gpus_per_node: 4`, `gres: gpu:1`."""
 _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
@@ -123,14 +126,14 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
 
 
 def config_mentions(
-    text: str, kind: ConfigKind, target: MigrationTarget, modules: Collection[str] = ()
+    text: str, kind: ConfigKind, target: MigrationTarget, own: Collection[str] = ()
 ) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
-    `kind`: what it is; `config_kind` tells by its name. `modules`: the project's own, by their last names.
+    `kind`: what it is; `config_kind` tells by its name. `own`: the project's modules, and the keys that it asks for.
     Returned: in the order of the text; none of them is rewritten.
     """
-    reader = _Reader(text, kind, target, modules)
+    reader = _Reader(text, kind, target, own)
     for match in re.finditer(r"[^\r\n]+", text):
         if match.end() - match.start() <= LONGEST_LINE:
             reader.line(match.start(), match[0])
@@ -151,7 +154,7 @@ class _Reader:
     text: str
     kind: ConfigKind
     target: MigrationTarget
-    modules: Collection[str] = ()
+    own: Collection[str] = ()
     mentions: dict[Span, Mention] = field(default_factory=dict)
     key: str = ""
     """The key whose value is being read, or in whose list it stands."""
@@ -203,6 +206,12 @@ class _Reader:
             reason = "gives NVIDIA's cards to a container"
             new = said_of(self.target, lambda one: one.container_options)
             self.list("config/image", span, reason, new)
+        elif _CLUSTER_KEY.fullmatch(self.key) and self.key not in self.own and _COUNT.match(value):
+            self.list(
+                "config/scheduler",
+                span,
+                "asks for GPUs: which devices that means is the reader's to say",
+            )
         elif self._is_hardware(value):
             self.list("config/image", span, "asks for NVIDIA's devices by name")
         elif self.target.device != "mps" and (
@@ -222,8 +231,8 @@ class _Reader:
     def _is_of_another(self, value: str) -> bool:
         """Whether a value is the dotted name of something for the old device that is not the project's."""
         name = _LOOKED_UP.fullmatch(value)
-        own = name is None or name["root"] in self.modules
-        return not own and names_old_device(value) and self.kind is ConfigKind.SETTINGS
+        is_own = name is None or name["root"] in self.own
+        return not is_own and names_old_device(value) and self.kind is ConfigKind.SETTINGS
 
     def _is_hardware(self, value: str) -> bool:
         """Whether a value is a card of NVIDIA's by its name, or an option that gives cards to a container."""

@@ -16,12 +16,17 @@ _DOUBLES = re.compile(
     r"|\.step\("  # the rewards of an environment
     r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
+    r"hanning|hamming|blackman|bartlett|kaiser|logspace|geomspace|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
     r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.|\s*[a-zA-Z_]\w*(?:\.\w+)*\s*\))(?!.*dtype)"
     r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
     re.DOTALL,
 )
 _MOVING = frozenset({"to", "cuda"})
+_CHOSEN = re.compile(
+    r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort)"
+)
+"""What says of an array that it is none of double precision."""
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
@@ -58,7 +63,7 @@ def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
         if "given" in entry.arguments and unseen:
             texts.append("float64")
     elif "given" in entry.arguments and isinstance(given, ast.Call):
-        unknown = not unit.scopes.name(given.func) and not _CONVERTING.search(unit.text(given))
+        unknown = not unit.scopes.name(given.func) and not _CHOSEN.search(unit.text(given))
         texts += ["float64"] if unknown else []
     moved = keyword(call, "device") is not None or _is_moved(unit, call)
     return moved and any(map(_DOUBLES.search, texts)) and not _converts(unit, call)

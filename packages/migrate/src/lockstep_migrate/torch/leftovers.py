@@ -93,6 +93,8 @@ _LABELLING = frozenset(
 """Functions that are given a name under which a person finds something again."""
 _LABELS = frozenset({"name", "run_name", "project", "group", "tag", "label", "title", "notes"})
 """Parameters that such a name is given to."""
+_IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
+"""The dotted name of something in a package."""
 _PROTOCOL = re.compile(r"__cuda\w*__\Z")
 _EXPECTING = re.compile(r"[rR]aises|[wW]arns|Regex|^filterwarnings\Z")
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
@@ -145,7 +147,9 @@ def _is_member(unit: Unit, name: ast.Name) -> bool:
 
 
 def _is_library(unit: Unit, text: ast.Constant) -> bool:
-    """Whether a text is a package for the old device, imported by its name: `import_module("cupy")`."""
+    """Whether a text is a package for the old device that is looked up: `import_module("cupy")`, `"cupy.x"`."""
+    if isinstance(text.value, str) and _IN_PACKAGE.fullmatch(text.value):
+        return _of_package(text.value) != ""
     call = unit.scopes.parents[text]
     imports = isinstance(call, ast.Call) and called(call) in _IMPORTING
     return imports and _package_row(unit, str(text.value)) is not None
@@ -260,6 +264,12 @@ def _is_key(parent: ast.AST, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
+def _of_package(text: str) -> str:
+    """What the package of a dotted name is, if it is one for the old device; `cuda_results.csv` is a file."""
+    thing = None if _DATA.match(text) else surroundings().package(text.split(".")[0])
+    return thing.about if thing else ""
+
+
 def _is_asked(parent: ast.AST, node: ast.AST) -> bool:
     """Whether a text is what the environment, or another dictionary, is asked by."""
     return _is_key(parent, node) or (isinstance(parent, ast.Call) and called(parent) in _ASKED)
@@ -356,6 +366,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _is_library_setting(unit, parent, node):
         reason = "is the key of a setting that nothing in the project reads: a library's own, for the old device"
         unit.list(node, "leftovers/key", reason)
+    elif _IN_PACKAGE.fullmatch(text) and (about := _of_package(text)):
+        unit.list(node, "leftovers/import", f"is looked up by its name: {about}")
     elif _KEY.match(text) and _is_key(parent, node):
         unit.keep(node, "leftovers/own-name", "a key of this project's own")
     elif (name := _DOTTED.match(text)) and (row := unit.settings.table.lookup(name["name"])):

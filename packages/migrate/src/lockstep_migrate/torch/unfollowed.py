@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
@@ -138,7 +139,11 @@ def _find_passed_on(unit: Unit, text: ast.expr) -> None:
 
     Then whoever gets it decides which devices it means: `trainer = {"accelerator": "gpu"}`.
     """
-    if not _WORD.match(_text(text)) or unit.own.asks_for_gpu or unit.is_claimed(text):
+    if unit.is_claimed(text):
+        return
+    if not unit.target.single and LIGHTNING.search(_text(text)):
+        unit.list(text, "libraries/gpu", LIGHTNING_GPU)
+    if not _WORD.match(_text(text)) or unit.own.asks_for_gpu:
         return
     name = receiving_name(unit.scopes, text)
     if unit.target.single and name.endswith("accelerator"):
@@ -196,7 +201,10 @@ def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
         ]
         for text in texts:
             unit.list(text, "leftovers/message", "is compared with the name of a card of NVIDIA's")
-    for side in sides:
+    compared = [
+        one for side in sides for one in getattr(side, "elts", [side]) if isinstance(one, ast.expr)
+    ]
+    for side in compared:
         if re.match(r"[A-Z]+_GPUS?\Z", _text(side)) and _text(side) not in unit.own.gpu_words:
             reason = "is a word for GPUs that the project gives nowhere: it is another's"
             unit.list(side, "libraries/gpu", reason)
@@ -287,8 +295,18 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
         return
     name = ".".join(("torch.cuda", *leaves))
     found = unit.settings.table.longest(name)
-    if found is not None and found[1].action is Action.LIST:
-        reason = f"reached through a variable: {found[1].reason}"
+    if found is None:
+        return
+    # What a row drops, renames or stands in for is not there behind a variable.
+    lacking = [
+        one.name
+        for one in unit.target.among or (unit.target,)
+        if not one.has_name(".".join((one.module, *leaves)))
+    ]
+    if found[1].action is Action.LIST or lacking:
+        lists = found[1].action is Action.LIST
+        what = found[1].reason if lists else f"{', '.join(lacking)} has no {leaves[0]}"
+        reason = f"reached through a variable: {what}"
         unit.list(chain, "unfollowed/variable", reason, unit.settings.readable(found[1].becomes))
 
 
