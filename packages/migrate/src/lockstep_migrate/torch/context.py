@@ -100,6 +100,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     parent = scopes.parents[node]
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
+        if isinstance(parent.ops[0], ast.In | ast.NotIn) and _is_key_of(scopes, node, both[-1]):
+            return Use.KEY
         if any(
             scopes.name(one) in _OTHERS_TABLES
             or getattr(one, "attr", "") in ("modules", "environ", "keywords")
@@ -152,6 +154,17 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     if _is_named_type(scopes, parent, node) or _is_compared_constant(scopes, parent):
         return Use.TEST
     return Use.KEY if _declares_fields(parent) else Use.VALUE
+
+
+def _is_key_of(scopes: ModuleScopes, text: ast.AST, table: ast.expr) -> bool:
+    """Whether something is looked up by a text in what the text is sought in: `"cuda" in state`, `state["cuda"]`."""
+    of, key = scopes.text(table), getattr(text, "value", None)
+    return text is not table and any(
+        isinstance(entry.slice, ast.Constant)
+        and entry.slice.value == key
+        and scopes.text(entry.value) == of
+        for entry in scopes.of(ast.Subscript)
+    )
 
 
 def _is_beside_other_key(scopes: ModuleScopes, entry: ast.Subscript) -> bool:

@@ -13,6 +13,7 @@ from lockstep_migrate.torch.unit import Unit
 
 _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"](?:double|float|f8)['\"])\)"
+    r"|\bimread\((?!.*(?:astype|dtype|float32)).*/\s*\d"
     r"|\.step\("  # the rewards of an environment
     r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
@@ -24,9 +25,17 @@ _DOUBLES = re.compile(
 )
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
-    r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort)"
+    r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort|where)"
+    r"|permutation|choice|nonzero|arange\([^./]*\)\Z|\.shape|len\("
 )
 """What says of an array that it is none of double precision."""
+_KEEPING = frozenset(
+    {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
+)
+"""Methods of arrays that keep the precision."""
+_WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
+"""An array of whole numbers: `np.array([1, 2])`."""
+_STEPS = 4
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
@@ -50,23 +59,64 @@ def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
     """
     if call is None or not call.args or keyword(call, "dtype"):
         return False
-    given = call.args[0]
-    texts = [unit.text(given)]
-    if isinstance(given, ast.Name):
-        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
-        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
-        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
-        texts += [
-            text for one in given_by if isinstance(one, ast.For) for text in _run_over(unit, one)
-        ]
-        unseen = [binding for binding in bindings if isinstance(binding.node, ast.arg)]
-        if "given" in entry.arguments and unseen:
-            texts.append("float64")
-    elif "given" in entry.arguments and isinstance(given, ast.Call):
-        unknown = not unit.scopes.name(given.func) and not _CHOSEN.search(unit.text(given))
-        texts += ["float64"] if unknown else []
     moved = keyword(call, "device") is not None or _is_moved(unit, call)
-    return moved and any(map(_DOUBLES.search, texts)) and not _converts(unit, call)
+    unless_chosen = "given" in entry.arguments
+    return (
+        moved
+        and not _converts(unit, call)
+        and _may_be_double(unit, call.args[0], unless_chosen=unless_chosen)
+    )
+
+
+def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int = _STEPS) -> bool:
+    """Whether an expression is an array of double precision.
+
+    `unless_chosen`: NumPy's arrays of which nothing tells the precision count, too.
+    """
+    text = unit.text(node)
+    if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
+        return _DOUBLES.search(text) is not None
+    inner: list[ast.AST] = []
+    if isinstance(node, ast.Name):
+        inner = _given_to(unit, node)
+        texts = [unit.text(one) for one in inner if isinstance(one, ast.expr)]
+        if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
+            return False
+    elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
+        inner = [node.value]
+    elif isinstance(node, ast.BinOp):
+        inner = [node.left, node.right]
+        if unless_chosen and isinstance(node.op, ast.Div):
+            return True
+    elif isinstance(node, ast.arg):
+        return unless_chosen
+    elif isinstance(node, ast.Call):
+        name = unit.scopes.name(node.func)
+        if isinstance(node.func, ast.Attribute) and not name and called(node) in _KEEPING:
+            inner = [node.func.value]
+        elif not name or (name.startswith("numpy.") and not _WHOLE.fullmatch(text)):
+            inner = [*node.args]
+            if unless_chosen:
+                return True
+        elif name in ("enumerate", "zip", "reversed", "list"):
+            inner = [*node.args]
+    return any(
+        _may_be_double(unit, one, unless_chosen=unless_chosen, steps=steps - 1) for one in inner
+    )
+
+
+def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
+    """What a variable is given: values, what a loop over it runs over, or the parameter that it is."""
+    found: list[ast.AST] = []
+    for binding in unit.scopes.bindings(name.id, unit.scopes.scope(name)):
+        source = binding.value or unit.scopes.statement(binding.node)
+        if isinstance(binding.node, ast.arg):
+            found.append(binding.node)
+        elif isinstance(source, ast.For | ast.Assign):
+            found.append(source.iter if isinstance(source, ast.For) else source.value)
+        elif isinstance(source, ast.expr):
+            found.append(source)
+    return found
 
 
 def _chain(unit: Unit, node: ast.AST) -> ast.AST:
@@ -95,6 +145,12 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
             return True
         inner = inner.value if isinstance(inner, ast.Attribute) else inner.func
     parent = unit.scopes.parents[whole]
+    while isinstance(parent, ast.Tuple | ast.List | ast.Dict):
+        parent = unit.scopes.parents[parent]
+    if isinstance(parent, ast.Return | ast.Yield):
+        around = (one for one in unit.scopes.ancestors(parent) if isinstance(one, ast.FunctionDef))
+        name = getattr(next(around, None), "name", "")
+        return "getitem" in name or "collate" in name
     if isinstance(parent, ast.Call):
         return called(parent) in _PLACED_BY and not unit.scopes.name(parent.func)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
@@ -104,18 +160,6 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
     uses = [use for one in bindings for use in unit.scopes.uses(one) if use is not target]
     converted = any(_converts(unit, use) for use in uses)
     return not converted and any(_is_moved(unit, use, steps - 1) for use in uses)
-
-
-def _run_over(unit: Unit, loop: ast.For) -> list[str]:
-    """The text of what a loop runs over, with what the variables in it are given."""
-    names = [one for one in ast.walk(loop.iter) if isinstance(one, ast.Name)]
-    values = [
-        one.value
-        for name in names
-        for one in unit.scopes.bindings(name.id, unit.scopes.scope(name))
-    ]
-    texts = [unit.text(one) for one in (loop.iter, *values) if isinstance(one, ast.expr)]
-    return [text for text in texts if not _CONVERTING.search(text)]
 
 
 def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:

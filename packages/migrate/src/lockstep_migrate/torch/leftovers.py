@@ -91,7 +91,9 @@ _LABELLING = frozenset(
     {"getLogger", "get_logger", "record_function", "SummaryWriter", "add_scalar", "add_histogram"}
 )
 """Functions that are given a name under which a person finds something again."""
-_LABELS = frozenset({"name", "run_name", "project", "group", "tag", "label", "title", "notes"})
+_LABELS = frozenset(
+    {"name", "run_name", "project", "group", "tag", "label", "title", "notes", "prefix"}
+)
 """Parameters that such a name is given to."""
 _IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
 """The dotted name of something in a package."""
