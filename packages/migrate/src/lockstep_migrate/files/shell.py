@@ -249,6 +249,10 @@ class _Reader:
                 self.text[max(0, span.start - 2) : span.start],
                 self.text[span.end : span.end + 1],
             )
+            given = re.search(r"=[\"']?(?P<value>[\w:]+)\Z", word)
+            device = given and (
+                DEVICE.fullmatch(given["value"]) or BACKEND.fullmatch(given["value"])
+            )
             own_variable = re.fullmatch(r"\w+=?[\d.]*", word) and (
                 "=" in word + behind or before.endswith(("$", "${", "$("))
             )
@@ -258,7 +262,7 @@ class _Reader:
                 self._add("shell/option", Outcome.KEPT, span, _OWN_OPTION)
             elif own_variable:
                 self._add("shell/own-name", Outcome.KEPT, span, "a variable of the script's own")
-            elif re.search(r"[/]|\.[A-Za-z]\w*$|\w[_-]\w", word):
+            elif not device and re.search(r"[/]|\.[A-Za-z]\w*$|\w[_-]\w", word):
                 self._add("shell/own-name", Outcome.KEPT, span, "a name of the script's own")
             else:
                 reason = "names the old device: what it means here cannot be told from the script"

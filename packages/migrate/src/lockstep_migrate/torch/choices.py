@@ -17,8 +17,11 @@ def find_choices(unit: Unit) -> None:
     for item in unit.scopes.of(ast.keyword):
         if isinstance(item.value, ast.Constant):
             _choose(unit, "value", item.value, str(item.value.value))
-        if is_constant(item.value, True):
+        if getattr(item.value, "value", True) not in (False, None):  # a variable may be true
             _choose(unit, "keyword", item, item.arg or "")
+    for field in unit.scopes.of(ast.AnnAssign):
+        if field.value is not None and is_constant(field.value, True):
+            _choose(unit, "keyword", field.target, getattr(field.target, "id", ""))
     for name in unit.scopes.references():
         _choose(unit, "name", name, unit.scopes.name(name))
     for method in unit.scopes.of(ast.Attribute):

@@ -33,6 +33,8 @@ _KEEPING = frozenset(
     {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
 )
 """Methods of arrays that keep the precision."""
+_OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
+_SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
 _STEPS = 4
@@ -74,6 +76,8 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     `unless_chosen`: NumPy's arrays of which nothing tells the precision count, too.
     """
     text = unit.text(node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _OF_NUMPY.search(text):
+        return not _SINGLE.search(text)  # also of whole numbers
     if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
         return _DOUBLES.search(text) is not None
     inner: list[ast.AST] = []
@@ -158,8 +162,15 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
         return False
     bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
     uses = [use for one in bindings for use in unit.scopes.uses(one) if use is not target]
-    converted = any(_converts(unit, use) for use in uses)
+    converted = any(_converts(unit, use) and _gives(unit, use, target.id) for use in uses)
     return not converted and any(_is_moved(unit, use, steps - 1) for use in uses)
+
+
+def _gives(unit: Unit, use: ast.AST, name: str) -> bool:
+    """Whether a statement gives a variable what it makes of it: `x = x.float()`."""
+    statement = unit.scopes.statement(use)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(getattr(one, "id", "") == name for one in targets)
 
 
 def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:

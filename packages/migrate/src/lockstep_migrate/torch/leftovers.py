@@ -44,7 +44,7 @@ _HARDWARE = re.compile(
 )
 """Cards of NVIDIA's, what they are called by its compiler, and variables by which a cluster counts them."""
 _DEVICE_ITSELF = re.compile(
-    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|(?-i:Apex[A-Z])|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|bitsandbytes|(?-i:Apex[A-Z])|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
 )
 _NAMING: tuple[type[ast.AST], ...] = (
@@ -91,9 +91,7 @@ _LABELLING = frozenset(
     {"getLogger", "get_logger", "record_function", "SummaryWriter", "add_scalar", "add_histogram"}
 )
 """Functions that are given a name under which a person finds something again."""
-_LABELS = frozenset(
-    {"name", "run_name", "project", "group", "tag", "label", "title", "notes", "prefix"}
-)
+_LABELS = re.compile(r"(?:\A|_)name\Z|\A(?:project|group|tag|label|title|notes|prefix)\Z")
 """Parameters that such a name is given to."""
 _IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
 """The dotted name of something in a package."""
@@ -322,7 +320,7 @@ def _is_told(unit: Unit, node: ast.Constant) -> bool:
     told = isinstance(call, ast.Call) and (
         _TELLS.search(called(call)) is not None or called(call) in _LABELLING
     )
-    told |= isinstance(call, ast.keyword) and call.arg in _LABELS
+    told |= isinstance(call, ast.keyword) and _LABELS.search(call.arg or "") is not None
     is_command = _COMMAND.match(str(node.value)) is not None
     return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
 
