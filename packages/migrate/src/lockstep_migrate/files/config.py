@@ -265,7 +265,7 @@ class _Reader:
         elif _PACKAGE_FOR_CUDA.search(value) or PROJECT.search(value):
             new = said_of(self.target, lambda one: one.package_index)
             self.list("config/package", span, "is built for CUDA", new)
-        elif value == "nvidia":
+        elif re.match(r"nvidia(?:/label/|\Z)", value):
             self.list("config/package", span, "a channel with packages for CUDA")
         return span in self.mentions
 

@@ -62,9 +62,22 @@ def find_by_name(unit: Unit) -> None:
             and _runs_over_devices(unit.scopes, part.slice)
         ):
             unit.list(part, "methods/by-name", "is looked up by a name that may be the device's")
-        if _counts_letters(part) and _is_device_text(unit.scopes, part.value):
+        if _counts_letters(part) and (
+            _is_device_text(unit.scopes, part.value) or _is_tested(unit, part.value)
+        ):
             reason = "counts the letters of the old name, and the new one may have fewer or more"
             unit.list(part, "strings/letters", reason, 'partition(":")')
+
+
+def _is_tested(unit: Unit, node: ast.expr) -> bool:
+    """Whether the module asks of an expression whether it begins with the old name."""
+    return any(
+        called(call) == "startswith"
+        and isinstance(call.func, ast.Attribute)
+        and unit.text(call.func.value) == unit.text(node)
+        and any(_DEVICE.match(str(getattr(given, "value", ""))) for given in call.args)
+        for call in unit.scopes.of(ast.Call)
+    )
 
 
 def _claim_put_together(unit: Unit, node: ast.Call | ast.Subscript) -> None:

@@ -15,6 +15,7 @@ _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"](?:double|float|f8)['\"])\)"
     r"|\bimread\((?!.*(?:astype|dtype|float32)).*/\s*\d"
     r"|\.step\("  # the rewards of an environment
+    r"|\.numpy\(\).*[<>=].*\)\.(?:mean|std)\("  # of what is true
     r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
     r"hanning|hamming|blackman|bartlett|kaiser|logspace|geomspace|"
@@ -38,6 +39,7 @@ _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
 _STEPS = 4
+_DATA_SET = "torch.utils.data.TensorDataset"
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
@@ -61,13 +63,10 @@ def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
     """
     if call is None or not call.args or keyword(call, "dtype"):
         return False
-    moved = keyword(call, "device") is not None or _is_moved(unit, call)
+    placed = keyword(call, "device") is not None  # at once: what converts it comes too late
+    moved = placed or (_is_moved(unit, call) and not _converts(unit, call))
     unless_chosen = "given" in entry.arguments
-    return (
-        moved
-        and not _converts(unit, call)
-        and _may_be_double(unit, call.args[0], unless_chosen=unless_chosen)
-    )
+    return moved and _may_be_double(unit, call.args[0], unless_chosen=unless_chosen)
 
 
 def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int = _STEPS) -> bool:
@@ -94,6 +93,8 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
             return True
     elif isinstance(node, ast.arg):
         return unless_chosen
+    elif isinstance(node, ast.Call) and (given := _returned(unit, node)):
+        inner = given
     elif isinstance(node, ast.Call):
         name = unit.scopes.name(node.func)
         if isinstance(node.func, ast.Attribute) and not name and called(node) in _KEEPING:
@@ -121,6 +122,23 @@ def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
         elif isinstance(source, ast.expr):
             found.append(source)
     return found
+
+
+def _returned(unit: Unit, call: ast.Call) -> list[ast.AST]:
+    """What a function of the module returns that a call calls, each of several values by itself."""
+    if not isinstance(call.func, ast.Name):
+        return []
+    functions = [
+        one.node for one in unit.scopes.bindings(call.func.id, unit.scopes.scope(call.func))
+    ]
+    returns = [
+        part.value
+        for one in functions
+        if isinstance(one, ast.FunctionDef)
+        for part in ast.walk(one)
+        if isinstance(part, ast.Return) and part.value is not None
+    ]
+    return [part for one in returns for part in getattr(one, "elts", [one])]
 
 
 def _chain(unit: Unit, node: ast.AST) -> ast.AST:
@@ -156,7 +174,8 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
         name = getattr(next(around, None), "name", "")
         return "getitem" in name or "collate" in name
     if isinstance(parent, ast.Call):
-        return called(parent) in _PLACED_BY and not unit.scopes.name(parent.func)
+        name = unit.scopes.name(parent.func)
+        return name == _DATA_SET or (called(parent) in _PLACED_BY and not name)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if not isinstance(target, ast.Name) or not steps:
         return False
