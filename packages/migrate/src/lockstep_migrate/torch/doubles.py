@@ -34,6 +34,9 @@ _KEEPING = frozenset(
     {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
 )
 """Methods of arrays that keep the precision."""
+_NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
+"""Calls that name the precision which they give."""
+_DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
@@ -75,6 +78,9 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     `unless_chosen`: NumPy's arrays of which nothing tells the precision count, too.
     """
     text = unit.text(node)
+    if isinstance(node, ast.Call) and called(node) in _NAMED:
+        chosen = text[len(unit.text(node.func)) :] if called(node) == "astype" else called(node)
+        return _DOUBLE_NAME.search(chosen) is not None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _OF_NUMPY.search(text):
         return not _SINGLE.search(text)  # also of whole numbers
     if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
