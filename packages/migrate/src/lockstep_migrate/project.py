@@ -22,15 +22,17 @@ from lockstep_migrate.files.collection import Collection, Found, Kind, failure, 
 from lockstep_migrate.files.framework import pytorch_script, tensorflow_script
 from lockstep_migrate.files.native import native_mentions
 from lockstep_migrate.files.notebook import NotebookError, notebook_mentions
+from lockstep_migrate.files.packages import unknown_packages
 from lockstep_migrate.files.shell import shell_mentions
 from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.options import Framework, MigrationOptions
-from lockstep_migrate.plan import Edit, Failure, FilePlan, Mention, NewFile, Plan
+from lockstep_migrate.plan import Edit, Failure, FilePlan, Mention, NewFile, Outcome, Plan
 from lockstep_migrate.targets import migration_targets
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
 from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
 from lockstep_migrate.torch.compiled import compiled_names, may_compile
+from lockstep_migrate.torch.libraries import libraries
 from lockstep_migrate.torch.python import Rule, migrate_python
 from lockstep_migrate.torch.shared_head import Head, imported_words, new_heads, shared_heads
 from lockstep_migrate.torch.table import table_of
@@ -142,12 +144,26 @@ class _Project:
         failures = sorted(
             [*self.collection.failures, *self.failures], key=lambda item: (item.path, item.line)
         )
+        self._tell_unknown(files)
         added = (
             *self._share_heads(files),
             *self._amp_modules(files),
             *self.roles.launch(files, self.settings.target),
         )
         return Plan(self.settings.target.name, tuple(files), tuple(failures), added)
+
+    def _tell_unknown(self, files: list[FilePlan]) -> None:
+        """List what no table knows among the imports of a project that has something to migrate."""
+        found = any(one.outcome is not Outcome.KEPT for file in files for one in file.mentions)
+        if not found or self.framework is Framework.TENSORFLOW:
+            return
+        words = {name.split(".")[0] for name in (*libraries(), *self.settings.table.words)}
+        python = [file for file in files if file.path.suffix == ".py"]
+        words |= {rule.old.split(".")[0] for rule in self.settings.user_rules}
+        unknown = unknown_packages(python, self.own.modules | words)
+        for place, file in enumerate(files):
+            if unknown and file.path == unknown[0]:
+                files[place] = replace(file, mentions=(*file.mentions, unknown[1]))
 
     def _share_heads(self, files: list[FilePlan]) -> Iterator[NewFile]:
         """Let files that can import them share the names that ask for the device; the modules that hold those."""
@@ -295,7 +311,9 @@ class _Project:
             config_mentions,
         )
 
-        return config_mentions(source.text, config_kind(found.path), target), ()
+        kind = config_kind(found.path)
+        own = self.own.modules | self.own.asked
+        return config_mentions(source.text, kind, target, own), ()
 
     def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
         from lockstep_migrate.tensorflow import (

@@ -17,6 +17,12 @@ _WATCHED_PACKAGES = frozenset({"torch", "apex"})
 _PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 _DEVICE_WORD = re.compile(r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|gpu", re.IGNORECASE)
 _DEVICE_TEXT = re.compile(r"cuda(?::\d+)?\Z")
+_ASKING = frozenset({"startswith", "endswith", "find", "count", "partition", "split"})
+_DEVICE_LIKE = re.compile(
+    r"(?:^|_)(?:device|dev|kind|place|accel\w*)(?:_|\Z)|\Atype\Z", re.IGNORECASE
+)
+"""What projects call the name of a device."""
+_GPU = re.compile(r"/?gpu(?::\d+)?\Z", re.IGNORECASE)
 _HOLDING = (ast.Tuple, ast.List, ast.Set, ast.IfExp, ast.BoolOp, ast.Starred)
 _NOWHERE = PurePosixPath("module.py")
 _OWNERS = ("fields", "methods")
@@ -63,6 +69,12 @@ class OwnNames:
         Attributes and flags that are given the device's name as a text: `--mover`, `default="cuda"`.
     device_modules
         Variables and attributes that stand for the device's module: `self.lib = torch.cuda`.
+    asks_for_gpu
+        Whether the project compares something with the word `"gpu"`, or looks something up by it.
+    reads_names
+        Whether the project reads how classes are called: `cls.__name__`.
+    gpu_words
+        Texts such as `"MULTI_GPU"` that the project gives something, or puts something under.
     requested
         What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
     """
@@ -85,6 +97,9 @@ class OwnNames:
     asked: frozenset[str] = frozenset()
     carriers: frozenset[str] = frozenset()
     device_modules: frozenset[str] = frozenset()
+    asks_for_gpu: bool = False
+    gpu_words: frozenset[str] = frozenset()
+    reads_names: bool = False
 
     def has_module(self, dotted: str) -> bool:
         """Whether a module's dotted name is of the project: both its first and its last name are."""
@@ -121,6 +136,9 @@ def own_names(tree: ast.Module, path: PurePosixPath = _NOWHERE) -> OwnNames:
         asked=frozenset(name for name in gathered.asked if _DEVICE_WORD.search(name)),
         carriers=frozenset(gathered.carriers),
         device_modules=frozenset(gathered.device_modules),
+        asks_for_gpu=gathered.asks_for_gpu,
+        gpu_words=frozenset(gathered.gpu_words),
+        reads_names="__name__" in gathered.asked,
     )
 
 
@@ -140,6 +158,10 @@ class _Gathered:
     keys: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     device_modules: set[str] = field(default_factory=set)
+    asks_for_gpu: bool = False
+    gpu_words: set[str] = field(default_factory=set)
+    compared: set[int] = field(default_factory=set)
+    """The nodes of comparisons, which give nothing."""
     torches: set[str] = field(default_factory=lambda: {"torch"})
 
     def given(self) -> set[str]:
@@ -185,13 +207,27 @@ class _Gathered:
                 for item in node.keywords
             ):
                 self.carriers |= _flags(node) - {item.arg for item in node.keywords}
+            self.asks_for_gpu |= getattr(node.func, "attr", "") in _ASKING and _names_gpu(node.args)
         elif isinstance(node, ast.BoolOp):
             self.falls_back |= _falls_back(node)
+        elif isinstance(node, ast.Compare):
+            self.asks_for_gpu |= _names_gpu([node.left, *node.comparators])
+            self.compared.update(map(id, ast.walk(node)))
+        elif isinstance(node, ast.Constant):
+            if (
+                isinstance(node.value, str)
+                and "_GPU" in node.value
+                and id(node) not in self.compared
+            ):
+                self.gpu_words.add(node.value)
+        elif isinstance(node, ast.MatchValue):
+            self.asks_for_gpu |= _names_gpu([node.value])
         elif isinstance(node, ast.Subscript):
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
             if isinstance(node.slice, ast.Tuple) and isinstance(node.ctx, ast.Store):
                 self.keys |= _texts(node.slice.elts)
-            self.looks_up |= key == "cuda"
+            self.looks_up |= _holds_device(node.slice)
+            self.asks_for_gpu |= _names_gpu([node.slice])
             if isinstance(node.ctx, ast.Load) and isinstance(key, str):
                 self.asked.add(key)
             if isinstance(node.ctx, ast.Store) and isinstance(key, str):
@@ -201,10 +237,14 @@ class _Gathered:
             self._class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self.bound.add(node.name)
+            last = node.body[-1]
+            if isinstance(last, ast.Return) and last.value and self._is_device_module(last.value):
+                self.device_modules.add(node.name)
         elif isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             self.attributes.update(key for key in keys if isinstance(key, str))
             self.keys.update(key for key in keys if isinstance(key, str))
+            self.asks_for_gpu |= any(_GPU.match(str(key)) for key in keys)
             for several in node.keys:
                 self.keys |= _texts(several.elts) if isinstance(several, ast.Tuple) else set()
         elif isinstance(node, ast.ImportFrom):
@@ -232,11 +272,18 @@ class _Gathered:
             return node.attr == "cuda" and getattr(node.value, "id", "") in self.torches
         if isinstance(node, ast.Subscript):
             looked_up, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            looked_up, key = node.args[:2]
         elif isinstance(node, ast.Call) and node.args:
-            looked_up, key = node.args[0], node.args[-1]
+            looked_up = key = node.args[0]
         else:
             return False
         of_torch = any(getattr(part, "id", "") in self.torches for part in ast.walk(looked_up))
+        if isinstance(key, ast.JoinedStr) and key.values:  # sys.modules[f"torch.{kind}"]
+            return getattr(key.values[0], "value", "") == "torch."
+        if of_torch and key is not looked_up and not isinstance(key, ast.Constant):
+            last = getattr(key, "attr", "") or getattr(key, "id", "")
+            return _DEVICE_LIKE.search(last) is not None  # getattr(torch, args.device)
         name = getattr(key, "value", None)
         return name == "torch.cuda" or (name == "cuda" and of_torch and key is not looked_up)
 
@@ -279,6 +326,12 @@ def _texts(nodes: Iterable[ast.expr]) -> set[str]:
     """The texts among some expressions."""
     values = [node.value for node in nodes if isinstance(node, ast.Constant)]
     return {value for value in values if isinstance(value, str)}
+
+
+def _names_gpu(nodes: Iterable[ast.expr]) -> bool:
+    """Whether one of some expressions is the word `"gpu"`, or holds it."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return any(isinstance(part, ast.Constant) and _GPU.match(str(part.value)) for part in parts)
 
 
 def _makes_keys(call: ast.Call) -> bool:

@@ -347,7 +347,7 @@ _KIND_FROM_NAME = (
     (re.compile(r"\.?[Jj]ustfile|Procfile|Jenkinsfile|Vagrantfile|Singularity(\..*)?"), Kind.SHELL),
     (re.compile(r"(.*[\-_.])?(requirements|constraints)([\-_.].*)?\.(txt|in)"), Kind.CONFIG),
     (re.compile(r"CMakeLists\.txt"), Kind.NATIVE),
-    (re.compile(r"\.env(\..*)?"), Kind.SHELL),
+    (re.compile(r"\.\w*env(\..*)?"), Kind.SHELL),
     (re.compile(r"Pipfile"), Kind.CONFIG),
 )
 _SHEBANG = re.compile(rb"#!\s*\S*?(?:/env\s+(?:-\S+\s+)*)?([\w.]+)(?:\s|$)")

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 
 from lockstep_migrate.engine.spans import Cover
+from lockstep_migrate.files.choices import chosen
 from lockstep_migrate.files.shell import (
     BACKEND,
     BACKEND_OPTION,
     BUILT_FOR_CUDA,
     DEVICE,
     DEVICE_OPTION,
+    LIGHTNING,
     LIGHTNING_GPU,
     LONGEST_LINE,
     PROJECT,
@@ -73,9 +75,14 @@ _DOTTED = re.compile(
     r"(?:torch\.(?:\w+\.)*cuda|apex)(?:\.\w+)+|torch\.cuda|apex(?:\.\w[\w.]*)?|[\w.]*FusedLayerNorm"
     r"|[\w.]*TransformerEngine\w*|(?:bitsandbytes|flash_attn|transformer_engine|triton|xformers)(?:\.\w+)+"
 )
+_LOOKED_UP = re.compile(
+    r"(?:!?\w+:)?(?P<root>[A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)*\.(?!(?:py|json|ya?ml|txt|md|sh|pth?)\Z)[A-Za-z_]\w*"
+)
+"""The dotted name of something that a program imports: `kernels.cuda_ops`, `!new:kernels.cuda_ops`."""
+_PYTHON = re.compile(r"torch\.cuda\b[\w.]*|\.cuda\(")
 _IMAGE = re.compile(
     r"(?:docker://)?(?:nvcr\.io/|(?:[\w.-]+/)*nvidia/(?:cuda|cudagl|pytorch|tensorflow|tensorrt|tritonserver)\b"
-    r"|(?:[\w.-]+/)+[\w.-]+:[\w.-]*(?:cuda|cu\d\d))\S*",
+    r"|(?:[\w.-]+/)+[\w.-]+:[\w.-]*(?:cuda|cu\d\d|gpu))\S*",
     re.IGNORECASE,
 )
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
@@ -88,6 +95,9 @@ _LIBRARY_WORDS = {
     ("distributed_type", "MULTI_GPU"): _ACCELERATE_GPUS,
 }
 """What a library calls the old device where the word names none, by key and value."""
+_CLUSTER_KEY = re.compile(r"gres|(?:n|num_?)?gpus?[_-](?:per|count|num)\w*", re.IGNORECASE)
+_COUNT = re.compile(r"(?:gpu:)?(?:\w+:)?[1-9]\d*\Z")
+"""Keys by which a cluster is asked for GPUs, with their values: `gpus_per_node: 4`, `gres: gpu:1`."""
 _PROSE_KEYS = re.compile(
     r"(description|help|comment|title|summary|text|note|doc|message|readme)s?$", re.IGNORECASE
 )
@@ -115,13 +125,15 @@ def config_kind(path: PurePosixPath) -> ConfigKind:
     return ConfigKind.SETTINGS if settings else ConfigKind.INI
 
 
-def config_mentions(text: str, kind: ConfigKind, target: MigrationTarget) -> tuple[Mention, ...]:
+def config_mentions(
+    text: str, kind: ConfigKind, target: MigrationTarget, own: Collection[str] = ()
+) -> tuple[Mention, ...]:
     """What a settings file says about the old device.
 
-    `kind`: what it is; `config_kind` tells by its name.
+    `kind`: what it is; `config_kind` tells by its name. `own`: the project's modules, and the keys that it asks for.
     Returned: in the order of the text; none of them is rewritten.
     """
-    reader = _Reader(text, kind, target)
+    reader = _Reader(text, kind, target, own)
     for match in re.finditer(r"[^\r\n]+", text):
         if match.end() - match.start() <= LONGEST_LINE:
             reader.line(match.start(), match[0])
@@ -142,6 +154,7 @@ class _Reader:
     text: str
     kind: ConfigKind
     target: MigrationTarget
+    own: Collection[str] = ()
     mentions: dict[Span, Mention] = field(default_factory=dict)
     key: str = ""
     """The key whose value is being read, or in whose list it stands."""
@@ -193,19 +206,33 @@ class _Reader:
             reason = "gives NVIDIA's cards to a container"
             new = said_of(self.target, lambda one: one.container_options)
             self.list("config/image", span, reason, new)
+        elif _CLUSTER_KEY.fullmatch(self.key) and self.key not in self.own and _COUNT.match(value):
+            self.list(
+                "config/scheduler",
+                span,
+                "asks for GPUs: which devices that means is the reader's to say",
+            )
         elif self._is_hardware(value):
             self.list("config/image", span, "asks for NVIDIA's devices by name")
         elif self.target.device != "mps" and (
             about := _LIBRARY_WORDS.get((self.key.lower(), value))
         ):
             self.list("config/device", span, about)
-        elif _DOTTED.fullmatch(value):
+        elif choice := chosen(self.target, self.key, value):
+            self.list("config/choice", span, choice.reason, choice.instead)
+        elif _DOTTED.fullmatch(value) or self._is_of_another(value):
             reason = (
                 "a name that the program looks up: it stands for something that is made for CUDA"
             )
             self.list("config/name", span, reason)
         else:
             self._words(span, value)
+
+    def _is_of_another(self, value: str) -> bool:
+        """Whether a value is the dotted name of something for the old device that is not the project's."""
+        name = _LOOKED_UP.fullmatch(value)
+        is_own = name is None or name["root"] in self.own
+        return not is_own and names_old_device(value) and self.kind is ConfigKind.SETTINGS
 
     def _is_hardware(self, value: str) -> bool:
         """Whether a value is a card of NVIDIA's by its name, or an option that gives cards to a container."""
@@ -238,7 +265,7 @@ class _Reader:
         elif _PACKAGE_FOR_CUDA.search(value) or PROJECT.search(value):
             new = said_of(self.target, lambda one: one.package_index)
             self.list("config/package", span, "is built for CUDA", new)
-        elif value == "nvidia":
+        elif re.match(r"nvidia(?:/label/|\Z)", value):
             self.list("config/package", span, "a channel with packages for CUDA")
         return span in self.mentions
 
@@ -258,6 +285,12 @@ class _Reader:
             new = said_of(self.target, lambda one: one.package_index)
             place = Span(*match.span()).moved(span.start)
             self.list("config/command", place, "packages that are built for CUDA", new)
+        for match in LIGHTNING.finditer(value) if self.target.device != "mps" else ():
+            place = Span(*match.span()).moved(span.start)
+            self.list("config/device", place, LIGHTNING_GPU)
+        for match in _PYTHON.finditer(value):
+            place = Span(*match.span()).moved(span.start)
+            self.list("config/command", place, "Python code in a settings file is not migrated")
         for match in re.finditer(r"[\w/-]+", value):
             place = Span(*match.span()).moved(span.start)
             program = surroundings().programs.get(match[0].rpartition("/")[2])

@@ -29,7 +29,7 @@ from lockstep_migrate.plan import Edit, Mention, Outcome, Span
 LONGEST_LINE = 4096
 """A longer line is data; it is searched for names and for nothing else."""
 
-_WORTH_READING = re.compile(r"cu|nccl|nv|tensorrt|apex|gpu|nsys|tf32", re.IGNORECASE)
+_WORTH_READING = re.compile(r"cu|nccl|nv|tensorrt|apex|gpu|nsys|tf32|install", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]*(?![A-Za-z0-9_])")
 DEVICE = re.compile(r"cuda(?::(?:\d+|\$\w+|\$\{\w+\}))?")
 BACKEND = re.compile(r"(?:\w+:\w+,)*(?:\w+:)?nccl(?:,\w+:\w+)*")
@@ -64,7 +64,7 @@ _SCHEDULER = re.compile(r"\b(?:sbatch|srun|salloc|qsub|bsub)\b")
 _CLUSTER = re.compile(
     r"(?<![\w-])(?:--(?:gres|gpus?|gpu-bind|tres)[\w-]*(?:=\S*)?|n?gpus?=\S+|-gpu\b|-G\s*\d+)"
 )
-_LIGHTNING = re.compile(r"(?<![A-Za-z])accelerator=gpu\Z")
+LIGHTNING = re.compile(r"(?<![A-Za-z])accelerator[\"']?[\s=,]+[\"']?gpu\b")
 LIGHTNING_GPU = "Lightning's word for CUDA and for Apple's GPU: another device has none"
 _CLUSTER_REASON = "asks the cluster for GPUs: what it calls the new device is its own"
 _OWN_OPTION = "an option of the program's own: its name stays"
@@ -92,7 +92,7 @@ _EVERYWHERE = (
         "shell/path",
         re.compile(
             r"/(?:usr/local|opt|usr/lib)/(?:cuda|nvidia)[\w./+-]*|/dev/nvidia[\w-]*"
-            r"|(?<=\bload )[ \t]*(?:cuda|cudnn|nccl|nvhpc)[\w./-]*"
+            r"|(?<=\bload )[^\n;&|#]*\b(?i:cuda|cudnn|nccl|nvhpc)\b[\w./-]*"
         ),
         "a folder, device file or module of CUDA's",
         "folder",
@@ -101,7 +101,7 @@ _EVERYWHERE = (
         "shell/image",
         re.compile(
             r"(?<![\w./-])(?:nvcr\.io/[\w./:@${}-]+|(?:[\w.-]+/)*nvidia/cuda[\w./:@${}-]*"
-            r"|pytorch/pytorch:[\w.${}-]*cuda[\w.${}-]*)"
+            r"|(?:[\w.-]+/)+[\w.-]+:[\w.${}-]*(?:cuda|cu\d\d|gpu)[\w.${}-]*)"
         ),
         "a container image for NVIDIA's devices",
         "image",
@@ -185,6 +185,8 @@ class _Reader:
             thing = surroundings().package(match[1].lower().removesuffix(".git"))
             new = thing.replacement(self.target) if thing else ""
             self._each([match], span, "shell/package", "a project for NVIDIA's devices", new)
+        if self.target.device != "mps":
+            self._each(LIGHTNING.finditer(code), span, "shell/option", LIGHTNING_GPU)
         installing, container = _INSTALL.search(code), _CONTAINER.search(code)
         for match in _WORD.finditer(code):
             program = surroundings().programs.get(match[0].lstrip("@").rpartition("/")[2])
@@ -205,8 +207,6 @@ class _Reader:
                 self._each([option or match], span, "shell/container", reason, new)
             elif _SCHEDULER.search(code) and _CLUSTER.fullmatch(match[0]):
                 self._each([match], span, "shell/scheduler", _CLUSTER_REASON)
-            elif _LIGHTNING.search(match[0]) and self.target.device != "mps":
-                self._each([match], span, "shell/option", LIGHTNING_GPU)
             elif re.match(r"--?[\w-]*gpu", match[0], re.IGNORECASE):
                 self._add(
                     "shell/option", Outcome.KEPT, Span(*match.span()).moved(span.start), _OWN_OPTION
@@ -249,6 +249,10 @@ class _Reader:
                 self.text[max(0, span.start - 2) : span.start],
                 self.text[span.end : span.end + 1],
             )
+            given = re.search(r"=[\"']?(?P<value>[\w:]+)\Z", word)
+            device = given and (
+                DEVICE.fullmatch(given["value"]) or BACKEND.fullmatch(given["value"])
+            )
             own_variable = re.fullmatch(r"\w+=?[\d.]*", word) and (
                 "=" in word + behind or before.endswith(("$", "${", "$("))
             )
@@ -258,7 +262,7 @@ class _Reader:
                 self._add("shell/option", Outcome.KEPT, span, _OWN_OPTION)
             elif own_variable:
                 self._add("shell/own-name", Outcome.KEPT, span, "a variable of the script's own")
-            elif re.search(r"[/]|\.[A-Za-z]\w*$|\w[_-]\w", word):
+            elif not device and re.search(r"[/]|\.[A-Za-z]\w*$|\w[_-]\w", word):
                 self._add("shell/own-name", Outcome.KEPT, span, "a name of the script's own")
             else:
                 reason = "names the old device: what it means here cannot be told from the script"

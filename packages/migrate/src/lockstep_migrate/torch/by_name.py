@@ -29,6 +29,8 @@ def find_by_name(unit: Unit) -> None:
     for call in unit.scopes.of(ast.Call):
         looked_up = call.func
         _claim_looked_up(unit, call)
+        _claim_put_together(unit, call)
+        _claim_beginning(unit, call)
         if (
             isinstance(looked_up, ast.Call)
             and getattr(looked_up.func, "id", "") == "getattr"
@@ -52,6 +54,7 @@ def find_by_name(unit: Unit) -> None:
             reason = "events of this device take no stream"
             unit.list(call.func, "methods/event", reason, f"{called(call)}()")
     for part in unit.scopes.of(ast.Subscript):
+        _claim_put_together(unit, part)
         if (
             "cuda" in unit.own.keys
             and isinstance(part.ctx, ast.Load)
@@ -59,9 +62,47 @@ def find_by_name(unit: Unit) -> None:
             and _runs_over_devices(unit.scopes, part.slice)
         ):
             unit.list(part, "methods/by-name", "is looked up by a name that may be the device's")
-        if _counts_letters(part) and _is_device_text(unit.scopes, part.value):
+        if _counts_letters(part) and (
+            _is_device_text(unit.scopes, part.value) or _is_tested(unit, part.value)
+        ):
             reason = "counts the letters of the old name, and the new one may have fewer or more"
             unit.list(part, "strings/letters", reason, 'partition(":")')
+
+
+def _is_tested(unit: Unit, node: ast.expr) -> bool:
+    """Whether the module asks of an expression whether it begins with the old name."""
+    return any(
+        called(call) == "startswith"
+        and isinstance(call.func, ast.Attribute)
+        and unit.text(call.func.value) == unit.text(node)
+        and any(_DEVICE.match(str(getattr(given, "value", ""))) for given in call.args)
+        for call in unit.scopes.of(ast.Call)
+    )
+
+
+def _claim_put_together(unit: Unit, node: ast.Call | ast.Subscript) -> None:
+    """`getattr(self, "_get_" + name)` in a project that has a `_get_cuda`: the text and that name change together."""
+    if isinstance(node, ast.Subscript):
+        tables = isinstance(node.value, ast.Call) and called(node.value) in (
+            "globals",
+            "locals",
+            "vars",
+        )
+        name = node.slice if tables else None
+    else:
+        name = node.args[1] if called(node) in _LOOKUPS and len(node.args) > 1 else None
+    parts = list(ast.walk(name)) if isinstance(name, ast.BinOp | ast.JoinedStr) else []
+    texts = [str(part.value) for part in parts if isinstance(part, ast.Constant) and part.value]
+    of_device = [
+        one
+        for one in unit.own.given
+        if "cuda" in one.lower() and texts and all(map(one.__contains__, texts))
+    ]
+    if of_device:
+        reason = (
+            f"is looked up by a name that is put together, as the project's {min(of_device)} may be"
+        )
+        unit.list(node, "methods/by-name", reason)
 
 
 def _claim_looked_up(unit: Unit, call: ast.Call) -> None:
@@ -78,6 +119,20 @@ def _claim_looked_up(unit: Unit, call: ast.Call) -> None:
     ):
         reason = "is looked up by a name that may be the device's"
         unit.list(call, "methods/by-name", reason)
+
+
+def _claim_beginning(unit: Unit, call: ast.Call) -> None:
+    """`device.type.startswith("cud")`: the first letters of the old name."""
+    first = call.args[0] if called(call) == "startswith" and call.args else None
+    of = call.func.value if isinstance(call.func, ast.Attribute) else call
+    name = getattr(of, "attr", "") or getattr(of, "id", "")
+    letters = getattr(first, "value", "")
+    if (
+        first is not None
+        and letters in ("c", "cu", "cud")
+        and (name == "type" or _NAMES.match(name))
+    ):
+        unit.list(first, "strings/letters", "is how the old name begins, and the new one does not")
 
 
 def _is_carrier(unit: Unit, node: ast.expr) -> bool:

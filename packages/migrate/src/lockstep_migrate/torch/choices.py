@@ -3,67 +3,36 @@
 from __future__ import annotations
 
 import ast
-import csv
-import functools
-import re
-from dataclasses import dataclass
-from importlib import resources
 
 from lockstep_migrate.engine.arguments import is_constant
+from lockstep_migrate.files.choices import choices
 from lockstep_migrate.torch.unit import Unit
-
-_RULE = "libraries/choice"
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    pattern: re.Pattern[str]
-    reason: str
-    instead: str
-    only: str
-    """The targets that lack it; empty for all."""
-
-    def fits(self, unit: Unit, value: str) -> bool:
-        """Whether a value is this choice, and the target lacks it."""
-        lacking = not self.only or unit.target.name in self.only.split()
-        return lacking and self.pattern.fullmatch(value) is not None
 
 
 def find_choices(unit: Unit) -> None:
     """Claim the choices."""
     for text in unit.scopes.of(ast.Constant):
-        value = text.value if isinstance(text.value, str) else ""
-        for choice in _choices("text") if value else ():
-            if choice.fits(unit, value):
-                unit.list(text, _RULE, choice.reason, choice.instead)
+        if isinstance(text.value, str) and text.value:
+            _choose(unit, "text", text, text.value)
     for item in unit.scopes.of(ast.keyword):
-        for choice in _choices("value") if isinstance(item.value, ast.Constant) else ():
-            if choice.fits(unit, str(item.value.value)):  # type: ignore[attr-defined]
-                unit.list(item.value, _RULE, choice.reason, choice.instead)
-        for choice in _choices("keyword") if is_constant(item.value, True) else ():
-            if choice.fits(unit, item.arg or ""):
-                unit.list(item, _RULE, choice.reason, choice.instead)
+        if isinstance(item.value, ast.Constant):
+            _choose(unit, "value", item.value, str(item.value.value))
+        if getattr(item.value, "value", True) not in (False, None):  # a variable may be true
+            _choose(unit, "keyword", item, item.arg or "")
+    for field in unit.scopes.of(ast.AnnAssign):
+        if field.value is not None and is_constant(field.value, True):
+            _choose(unit, "keyword", field.target, getattr(field.target, "id", ""))
     for name in unit.scopes.references():
-        for choice in _choices("name"):
-            if choice.fits(unit, unit.scopes.name(name)):
-                unit.list(name, _RULE, choice.reason, choice.instead)
+        _choose(unit, "name", name, unit.scopes.name(name))
     for method in unit.scopes.of(ast.Attribute):
-        for choice in _choices("method"):
-            if choice.fits(unit, method.attr):
-                unit.list(method, _RULE, choice.reason, choice.instead)
+        _choose(unit, "method", method, method.attr)
     for pairs in unit.scopes.of(ast.Dict):
         for key, setting in zip(pairs.keys, pairs.values, strict=True):
-            for choice in _choices("keyword") if key and is_constant(setting, True) else ():
-                if key and choice.fits(unit, str(getattr(key, "value", ""))):
-                    unit.list(key, _RULE, choice.reason, choice.instead)
+            if key and is_constant(setting, True):
+                _choose(unit, "keyword", key, str(getattr(key, "value", "")))
 
 
-@functools.cache
-def _choices(kind: str) -> tuple[_Choice, ...]:
-    text = (resources.files(__package__) / "choices.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return tuple(
-        _Choice(re.compile(row["pattern"]), row["reason"], row["instead"], row["only"])
-        for row in rows
-        if row["kind"] == kind
-    )
+def _choose(unit: Unit, kind: str, node: ast.AST, value: str) -> None:
+    for choice in choices(kind):
+        if choice.fits(unit.target, value):
+            unit.list(node, "libraries/choice", choice.reason, choice.instead)

@@ -70,7 +70,7 @@ _READING = frozenset({"load", "loads", "safe_load", "full_load", "unsafe_load"})
 _OTHERS_TABLES = ("sys.modules", "os.environ")
 """What is a key of these is no device."""
 TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")
-_OTHER_DEVICES = frozenset({"gpu", *(one.name for one in devices() if one.name != "cuda")})
+OTHER_DEVICES = frozenset({"gpu", *(one.name for one in devices() if one.name != "cuda")})
 
 
 class Use(enum.Enum):
@@ -100,6 +100,8 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     parent = scopes.parents[node]
     if isinstance(parent, ast.Compare):
         both = [parent.left, *parent.comparators]
+        if isinstance(parent.ops[0], ast.In | ast.NotIn) and _is_key_of(scopes, node, both[-1]):
+            return Use.KEY
         if any(
             scopes.name(one) in _OTHERS_TABLES
             or getattr(one, "attr", "") in ("modules", "environ", "keywords")
@@ -154,6 +156,17 @@ def use_of(scopes: ModuleScopes, node: ast.AST) -> Use:
     return Use.KEY if _declares_fields(parent) else Use.VALUE
 
 
+def _is_key_of(scopes: ModuleScopes, text: ast.AST, table: ast.expr) -> bool:
+    """Whether something is looked up by a text in what the text is sought in: `"cuda" in state`, `state["cuda"]`."""
+    of, key = scopes.text(table), getattr(text, "value", None)
+    return text is not table and any(
+        isinstance(entry.slice, ast.Constant)
+        and entry.slice.value == key
+        and scopes.text(entry.value) == of
+        for entry in scopes.of(ast.Subscript)
+    )
+
+
 def _is_beside_other_key(scopes: ModuleScopes, entry: ast.Subscript) -> bool:
     """Whether something is put under a key, and under another device beside it: `sizes["cuda"]`, `sizes["cpu"]`."""
     if not isinstance(entry.ctx, ast.Store):
@@ -162,7 +175,7 @@ def _is_beside_other_key(scopes: ModuleScopes, entry: ast.Subscript) -> bool:
     return any(
         isinstance(other.ctx, ast.Store)
         and isinstance(other.slice, ast.Constant)
-        and other.slice.value in _OTHER_DEVICES
+        and other.slice.value in OTHER_DEVICES
         and scopes.text(other.value) == of
         for other in scopes.of(ast.Subscript)
     )
@@ -201,7 +214,7 @@ def _is_other_constant(other: ast.AST, parent: ast.Assign) -> bool:
         isinstance(other, ast.Assign)
         and other is not parent
         and isinstance(other.value, ast.Constant)
-        and other.value.value in _OTHER_DEVICES | _OTHER_BACKENDS
+        and other.value.value in OTHER_DEVICES | _OTHER_BACKENDS
         and ast.dump(other.targets[0]) != ast.dump(parent.targets[0])
         and isinstance(other.targets[0], ast.Name)
         and other.targets[0].id.lower().endswith(str(other.value.value))
@@ -394,6 +407,8 @@ def _use_in_call(scopes: ModuleScopes, parent: ast.Call, node: ast.AST) -> Use:
 
 def _use_as_keyword(scopes: ModuleScopes, parent: ast.keyword) -> Use:
     call = scopes.parents[parent]
+    if isinstance(call, ast.ClassDef):
+        return Use.DEVICE_KEY  # class Card(Backend, kind="cuda"), which registers itself by it
     if isinstance(call, ast.Call) and scopes.name(call.func) in _AMP:
         return Use.TEST
     if parent.arg in ("help", "description", "msg", "reason", "dest", "metavar"):
@@ -421,11 +436,11 @@ def is_device_key(scopes: ModuleScopes, node: ast.keyword) -> bool:
     call = scopes.parents[node]
     if not isinstance(call, ast.Call) or getattr(call.func, "id", "") != "dict":
         return False
-    return node.arg == "cuda" and any(other.arg in _OTHER_DEVICES for other in call.keywords)
+    return node.arg == "cuda" and any(other.arg in OTHER_DEVICES for other in call.keywords)
 
 
 @lru_cache(maxsize=8)
 def _names_other_device(parent: ast.Dict | ast.Tuple | ast.List | ast.Set) -> bool:
     """Whether one of a literal's strings is another device; asked for each of its strings, so remembered."""
     nodes = parent.keys if isinstance(parent, ast.Dict) else parent.elts
-    return any(isinstance(node, ast.Constant) and node.value in _OTHER_DEVICES for node in nodes)
+    return any(isinstance(node, ast.Constant) and node.value in OTHER_DEVICES for node in nodes)

@@ -13,15 +13,39 @@ from lockstep_migrate.torch.unit import Unit
 
 _DOUBLES = re.compile(
     r"float64|\.astype\((?:float|['\"](?:double|float|f8)['\"])\)"
+    r"|\bimread\((?!.*(?:astype|dtype|float32)).*/\s*\d"
     r"|\.step\("  # the rewards of an environment
+    r"|\.numpy\(\).*[<>=].*\)\.(?:mean|std)\("  # of what is true
     r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
+    r"hanning|hamming|blackman|bartlett|kaiser|logspace|geomspace|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
-    r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.)(?!.*dtype)"
+    r"|\b(?:np|numpy)\.(?:as)?array\((?=[^a-zA-Z]*\d\.|\s*[a-zA-Z_]\w*(?:\.\w+)*\s*\))(?!.*dtype)"
     r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
     re.DOTALL,
 )
 _MOVING = frozenset({"to", "cuda"})
+_CHOSEN = re.compile(
+    r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort|where)"
+    r"|permutation|choice|nonzero|arange\([^./]*\)\Z|\.shape|len\("
+)
+"""What says of an array that it is none of double precision."""
+_KEEPING = frozenset(
+    {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
+)
+"""Methods of arrays that keep the precision."""
+_NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
+"""Calls that name the precision which they give."""
+_DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
+_OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
+_SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
+_WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
+"""An array of whole numbers: `np.array([1, 2])`."""
+_STEPS = 4
+_DATA_SET = "torch.utils.data.TensorDataset"
+_PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
+"""What projects call their functions that move tensors."""
+_MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
 _PLACES = re.compile(r"device|cuda|\.to\(")
@@ -42,24 +66,136 @@ def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
     """
     if call is None or not call.args or keyword(call, "dtype"):
         return False
-    given = call.args[0]
-    texts = [unit.text(given)]
-    if isinstance(given, ast.Name):
-        bindings = unit.scopes.bindings(given.id, unit.scopes.scope(given))
-        given_by = [binding.value or unit.scopes.statement(binding.node) for binding in bindings]
-        texts += [unit.text(one) for one in given_by if isinstance(one, ast.expr | ast.Assign)]
-        unseen = [binding for binding in bindings if isinstance(binding.node, ast.arg)]
-        if "given" in entry.arguments and unseen:
-            texts.append("float64")
-    whole: ast.AST = call
-    moved = keyword(call, "device") is not None
-    while isinstance(above := unit.scopes.parents[whole], ast.Attribute | ast.Call):
-        if isinstance(above, ast.Call) and above.func is not whole:
+    placed = keyword(call, "device") is not None  # at once: what converts it comes too late
+    moved = placed or (_is_moved(unit, call) and not _converts(unit, call))
+    unless_chosen = "given" in entry.arguments
+    return moved and _may_be_double(unit, call.args[0], unless_chosen=unless_chosen)
+
+
+def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int = _STEPS) -> bool:
+    """Whether an expression is an array of double precision.
+
+    `unless_chosen`: NumPy's arrays of which nothing tells the precision count, too.
+    """
+    text = unit.text(node)
+    if isinstance(node, ast.Call) and called(node) in _NAMED:
+        chosen = text[len(unit.text(node.func)) :] if called(node) == "astype" else called(node)
+        return _DOUBLE_NAME.search(chosen) is not None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _OF_NUMPY.search(text):
+        return not _SINGLE.search(text)  # also of whole numbers
+    if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
+        return _DOUBLES.search(text) is not None
+    inner: list[ast.AST] = []
+    if isinstance(node, ast.Name):
+        inner = _given_to(unit, node)
+        texts = [unit.text(one) for one in inner if isinstance(one, ast.expr)]
+        if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
+            return False
+    elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
+        inner = [node.value]
+    elif isinstance(node, ast.BinOp):
+        inner = [node.left, node.right]
+        if unless_chosen and isinstance(node.op, ast.Div):
+            return True
+    elif isinstance(node, ast.arg):
+        return unless_chosen
+    elif isinstance(node, ast.Call) and (given := _returned(unit, node)):
+        inner = given
+    elif isinstance(node, ast.Call):
+        name = unit.scopes.name(node.func)
+        if isinstance(node.func, ast.Attribute) and not name and called(node) in _KEEPING:
+            inner = [node.func.value]
+        elif not name or (name.startswith("numpy.") and not _WHOLE.fullmatch(text)):
+            inner = [*node.args]
+            if unless_chosen:
+                return True
+        elif name in ("enumerate", "zip", "reversed", "list"):
+            inner = [*node.args]
+    return any(
+        _may_be_double(unit, one, unless_chosen=unless_chosen, steps=steps - 1) for one in inner
+    )
+
+
+def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
+    """What a variable is given: values, what a loop over it runs over, or the parameter that it is."""
+    found: list[ast.AST] = []
+    for binding in unit.scopes.bindings(name.id, unit.scopes.scope(name)):
+        source = binding.value or unit.scopes.statement(binding.node)
+        if isinstance(binding.node, ast.arg):
+            found.append(binding.node)
+        elif isinstance(source, ast.For | ast.Assign):
+            found.append(source.iter if isinstance(source, ast.For) else source.value)
+        elif isinstance(source, ast.expr):
+            found.append(source)
+    return found
+
+
+def _returned(unit: Unit, call: ast.Call) -> list[ast.AST]:
+    """What a function of the module returns that a call calls, each of several values by itself."""
+    if not isinstance(call.func, ast.Name):
+        return []
+    functions = [
+        one.node for one in unit.scopes.bindings(call.func.id, unit.scopes.scope(call.func))
+    ]
+    returns = [
+        part.value
+        for one in functions
+        if isinstance(one, ast.FunctionDef)
+        for part in ast.walk(one)
+        if isinstance(part, ast.Return) and part.value is not None
+    ]
+    return [part for one in returns for part in getattr(one, "elts", [one])]
+
+
+def _chain(unit: Unit, node: ast.AST) -> ast.AST:
+    """The whole chain of attributes and calls that begins with a node: `x.to(d).view(3)` of `x`."""
+    while isinstance(above := unit.scopes.parents[node], ast.Attribute | ast.Call):
+        if isinstance(above, ast.Call) and above.func is not node:
             break
-        moved |= isinstance(above, ast.Attribute) and above.attr in _MOVING
-        whole = above
-    behind = unit.text(whole)[len(unit.text(call)) :]
-    return moved and any(map(_DOUBLES.search, texts)) and not _CONVERTING.search(behind)
+        node = above
+    return node
+
+
+def _converts(unit: Unit, node: ast.AST) -> bool:
+    """Whether the chain behind a node chooses a precision before it moves anything."""
+    behind = unit.text(_chain(unit, node))[len(unit.text(node)) :]
+    moves = (one for one in _MOVES.finditer(behind) if not _CONVERTING.search(one[0]))
+    moved = next(moves, None)
+    return _CONVERTING.search(behind, 0, moved.start() if moved else len(behind)) is not None
+
+
+def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
+    """Whether a tensor is moved at once, given to a function of the project's, or a variable's that is moved."""
+    whole = _chain(unit, node)
+    inner = whole
+    while inner is not node and isinstance(inner, ast.Attribute | ast.Call):
+        if isinstance(inner, ast.Attribute) and inner.attr in _MOVING:
+            return True
+        inner = inner.value if isinstance(inner, ast.Attribute) else inner.func
+    parent = unit.scopes.parents[whole]
+    while isinstance(parent, ast.Tuple | ast.List | ast.Dict):
+        parent = unit.scopes.parents[parent]
+    if isinstance(parent, ast.Return | ast.Yield):
+        around = (one for one in unit.scopes.ancestors(parent) if isinstance(one, ast.FunctionDef))
+        name = getattr(next(around, None), "name", "")
+        return "getitem" in name or "collate" in name
+    if isinstance(parent, ast.Call):
+        name = unit.scopes.name(parent.func)
+        return name == _DATA_SET or (called(parent) in _PLACED_BY and not name)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(target, ast.Name) or not steps:
+        return False
+    bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
+    uses = [use for one in bindings for use in unit.scopes.uses(one) if use is not target]
+    converted = any(_converts(unit, use) and _gives(unit, use, target.id) for use in uses)
+    return not converted and any(_is_moved(unit, use, steps - 1) for use in uses)
+
+
+def _gives(unit: Unit, use: ast.AST, name: str) -> bool:
+    """Whether a statement gives a variable what it makes of it: `x = x.float()`."""
+    statement = unit.scopes.statement(use)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(getattr(one, "id", "") == name for one in targets)
 
 
 def reaches_no_device(unit: Unit, entry: Entry, node: ast.AST) -> bool:

@@ -12,7 +12,7 @@ from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Span
-from lockstep_migrate.torch.context import DEVICE_KEY, Use, is_device_key, use_of
+from lockstep_migrate.torch.context import DEVICE_KEY, OTHER_DEVICES, Use, is_device_key, use_of
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action, Entry
@@ -44,7 +44,7 @@ _HARDWARE = re.compile(
 )
 """Cards of NVIDIA's, what they are called by its compiler, and variables by which a cluster counts them."""
 _DEVICE_ITSELF = re.compile(
-    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
+    r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|bitsandbytes|(?-i:Apex[A-Z])|nvfuser|nvenc|nvdec|cuvid|transformer_?engine|tf32|tensorrt|triton|__global__|\.cuh?\b",
     re.IGNORECASE,
 )
 _NAMING: tuple[type[ast.AST], ...] = (
@@ -83,6 +83,19 @@ _SETTING = re.compile(
 """A line of settings, as YAML and INI files have them."""
 _UNCLEAR = "a string with the device's name in it; its meaning is not clear"
 _DEVICE_BYTES = re.compile(rb"\A(?:cuda(?::\d+)?|nccl)\Z", re.IGNORECASE)
+_OPTION = re.compile(
+    r"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|\s+)[\"']?(?:cuda|nccl)(?![\w-])|--[\w.-]*accelerator[= ]gpu\b"
+)
+"""An option of a command that is given the device: `--device cuda:0`."""
+_LABELLING = frozenset(
+    {"getLogger", "get_logger", "record_function", "SummaryWriter", "add_scalar", "add_histogram"}
+)
+"""Functions that are given a name under which a person finds something again."""
+_LABELS = re.compile(r"(?:\A|_)name\Z|\A(?:project|group|tag|label|title|notes|prefix)\Z")
+"""Parameters that such a name is given to."""
+_IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
+"""The dotted name of something in a package."""
+_PROTOCOL = re.compile(r"__cuda\w*__\Z")
 _EXPECTING = re.compile(r"[rR]aises|[wW]arns|Regex|^filterwarnings\Z")
 _RESOURCES = frozenset({"nvidia.com/gpu", "nvidia.com/mig"})
 _OTHER_MESSAGE = "is compared with a message, which reads otherwise on another device"
@@ -101,20 +114,42 @@ def find_leftovers(unit: Unit) -> None:
         ):
             _claim_string(unit, text, words)
     for name in unit.scopes.of(ast.Name):
-        if is_device_word(name.id):
+        if name.id == "cuda" and _is_member(unit, name):
+            unit.list(name, "leftovers/key", DEVICE_KEY)
+        elif is_device_word(name.id):
             _claim_left(unit, name, name.id, unit.scopes.span(name))
     for attribute in unit.scopes.of(ast.Attribute):
         if is_device_word(attribute.attr):
             place = attribute_span(unit.scopes, attribute)
             _claim_left(unit, attribute, attribute.attr, place)
+    for owner in unit.scopes.of(ast.ClassDef) if unit.own.reads_names else ():
+        if owner.name.lower() == "cuda":
+            reason = "may be looked up by its name, which the project reads: rename it together with its look-ups"
+            start = unit.scopes.source.text.index(owner.name, unit.scopes.span(owner).start)
+            unit.list(owner, "leftovers/key", reason, span=Span(start, start + len("cuda")))
     for node in unit.scopes.of(*_NAMING):
         for word, span in _names(unit, node):
             if is_device_word(word):
                 _claim_left(unit, node, word, span)
 
 
+def _is_member(unit: Unit, name: ast.Name) -> bool:
+    """Whether a class has an entry that is called like the device, beside another device: a member of an Enum."""
+    statement = unit.scopes.parents[name]
+    block = getattr(unit.scopes.parents[statement], "body", None)
+    is_class = isinstance(unit.scopes.parents[statement], ast.ClassDef)
+    if not is_class or not isinstance(statement, ast.Assign) or not isinstance(block, list):
+        return False
+    others = [
+        one.targets[0] for one in block if isinstance(one, ast.Assign) and one is not statement
+    ]
+    return any(getattr(other, "id", "") in OTHER_DEVICES for other in others)
+
+
 def _is_library(unit: Unit, text: ast.Constant) -> bool:
-    """Whether a text is a package for the old device, imported by its name: `import_module("cupy")`."""
+    """Whether a text is a package for the old device that is looked up: `import_module("cupy")`, `"cupy.x"`."""
+    if isinstance(text.value, str) and _IN_PACKAGE.fullmatch(text.value):
+        return _of_package(text.value) != ""
     call = unit.scopes.parents[text]
     imports = isinstance(call, ast.Call) and called(call) in _IMPORTING
     return imports and _package_row(unit, str(text.value)) is not None
@@ -167,6 +202,11 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(
             node, "leftovers/torch", "a name of torch for CUDA that no table knows", span=span
         )
+    elif (
+        isinstance(node, ast.Attribute) and _PROTOCOL.match(name) and isinstance(node.ctx, ast.Load)
+    ):
+        reason = "hands an array over as CUDA memory, which tensors of another device refuse"
+        unit.list(node, "leftovers/name", reason, "DLPack", span=span)
     elif isinstance(node, ast.keyword) and is_device_key(unit.scopes, node):
         unit.list(node, "leftovers/key", DEVICE_KEY, span=span)
     elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
@@ -224,6 +264,12 @@ def _is_key(parent: ast.AST, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
+def _of_package(text: str) -> str:
+    """What the package of a dotted name is, if it is one for the old device; `cuda_results.csv` is a file."""
+    thing = None if _DATA.match(text) else surroundings().package(text.split(".")[0])
+    return thing.about if thing else ""
+
+
 def _is_asked(parent: ast.AST, node: ast.AST) -> bool:
     """Whether a text is what the environment, or another dictionary, is asked by."""
     return _is_key(parent, node) or (isinstance(parent, ast.Call) and called(parent) in _ASKED)
@@ -259,12 +305,22 @@ def _whole(unit: Unit, node: ast.Constant) -> str:
     return unit.text(parent) if isinstance(parent, ast.JoinedStr) else str(node.value)
 
 
+def _filled(unit: Unit, node: ast.Constant) -> str:
+    """A text with a letter for each value that its f-string puts in: what a file may be called."""
+    parent = unit.scopes.parents[node]
+    parts = parent.values if isinstance(parent, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+
+
 def _is_told(unit: Unit, node: ast.Constant) -> bool:
-    """Whether a text goes to a person: printed, warned of, or said by an error."""
+    """Whether a text goes to a person: printed, warned of, said by an error, or the label of a record."""
     parent = unit.scopes.parents[node]
     whole = parent if isinstance(parent, ast.JoinedStr) else node
     call = unit.scopes.parents[whole]
-    told = isinstance(call, ast.Call) and _TELLS.search(called(call)) is not None
+    told = isinstance(call, ast.Call) and (
+        _TELLS.search(called(call)) is not None or called(call) in _LABELLING
+    )
+    told |= isinstance(call, ast.keyword) and _LABELS.search(call.arg or "") is not None
     is_command = _COMMAND.match(str(node.value)) is not None
     return not is_command and (told or use_of(unit.scopes, whole) is Use.TEXT)
 
@@ -310,6 +366,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif _is_library_setting(unit, parent, node):
         reason = "is the key of a setting that nothing in the project reads: a library's own, for the old device"
         unit.list(node, "leftovers/key", reason)
+    elif _IN_PACKAGE.fullmatch(text) and (about := _of_package(text)):
+        unit.list(node, "leftovers/import", f"is looked up by its name: {about}")
     elif _KEY.match(text) and _is_key(parent, node):
         unit.keep(node, "leftovers/own-name", "a key of this project's own")
     elif (name := _DOTTED.match(text)) and (row := unit.settings.table.lookup(name["name"])):
@@ -347,6 +405,9 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
     elif getattr(parent, "attr", "") == "split" or _is_read(text):
         reason = "text that a program reads, such as settings or code"
         unit.list(node, "leftovers/code", reason)
+    elif _OPTION.search(text):
+        reason = "a command whose option is given the old device"
+        unit.list(node, "leftovers/code", reason)
     elif _PROSE.search(_whole(unit, node).strip()):
         unit.keep(node, "leftovers/text", "text for people")
     elif isinstance(parent, ast.Call) and called(parent) in _MATCHING:
@@ -356,7 +417,7 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _ADDRESS.match(text):
         unit.keep(node, "leftovers/text", "an address")
-    elif _DATA.match(text) or _NUMBERED_NAME.match(text):
+    elif _DATA.match(_filled(unit, node)) or _NUMBERED_NAME.match(text):
         unit.keep(node, "leftovers/text", "a path, or the name of a model or data set")
     elif not _DEVICE_ITSELF.search(text):
         unit.keep(node, "leftovers/own-name", "a name that has no device in it")

@@ -25,6 +25,8 @@ _HOLDING = (
     ast.FormattedValue, ast.JoinedStr,
 )  # fmt: skip
 _BY_TORCH = ("torch", "torchvision", "torchaudio", "transformers", "accelerate", "timm")
+_ASKING = frozenset({"get", "getenv", "pop"})
+"""Functions that return their second argument if there is nothing else."""
 _STEPS = 3
 
 
@@ -90,7 +92,9 @@ def _library_of(unit: Unit, node: ast.AST, steps: int = _STEPS) -> str:
     scopes = unit.scopes
     below, parent = node, scopes.parents[node]
     while isinstance(parent, _HOLDING) or (
-        isinstance(parent, ast.Call) and called(parent) == "dict" and below is not parent.func
+        isinstance(parent, ast.Call)
+        and below is not parent.func
+        and (called(parent) == "dict" or (called(parent) in _ASKING and below in parent.args[1:]))
     ):
         below, parent = parent, scopes.parents[parent]
     if variable := _variable_of(parent):

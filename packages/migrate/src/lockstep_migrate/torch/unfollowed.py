@@ -13,9 +13,11 @@ import sys
 from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
-from lockstep_migrate.engine.scopes import Binding, Bound
+from lockstep_migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Outcome
+from lockstep_migrate.torch.context import parameter_of
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -70,6 +72,9 @@ _RUNNING_PYTHON = re.compile(
 )
 """What a list of a command's words begins with if a script of the project's kind is run."""
 _STEPS = 3
+_WORD = re.compile(r"gpu(?::\d+)?\Z", re.IGNORECASE)
+_THROUGH = (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple, ast.Set, ast.Call)
+_DEFAULTS = frozenset({"default", "choices", "const", "default_factory", "factory"})
 
 
 def find_unfollowed(unit: Unit) -> None:
@@ -102,6 +107,7 @@ def find_unfollowed(unit: Unit) -> None:
         _find_compiled(unit, statement)
     for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
         _say_what_takes(unit, text)
+        _find_passed_on(unit, text)
 
 
 def _asks(library: str) -> str:
@@ -128,6 +134,50 @@ def _find_variable(unit: Unit, name: ast.expr) -> None:
         unit.list(name, "strings/environment", reason)
 
 
+def _find_passed_on(unit: Unit, text: ast.expr) -> None:
+    """The word `"gpu"` that something for devices is given, and that the project itself nowhere asks for.
+
+    Then whoever gets it decides which devices it means: `trainer = {"accelerator": "gpu"}`.
+    """
+    if unit.is_claimed(text):
+        return
+    if not unit.target.single and LIGHTNING.search(_text(text)):
+        unit.list(text, "libraries/gpu", LIGHTNING_GPU)
+    if not _WORD.match(_text(text)) or unit.own.asks_for_gpu:
+        return
+    name = receiving_name(unit.scopes, text)
+    if unit.target.single and name.endswith("accelerator"):
+        return  # Lightning's word for Apple's GPU, too
+    if _PLACING.search(name):
+        unit.list(text, "libraries/gpu", "is passed on: which devices that means is not said here")
+
+
+def receiving_name(scopes: ModuleScopes, node: ast.expr) -> str:
+    """The name that a value is given under: a variable, an attribute, a key, a parameter or a flag."""
+    below: ast.AST = node
+    above = scopes.parents[node]
+    while isinstance(above, _THROUGH) or (
+        isinstance(above, ast.keyword) and above.arg in _DEFAULTS
+    ):
+        if isinstance(above, ast.Call):
+            flags = [_text(one).lstrip("-") for one in above.args if _text(one).startswith("-")]
+            asked = called(above) in _ENVIRONMENT and below in above.args[1:]
+            if flags or not (asked or isinstance(below, ast.keyword)):
+                return flags[0] if flags else ""
+        below, above = above, scopes.parents[above]
+    if isinstance(above, ast.Dict):
+        pairs = zip(above.keys, above.values, strict=True)
+        return next((_text(key) for key, value in pairs if key and value is below), "")
+    if isinstance(above, ast.Assign | ast.AnnAssign):
+        target = above.targets[0] if isinstance(above, ast.Assign) else above.target
+        if isinstance(target, ast.Subscript):
+            return _text(target.slice)
+        return getattr(target, "attr", "") or getattr(target, "id", "")
+    if isinstance(above, ast.arguments):
+        return parameter_of(above, below)
+    return (above.arg or "") if isinstance(above, ast.keyword) else ""
+
+
 def _is_device_name(unit: Unit, node: ast.expr, steps: int = _STEPS) -> bool:
     """Whether an expression is the name of a card, as its driver says it, at once or by a variable."""
     while isinstance(node, ast.Attribute | ast.Call):
@@ -151,6 +201,13 @@ def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
         ]
         for text in texts:
             unit.list(text, "leftovers/message", "is compared with the name of a card of NVIDIA's")
+    compared = [
+        one for side in sides for one in getattr(side, "elts", [side]) if isinstance(one, ast.expr)
+    ]
+    for side in compared:
+        if re.match(r"[A-Z]+_GPUS?\Z", _text(side)) and _text(side) not in unit.own.gpu_words:
+            reason = "is a word for GPUs that the project gives nowhere: it is another's"
+            unit.list(side, "libraries/gpu", reason)
     words = [side for side in sides if _GPU.match(_text(side))]
     libraries = [
         _library(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
@@ -229,6 +286,8 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
             return
         leaves.insert(0, node.attr)
         node = node.value
+        if isinstance(node, ast.Call) and called(node) in unit.own.device_modules:
+            break
         last = getattr(node, "attr", "") or getattr(node, "id", "")
         if last in unit.own.device_modules and not _is_elsewhere(unit, node):
             break
@@ -236,8 +295,18 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
         return
     name = ".".join(("torch.cuda", *leaves))
     found = unit.settings.table.longest(name)
-    if found is not None and found[1].action is Action.LIST:
-        reason = f"reached through a variable: {found[1].reason}"
+    if found is None:
+        return
+    # What a row drops, renames or stands in for is not there behind a variable.
+    lacking = [
+        one.name
+        for one in unit.target.among or (unit.target,)
+        if not one.has_name(".".join((one.module, *leaves)))
+    ]
+    if found[1].action is Action.LIST or lacking:
+        lists = found[1].action is Action.LIST
+        what = found[1].reason if lists else f"{', '.join(lacking)} has no {leaves[0]}"
+        reason = f"reached through a variable: {what}"
         unit.list(chain, "unfollowed/variable", reason, unit.settings.readable(found[1].becomes))
 
 
@@ -268,7 +337,7 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
             if getattr(inner, "value", True):  # not multi_gpu=False
                 yield item
         elif item.arg and _PLACING.search(item.arg) and item.arg != "accelerator":
-            words = [*inner.keys] if isinstance(inner, ast.Dict) else [inner]
+            words = [*inner.keys] if isinstance(inner, ast.Dict) else [*chosen_from(inner)]
             numbered = item.arg == "device" and type(getattr(inner, "value", None)) is int
             if numbered or any(word and _GPU.match(_text(word)) for word in words):
                 yield item
@@ -276,6 +345,15 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
             yield inner
     if isinstance(call.func, ast.Attribute) and _GPU.match(call.func.attr):
         yield call.func
+
+
+def chosen_from(node: ast.expr) -> Iterator[ast.expr]:
+    """The expressions of which one is a value: both sides of `x if test else y` and of `x or y`."""
+    if isinstance(node, ast.IfExp | ast.BoolOp):
+        for one in (node.body, node.orelse) if isinstance(node, ast.IfExp) else node.values:
+            yield from chosen_from(one)
+    else:
+        yield node
 
 
 def _text(node: ast.AST) -> str:

@@ -29,7 +29,7 @@ _OF_LIBRARIES = re.compile(
 DEVICE_WORDS = re.compile(
     r"cuda|nccl|cudnn|cublas|nvtx|nvml|nvidia|apex|tf32|tensorrt|triton|__global__|\.cuh?\b|"
     r"sync_?batch_?norm|syncbn|data_?parallel|custom_[fb]wd|fp16_optimizer|scale_loss|grad_?scaler|"
-    r"autocast|\bamp\b|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|nvenc|nvdec|cuvid|\bNVTE_|transformer_?engine|"
+    r"autocast|\bamp\b|bitsandbytes|\bnsys\b|\bnvprof\b|nvcc|--gpus|nvcr\.io|[+/-]cu1\d\d\b|-gencode|\bsm_\d\d|\bsm_\Z|nvfuser|nvenc|nvdec|cuvid|\bNVTE_|transformer_?engine|"
     r"compute_\d\d|\b[AHVP]100\b|\bH200\b|GeForce|\bTesla\b|\bRTX\b|SLURM\w*GPU|(?-i:\bGPU_[A-Z])",
     re.IGNORECASE,
 )
