@@ -283,7 +283,10 @@ def _in_order(
     if not signatures:
         return _left_over(left, right)
     signature, *others = signatures
-    one, two = ([signature(node) or id(node) for node in nodes] for nodes in (left, right))
+    one, two = (
+        [id(node) if (key := signature(node)) is None else key for node in nodes]
+        for nodes in (left, right)
+    )
     found: list[tuple[Node, Node]] = []
     at = [0, 0]
     for block in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
