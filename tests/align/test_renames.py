@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.align.module_trees import Node, module_tree
 from lockstep.align.names import NameMap
-from lockstep.align.renames import Node, find_renames, module_tree
+from lockstep.align.renames import find_renames
 from lockstep.core.records import Content, Statistics
 
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
@@ -157,7 +158,9 @@ def chain(*layers: str) -> dict[str, Node]:
     """A `Sequential` of layers by class; each linear one has a weight of its own shape."""
     classes = {"": "Sequential", **{str(at): layer for at, layer in enumerate(layers)}}
     linear = [at for at, layer in enumerate(layers) if layer == "Linear"]
-    weights: Tensors = {f"{at}.weight": ((8, 8 + n), f"w{n}") for n, at in enumerate(linear)}
+    weights: dict[str, tuple[tuple[int, ...], str]] = {
+        f"{at}.weight": ((8, 8 + n), f"w{n}") for n, at in enumerate(linear)
+    }
     return tree(classes, weights)
 
 

@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 import yaml
 
+from lockstep.align.module_trees import Node, module_tree
 from lockstep.align.names import BY_FILE, SUM, NameMap
-from lockstep.align.renames import Node, find_renames, module_tree
+from lockstep.align.renames import find_renames
 from lockstep.core.errors import UsageError
 from lockstep.core.records import Content
 from lockstep.core.selection import nearest_names

@@ -13,142 +13,29 @@ Whatever is not stays without partner.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 
+from lockstep.align.module_trees import (
+    Node,
+    Signature,
+    build_of,
+    class_of_parent,
+    contents_of,
+    in_order,
+    is_telling,
+    large_build_of,
+    last_part,
+    shapes_of,
+)
 from lockstep.align.names import SUM, NameMap
 from lockstep.core.finding import Axes
 from lockstep.core.records import Content
 from lockstep.core.remarks import On, Remark
 from lockstep.measure.axis_order import TRANSPOSED, is_transposed, may_be_transposed, other_layout
 
-_TELLING = 16
-"""Elements from which on equal contents of two runs mean the same parameter rather than chance."""
-
 _ONLY_CANDIDATE = "(candidate) "
 """In front of a candidate's name that means something else in the reference."""
-
-Signature = Callable[["Node"], Hashable]
-
-
-@dataclass(eq=False)
-class Node:
-    """One module of a tree: its class, its own parameters and buffers, its children in order."""
-
-    path: str
-    module_class: str = ""
-    tensors: dict[str, Content] = field(default_factory=dict)
-    children: list[Node] = field(default_factory=list)
-    parent: Node | None = None
-
-    @property
-    def local_name(self) -> str:
-        """Last part of the path."""
-        return _last_part(self.path)
-
-    @property
-    def class_name(self) -> str:
-        """Class without the package that it comes from."""
-        return _last_part(self.module_class)
-
-    @property
-    def is_list(self) -> bool:
-        """Whether its children are called by their places."""
-        return bool(self.children) and all(one.local_name.isdecimal() for one in self.children)
-
-    def elements(self) -> Iterator[Node]:
-        """What a list holds, lists in it taken apart; of anything else, itself."""
-        if not self.is_list or self.tensors:
-            yield self
-            return
-        for child in self.children:
-            yield from child.elements()
-
-    def subtree(self) -> Iterable[Node]:
-        """This module and all below, parents first, in order."""
-        waiting = [self]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(reversed(node.children))
-
-    def is_below(self, other: Node) -> bool:
-        """Whether `other` contains this module."""
-        node = self.parent
-        while node is not None and node is not other:
-            node = node.parent
-        return node is other
-
-
-def module_tree(
-    classes: Mapping[str, str], tensors: Iterable[tuple[str, str, Content]] = ()
-) -> dict[str, Node]:
-    """The modules of a run by path, the root under "".
-
-    Parameters
-    ----------
-    classes
-        Class of each module in the model's order.
-    tensors
-        Initial parameters and buffers in order: module that owns it, full name, content.
-    """
-    nodes = {"": Node("")}
-    for path, name in classes.items():
-        _node(nodes, path).module_class = name
-    for path, name, content in tensors:
-        _node(nodes, path).tensors[name] = content
-    return nodes
-
-
-def _node(nodes: dict[str, Node], path: str) -> Node:
-    if path not in nodes:
-        parent = _node(nodes, path.rpartition(".")[0])
-        nodes[path] = Node(path, parent=parent)
-        parent.children.append(nodes[path])
-    return nodes[path]
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-# --- what identifies a subtree ---------------------------------------------------------------------
-
-
-def _contents(node: Node) -> Hashable:
-    """Digests of all parameters below in order; None where they may be equal by chance."""
-    contents = [content for one in node.subtree() for content in one.tensors.values()]
-    if not any(_is_telling(content) for content in contents):
-        return None
-    return tuple((content.digest, content.shape) for content in contents)
-
-
-def _is_telling(content: Content) -> bool:
-    statistics = content.statistics
-    varies = statistics is None or statistics.minimum != statistics.maximum
-    return content.digest is not None and content.numel >= _TELLING and varies
-
-
-def _build(node: Node) -> Hashable:
-    """Classes and shapes of all that is below, in order."""
-    shapes = tuple(content.shape for content in node.tensors.values())
-    return node.class_name, shapes, tuple(_build(child) for child in node.children)
-
-
-def _large_build(node: Node) -> Hashable:
-    """The same for what holds parameters; None elsewhere, as many modules are built like that."""
-    return _build(node) if any(one.tensors for one in node.subtree()) else None
-
-
-def _shapes(node: Node) -> Hashable:
-    """Shapes of all parameters below in order; None where there is none."""
-    return tuple(c.shape for one in node.subtree() for c in one.tensors.values()) or None
-
-
-def _class_of_parent(node: Node) -> Hashable:
-    """Class of what holds other modules."""
-    return (node.class_name or None) if node.children else None
 
 
 # --- laying one tree over the other ----------------------------------------------------------------
@@ -180,9 +67,9 @@ class _Overlay:
             (child, named[child.local_name]) for child in left.children if child.local_name in named
         ]
         if left.is_list and right.is_list:
-            builds = [[_build(child) for child in node.children] for node in (left, right)]
+            builds = [[build_of(child) for child in node.children] for node in (left, right)]
             if builds[0] != builds[1]:
-                pairs = _in_order(left.children, right.children, _SIGNATURES)
+                pairs = in_order(left.children, right.children)
         for one, other in pairs:
             if one.path == other.path or (left.is_list and right.is_list):
                 self.match(one, other, "its place in a list")
@@ -238,9 +125,9 @@ class _Overlay:
         for child in left.children:
             if child.local_name in named:
                 self.match(child, named[child.local_name], "its name inside a renamed module")
-        self._match_equally_many(left, right, _build, "an equal build")
-        self._match_equally_many(left, right, _shapes, "parameters of equal shapes")
-        self._match_equally_many(left, right, _class_of_parent, "an equal class")
+        self._match_equally_many(left, right, build_of, "an equal build")
+        self._match_equally_many(left, right, shapes_of, "parameters of equal shapes")
+        self._match_equally_many(left, right, class_of_parent, "an equal class")
 
     def _match_equally_many(
         self, left: Node, right: Node, signature: Signature, found_by: str
@@ -274,48 +161,6 @@ class _Overlay:
         parent, count = votes.most_common(1)[0]
         free = parent not in self.partner[1 - side]
         return parent if free and 2 * count > sum(votes.values()) else None
-
-
-def _in_order(
-    left: Sequence[Node], right: Sequence[Node], signatures: Sequence[Signature]
-) -> list[tuple[Node, Node]]:
-    """Partners in two lists that keep their order: those of equal signature, and between these equally many."""
-    if not signatures:
-        return _left_over(left, right)
-    signature, *others = signatures
-    one, two = (
-        [id(node) if (key := signature(node)) is None else key for node in nodes]
-        for nodes in (left, right)
-    )
-    found: list[tuple[Node, Node]] = []
-    at = [0, 0]
-    for block in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
-        between = left[at[0] : block.a], right[at[1] : block.b]
-        found.extend(_in_order(*between, others))
-        at = [block.a + block.size, block.b + block.size]
-        found.extend(zip(left[block.a : at[0]], right[block.b : at[1]], strict=True))
-    return found
-
-
-def _left_over(left: Sequence[Node], right: Sequence[Node]) -> list[tuple[Node, Node]]:
-    """Partners of two lists in which nothing is built alike: equally many, or what the lists inside of them hold."""
-    if len(left) == len(right) and all(
-        one.is_list == other.is_list for one, other in zip(left, right, strict=True)
-    ):
-        return [*zip(left, right, strict=True)]
-    flat = [[inner for node in nodes for inner in node.elements()] for nodes in (left, right)]
-    if (len(flat[0]), len(flat[1])) == (len(left), len(right)):
-        return []
-    return _in_order(flat[0], flat[1], _SIGNATURES)
-
-
-def _shapes_alike(node: Node) -> Hashable:
-    """Shapes of all parameters below; those of a list are not one layer's."""
-    shapes = _shapes(node)
-    return None if shapes is None else (node.is_list, shapes)
-
-
-_SIGNATURES = (_build, _shapes_alike)
 
 
 def _chains(nodes: list[Node]) -> list[list[Node]]:
@@ -359,8 +204,8 @@ def find_renames(
             overlay.match(partner, candidate[path], "path")
     if overlay.alone(0) and overlay.alone(1):
         for signature, found_by in (
-            (_contents, "equal contents"),
-            (_large_build, "an equal build"),
+            (contents_of, "equal contents"),
+            (large_build_of, "an equal build"),
         ):
             overlay.match_anywhere(signature, found_by)
             overlay.match_parents()
@@ -504,11 +349,11 @@ class _TensorPartners:
 
 
 def _local_name(name: str, content: Content) -> Hashable:
-    return _last_part(name)
+    return last_part(name)
 
 
 def _digest(name: str, content: Content) -> Hashable:
-    return (content.digest, content.shape) if _is_telling(content) else None
+    return (content.digest, content.shape) if is_telling(content) else None
 
 
 def _shape(name: str, content: Content) -> Hashable:
