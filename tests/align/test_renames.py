@@ -176,6 +176,15 @@ def test_a_layer_more_in_a_list_moves_those_behind_it() -> None:
     assert names.tensor("3.weight") == "2.weight"
 
 
+def test_of_equal_layers_some_of_another_class_stand_at_their_places() -> None:
+    # Given a row of equal layers, of which the other run has every second one of another class
+    names = find_renames(chain(*["Block"] * 4), chain("Fast", "Block", "Fast", "Block"))
+    # Then no layer has moved
+    assert not names
+    # And neither has one where the other run has a layer more at the end
+    assert not find_renames(chain(*["Block"] * 4), chain("Fast", "Block", "Fast", "Block", "ReLU"))
+
+
 def test_lists_in_a_list_are_taken_apart() -> None:
     # Given the same layers, in one list and in lists of a list
     reference = chain("Linear", "ReLU", "Linear", "ReLU", "Flatten")

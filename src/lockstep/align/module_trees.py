@@ -137,6 +137,19 @@ def class_of_parent(node: Node) -> Hashable:
 # --- partners in two lists --------------------------------------------------------------------------
 
 
+def keep_their_places(left: Sequence[Node], right: Sequence[Node]) -> bool:
+    """Whether at least as many elements of two lists are built alike by their places as in any order-keeping pairing.
+
+    Of equal layers in a row of which the other run has some of another class, each is the one at its place. Lists of
+    other lengths of which no two elements are built alike do not tell.
+    """
+    builds = [build_of(node) for node in left], [build_of(node) for node in right]
+    in_place = sum(one == other for one, other in zip(*builds, strict=False))
+    if not in_place and len(left) != len(right):
+        return False
+    return in_place >= len(align_sequences(*builds))
+
+
 def in_order(left: Sequence[Node], right: Sequence[Node]) -> list[tuple[Node, Node]]:
     """Partners in two lists: what is built alike, between these what has equal shapes, and what is as many.
 

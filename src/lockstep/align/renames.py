@@ -24,6 +24,7 @@ from lockstep.align.module_trees import (
     contents_of,
     in_order,
     is_telling,
+    keep_their_places,
     large_build_of,
     last_part,
     shapes_of,
@@ -66,10 +67,8 @@ class _Overlay:
         pairs = [
             (child, named[child.local_name]) for child in left.children if child.local_name in named
         ]
-        if left.is_list and right.is_list:
-            builds = [[build_of(child) for child in node.children] for node in (left, right)]
-            if builds[0] != builds[1]:
-                pairs = in_order(left.children, right.children)
+        if left.is_list and right.is_list and not keep_their_places(left.children, right.children):
+            pairs = in_order(left.children, right.children)
         for one, other in pairs:
             if one.path == other.path or (left.is_list and right.is_list):
                 self.match(one, other, "its place in a list")
