@@ -93,6 +93,7 @@ def _node(nodes: dict[str, Node], path: str) -> Node:
 
 
 def last_part(name: str) -> str:
+    """What stands behind the last dot of a name."""
     return name.rpartition(".")[2]
 
 
@@ -108,6 +109,7 @@ def contents_of(node: Node) -> Hashable:
 
 
 def is_telling(content: Content) -> bool:
+    """Whether equal contents of two runs mean the same parameter."""
     statistics = content.statistics
     varies = statistics is None or statistics.minimum != statistics.maximum
     return content.digest is not None and content.numel >= _TELLING and varies

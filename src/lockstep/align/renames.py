@@ -61,6 +61,13 @@ class _Overlay:
         root = self.trees[side][""]
         return [node for node in root.subtree() if node not in self.partner[side]]
 
+    def match_paths(self, paths: Iterable[str], names: NameMap) -> None:
+        """Match modules of the candidate with those that these names say."""
+        for path in paths:
+            partner = self.trees[0].get(names.module(path))
+            if partner is not None:
+                self.match(partner, self.trees[1][path], "path")
+
     def match_lists(self, left: Node, right: Node) -> None:
         """Match children by name from two modules down; numbered ones of other builds in their order."""
         named = {child.local_name: child for child in right.children}
@@ -192,15 +199,10 @@ def find_renames(
     """
     given = given or NameMap()
     overlay = _Overlay(reference, candidate)
-    for path in given.modules.keys() & candidate.keys():
-        if (partner := reference.get(given.module(path))) is not None:
-            overlay.match(partner, candidate[path], "path")
-    overlay.match(reference[""], candidate[""], "path")
+    overlay.match_paths((path for path in candidate if path in given.modules), given)
+    overlay.match_paths([""], given)
     overlay.match_lists(reference[""], candidate[""])
-    for path in sorted(candidate, key=lambda path: path not in given.modules):
-        partner = reference.get(given.module(path))
-        if partner is not None:
-            overlay.match(partner, candidate[path], "path")
+    overlay.match_paths(candidate, given)
     if overlay.alone(0) and overlay.alone(1):
         for signature, found_by in (
             (contents_of, "equal contents"),
