@@ -51,7 +51,6 @@ from lockstep.reading.paired_steps import (
     pair_recordings,
 )
 from lockstep.replay.local_error import LocalErrorJudge, RoundingJudge
-from lockstep.replay.port_updates import PortUpdatesJudge
 from lockstep.replay.process.rerun_process import RerunsApart
 from lockstep.store.reader import RankRecording, Recording
 from lockstep.unify.side_by_side import side_by_side
@@ -548,8 +547,11 @@ def _with_local_error(
     """The judge behind one that re-runs single operators, as far as both runs saved whole tensors."""
     if not _have_programs(reference, candidate):
         others = (reference, candidate)
-        is_port = len([run for run in others if run.other_framework]) == 1
-        return PortUpdatesJudge(judge, RerunsApart(memory_bytes)) if is_port else judge
+        if len([run for run in others if run.other_framework]) != 1:
+            return judge
+        from lockstep.replay.port_updates import PortUpdatesJudge
+
+        return PortUpdatesJudge(judge, RerunsApart(memory_bytes))
     if not _can_be_run(reference, candidate):
         return RoundingJudge(judge, RerunsApart(memory_bytes))
     return LocalErrorJudge(judge, memory_bytes=memory_bytes, reruns=RerunsApart)
