@@ -9,6 +9,7 @@ from lockstep.core.faces import names_of_face
 if TYPE_CHECKING:
     from lockstep.align.step import Aligned
     from lockstep.commands.record_again import command_line, new_place
+    from lockstep.commands.what_next import Manner, what_next
     from lockstep.comparison import compare_recordings
     from lockstep.core.finding import (
         Comparison,
@@ -26,9 +27,17 @@ if TYPE_CHECKING:
     from lockstep.core.not_compared import NotCompared
     from lockstep.core.records import would_differ
     from lockstep.core.told_facts import Told
-    from lockstep.report.comparison.json import comparison_json
+    from lockstep.report.comparison.json import comparison_json, render_json
+    from lockstep.report.comparison.markdown import code as markdown_code
+    from lockstep.report.comparison.markdown import render_markdown
     from lockstep.report.comparison.screen import print_comparison, render_comparison
-    from lockstep.report.comparison.verdict_words import answer_of, headline, lines_below, tally_of
+    from lockstep.report.comparison.verdict_words import (
+        answer_of,
+        headline,
+        lines_below,
+        origin_words,
+        tally_of,
+    )
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -38,6 +47,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Kind",
+    "Manner",
     "Metrics",
     "NotCompared",
     "Origin",
@@ -52,10 +62,15 @@ __all__ = [
     "comparison_json",
     "headline",
     "lines_below",
+    "markdown_code",
     "new_place",
+    "origin_words",
     "print_comparison",
     "render_comparison",
+    "render_json",
+    "render_markdown",
     "tally_of",
     "verdict_of",
+    "what_next",
     "would_differ",
 ]

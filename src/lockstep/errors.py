@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         OutputExistsError,
         RecordingError,
         UsageError,
+        VersionError,
     )
     from lockstep.core.exit_codes import SIGNALLED, ExitCode, code_of
     from lockstep.core.posix import check_linux, check_posix, needs_posix
@@ -30,6 +31,7 @@ __all__ = [
     "OutputExistsError",
     "RecordingError",
     "UsageError",
+    "VersionError",
     "check_linux",
     "check_posix",
     "code_of",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Options,
         RankManifest,
         StepSummary,
+        manifest_from_json,
     )
     from lockstep.core.operators import Family, canonical_name, family_of, operator_of
     from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall, ReadTensor
@@ -135,6 +136,7 @@ __all__ = [
     "is_recording",
     "is_recording_at",
     "largest_finite",
+    "manifest_from_json",
     "marked_as_part",
     "numbers_in",
     "open_recording",

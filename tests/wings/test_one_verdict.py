@@ -28,16 +28,16 @@ from lockstep.store.reader import open_recording
 from lockstep.testing import MadeTraining, write_recording
 from lockstep.wings.follow import follow_command
 from lockstep.wings.follow.following import Followed
-from lockstep.wings.gate import gating
-from lockstep.wings.gate.gating import gate_training
-from lockstep.wings.gate.github import annotation_lines
-from lockstep.wings.gate.golden import open_golden
-from lockstep.wings.gate.junit import junit_xml
 from lockstep.wings.report.comparison_data import gather
 from lockstep.wings.ui.graph import comparing as graphs
 from lockstep_deploy.export_command import _exit_code
 from lockstep_deploy.parity import Parity, with_gaps
 from lockstep_deploy.stage import Stage
+from lockstep_gate import gating
+from lockstep_gate.gating import gate_training
+from lockstep_gate.github import annotation_lines
+from lockstep_gate.golden import open_golden
+from lockstep_gate.junit import junit_xml
 from lockstep_interop_names.faces import verdict
 
 Array = npt.NDArray[np.float32]

@@ -370,6 +370,7 @@ as_json = option("--json", "as_json")
 force = option("--force")
 """Gives a verb `--force`: it may replace existing files where it writes."""
 allow_crash = option("--allow-crash")
+"""Gives a verb `--allow-crash`: a training that crashed may agree in what was recorded of it."""
 limit = option("--limit")
 """Gives a verb `--limit`: how many rows it shows."""
 ranks = option("--ranks", old=["--rank"])

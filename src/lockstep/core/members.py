@@ -47,6 +47,7 @@ class Member:
 MEMBERS = (
     Member("cache", ("cache",)),
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
+    Member("gate", ("gate",)),
     Member("interop-names", ("convert", "msaccucmp", "msprobe", "tfdbg")),
     Member("migrate", ("migrate",)),
     Member("remote", ("remote",)),
@@ -64,7 +65,6 @@ OWN_VERBS = {
     "lockstep.wings.extract.plugin": ("extract",),
     "lockstep.wings.frameworks.plugin": ("map",),
     "lockstep.wings.follow.plugin": ("follow",),
-    "lockstep.wings.gate.plugin": ("gate",),
     "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
     "lockstep.wings.report.plugin": ("report", "plot"),
@@ -76,6 +76,7 @@ OWN_VERBS = {
     "lockstep_cache.plugin": ("cache",),
     "lockstep_deploy.explain.plugin": ("explain",),
     "lockstep_deploy.plugin": ("export", "run", "quantize", "codegen", "bisect-fusions"),
+    "lockstep_gate.plugin": ("gate",),
     "lockstep_interop_names.dumps.plugin": ("convert",),
     "lockstep_interop_names.plugin": ("tfdbg", "msaccucmp", "msprobe"),
     "lockstep_migrate.plugin": ("migrate",),

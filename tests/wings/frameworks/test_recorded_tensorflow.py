@@ -16,7 +16,7 @@ from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.verdict_words import headline
-from lockstep.wings.gate.nearest import machine_of
+from lockstep_gate.nearest import machine_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tensorflow"
 

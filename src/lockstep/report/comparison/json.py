@@ -133,7 +133,7 @@ def _step_logs(logs: StepLogsCompared | None) -> dict[str, Any] | None:
 
 
 def render_json(comparison: Comparison) -> str:
-    """The same as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
+    """A comparison as strict JSON text (RFC 8259: no NaN, no infinities), ASCII only."""
     return json_text(comparison_json(comparison))
 
 

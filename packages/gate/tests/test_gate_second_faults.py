@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import lockstep
 from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
-from lockstep.wings.gate.gating import Gated, Update, gate_training
-from lockstep.wings.gate.golden import open_golden
+from lockstep_gate.gating import Gated, Update, gate_training
+from lockstep_gate.golden import open_golden
 
 
 @dataclass

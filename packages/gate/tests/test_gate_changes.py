@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lockstep.wings.gate.pytest_plugin import LockstepGate
+from lockstep_gate.pytest_plugin import LockstepGate
 
 Context = Callable[[], Any]
 

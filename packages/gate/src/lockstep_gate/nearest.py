@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.core.errors import CorruptError
-from lockstep.store.reader import Recording
-from lockstep.wings.gate.golden import Variant
+from lockstep.errors import CorruptError
+from lockstep.recordings import Recording
+from lockstep_gate.golden import Variant
 
 _NUMBERS = re.compile(r"\d+")
 _ODD = re.compile(r"[^A-Za-z0-9.]+")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.replacement import replacing
-from lockstep.core.text import printable
-from lockstep.wings.gate.gating import Gated
+from lockstep.errors import ExitCode
+from lockstep.files import replacing
+from lockstep.terminal import printable
+from lockstep_gate.gating import Gated
 
 
 def junit_xml(gated: Gated, text: str, *, seconds: float) -> bytes:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lockstep.core.errors import UsageError
-from lockstep.core.manifest import Options
+from lockstep.errors import UsageError
 from lockstep.launch import Event, launch
+from lockstep.recordings import Options
 
 
 class Training(Protocol):
@@ -67,7 +67,7 @@ class CalledTraining:
 
     def record(self, directory: Path, options: Options) -> str:
         """Call it once, to its end; what it raises is raised."""
-        from lockstep.capture.api import record
+        from lockstep.recorder import record
 
         as_asked: dict[str, Any] = {
             name: getattr(options, name)

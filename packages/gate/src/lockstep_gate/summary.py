@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.core.text import printable
-from lockstep.report.comparison.markdown import code, render_markdown
-from lockstep.report.comparison.screen import render_comparison
-from lockstep.wings.gate.gating import Gated
+from lockstep.compare import markdown_code as code
+from lockstep.compare import render_comparison, render_markdown
+from lockstep.terminal import printable
+from lockstep_gate.gating import Gated
 
 
 def as_text(gated: Gated, *, width: int | None = None) -> str:

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lockstep.commands.what_next import Manner, what_next
-from lockstep.comparison import compare_recordings
-from lockstep.core.errors import RecordingError, UsageError
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.finding import Comparison, Kind
-from lockstep.core.manifest import Options
-from lockstep.core.version import VERSION
-from lockstep.report.comparison.verdict_words import headline, lines_below
-from lockstep.report.paragraphs import counted
-from lockstep.store.reader import open_recording
-from lockstep.wings.gate.golden import (
+from lockstep.compare import (
+    Comparison,
+    Kind,
+    Manner,
+    compare_recordings,
+    headline,
+    lines_below,
+    what_next,
+)
+from lockstep.errors import ExitCode, RecordingError, UsageError
+from lockstep.plugin import VERSION
+from lockstep.recordings import Options, open_recording
+from lockstep.terminal import counted
+from lockstep_gate.golden import (
     CALIBRATION,
     RECORDING,
     Entry,
@@ -27,8 +30,8 @@ from lockstep.wings.gate.golden import (
     Variant,
     replacing_variant,
 )
-from lockstep.wings.gate.nearest import Machine, differing_words, machine_of, nearest
-from lockstep.wings.gate.trainings import Training
+from lockstep_gate.nearest import Machine, differing_words, machine_of, nearest
+from lockstep_gate.trainings import Training
 
 STEPS = "0:2"
 """What is recorded for a new golden where nothing else is asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.hookspecs import Task, Verb, hookimpl
+from lockstep.plugin import Task, Verb, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -25,6 +25,6 @@ def lockstep_commands() -> list[Verb]:
 
 
 def _gate() -> click.Command:
-    from lockstep.wings.gate.command import gate
+    from lockstep_gate.command import gate
 
     return gate

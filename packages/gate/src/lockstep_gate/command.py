@@ -8,21 +8,18 @@ from pathlib import Path
 
 import click
 
-from lockstep.cli import options
-from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
-from lockstep.cli.notices import say, tell
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.replacement import replacing
-from lockstep.core.selection import StepSelection
-from lockstep.report.comparison.json import render_json
-from lockstep.report.comparison.screen import print_comparison
-from lockstep.report.output import check_output_file
-from lockstep.wings.gate.gating import Gated, Update, gate_training
-from lockstep.wings.gate.github import add_summary, annotation_lines, is_github
-from lockstep.wings.gate.golden import open_golden
-from lockstep.wings.gate.junit import junit_xml, write_junit
-from lockstep.wings.gate.summary import as_markdown, as_text, sentences
-from lockstep.wings.gate.trainings import CommandTraining
+from lockstep import options
+from lockstep.compare import print_comparison, render_json
+from lockstep.errors import OutputExistsError, UsageError
+from lockstep.files import check_output_file, replacing
+from lockstep.options import StepSelection, TrainingCommand, runs_elsewhere, training_command
+from lockstep.terminal import say, tell
+from lockstep_gate.gating import Gated, Update, gate_training
+from lockstep_gate.github import add_summary, annotation_lines, is_github
+from lockstep_gate.golden import open_golden
+from lockstep_gate.junit import junit_xml, write_junit
+from lockstep_gate.summary import as_markdown, as_text, sentences
+from lockstep_gate.trainings import CommandTraining
 
 
 class _Command(TrainingCommand):

@@ -20,17 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.core.errors import (
+from lockstep.errors import (
     CorruptError,
     NotARecordingError,
     OutputExistsError,
     UsageError,
     VersionError,
 )
-from lockstep.core.manifest import manifest_from_json
-from lockstep.store.limits import read_manifest, values_of
-from lockstep.store.reader import Recording, open_recording
-from lockstep.store.schema import MANIFEST
+from lockstep.files import read_manifest, values_of
+from lockstep.recordings import MANIFEST, Recording, manifest_from_json, open_recording
 
 SCHEMA = 1
 """Of `history.json`."""

@@ -17,9 +17,9 @@ from lockstep.core.exit_codes import ExitCode
 from lockstep.core.manifest import Options
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, MadeTraining
-from lockstep.wings.gate.gating import Gated, Update, gate_training
-from lockstep.wings.gate.golden import HISTORY, open_golden
-from lockstep.wings.gate.nearest import Machine, differing_words, nearest
+from lockstep_gate.gating import Gated, Update, gate_training
+from lockstep_gate.golden import HISTORY, open_golden
+from lockstep_gate.nearest import Machine, differing_words, nearest
 
 
 @dataclass
@@ -253,7 +253,7 @@ def test_the_golden_of_the_nearest_machine_is_chosen(
     goldens: list[Machine], chosen: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given variants of which each stands for a machine
-    from lockstep.wings.gate import nearest as module
+    from lockstep_gate import nearest as module
 
     monkeypatch.setattr(module, "machine_of", lambda machine: machine)
     variants = [module.Variant(f"v{number}", one) for number, one in enumerate(goldens)]  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from lockstep.wings.gate.gating import Gated
-    from lockstep.wings.gate.trainings import Training
+    from lockstep_gate.gating import Gated
+    from lockstep_gate.trainings import Training
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,10 +87,10 @@ class LockstepGate:
         LockstepError
             If the golden is missing or damaged.
         """
-        from lockstep.core.exit_codes import ExitCode
-        from lockstep.wings.gate.gating import Update, gate_training
-        from lockstep.wings.gate.golden import open_golden
-        from lockstep.wings.gate.summary import as_text
+        from lockstep.errors import ExitCode
+        from lockstep_gate.gating import Update, gate_training
+        from lockstep_gate.golden import open_golden
+        from lockstep_gate.summary import as_text
 
         place = self._folder / golden
         self._count += 1
@@ -105,7 +105,7 @@ class LockstepGate:
 
 
 def _training(train: Callable[[], object] | Sequence[str]) -> Training:
-    from lockstep.wings.gate.trainings import CalledTraining, CommandTraining, check_callable
+    from lockstep_gate.trainings import CalledTraining, CommandTraining, check_callable
 
     if callable(train):
         return CalledTraining(train)

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lockstep.core.exit_codes import ExitCode
-from lockstep.core.text import printable
-from lockstep.report.comparison.verdict_words import origin_words
-from lockstep.wings.gate.gating import Gated
+from lockstep.compare import origin_words
+from lockstep.errors import ExitCode
+from lockstep.terminal import printable
+from lockstep_gate.gating import Gated
 
 _TITLE = "lockstep gate"
 _MOST = 10

@@ -14,7 +14,7 @@ import torch
 
 from lockstep.core.errors import UsageError
 from lockstep.core.finding import Verdict
-from lockstep.wings.gate.pytest_plugin import LockstepGate
+from lockstep_gate.pytest_plugin import LockstepGate
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gate"
 WIDER = ("GroupNorm(4, 16)", "GroupNorm(4, 16, eps=1e-3)")
