@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+import lockstep
 from lockstep import plugins
 from lockstep.capture.source_code.code_frames import frames_here
 from lockstep.capture.source_code.user_code import is_of_the_user
 from lockstep.cli.main import main
-from lockstep.core.members import MEMBERS, OWN_VERBS, Member, own_folders
+from lockstep.core.errors import UsageError
+from lockstep.core.members import MEMBERS, OWN_VERBS, SOURCE_VARIABLE, Member, own_folders
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 if sys.version_info >= (3, 11):
@@ -289,6 +291,38 @@ def test_an_old_import_says_where_the_names_are(monkeypatch: pytest.MonkeyPatch)
 
     assert all(hasattr(lockstep_cache, name) for name in lockstep_cache.__all__)
     assert not hasattr(lockstep_cache, "samples_of_another")
+
+
+class Absent:
+    """A finder that has no package of a name, as if it were not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.split(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {self.package!r}", name=self.package)
+
+
+def test_noting_weights_without_the_member_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given Lockstep without the member that notes weights, which other tests may have loaded
+    for name in [one for one in sys.modules if one.split(".")[0] == "lockstep_sampling"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent("lockstep_sampling"), *sys.meta_path])
+    monkeypatch.delenv(SOURCE_VARIABLE, raising=False)
+    # then the name is there, and its call says what it needs
+    with pytest.raises(UsageError) as raised:
+        lockstep.weights({}, directory=tmp_path)
+    assert str(raised.value) == (
+        f"lockstep.weights needs lockstep-sampling {VERSION}: pip install 'lockstep-numerics[sampling]'"
+    )
+    # and with the member it is noted, and what is wrong within that is said as it is
+    monkeypatch.undo()
+    assert lockstep.weights({}, directory=tmp_path) is not None
+    with pytest.raises(UsageError, match="is no name"):
+        lockstep.weights({}, "a/b", directory=tmp_path)
 
 
 def test_the_code_of_members_is_lockstep_s_own_in_recordings(tmp_path: Path) -> None:

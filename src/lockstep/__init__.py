@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from lockstep.align.converted_weights import convert_weights
     from lockstep.capture.api import record
     from lockstep.capture.token_notes import tokens
+    from lockstep.capture.weight_notes import weights
     from lockstep.comparison import compare_recordings
     from lockstep.report.comparison.in_python import assert_agree
     from lockstep.store.reader import open_recording as open
-    from lockstep.wings.sampling.weights.live import weights
 
 __all__ = [
     "LockstepError", "__version__", "assert_agree", "compare_recordings", "convert_weights", "open", "reading",
@@ -35,7 +35,7 @@ _LAZY = {
     "open": ("lockstep.report.notebook", "open_recording"),
     "record": ("lockstep.capture.api", "record"),
     "tokens": ("lockstep.capture.token_notes", "tokens"),
-    "weights": ("lockstep.wings.sampling.weights.live", "weights"),
+    "weights": ("lockstep.capture.weight_notes", "weights"),
 }
 
 

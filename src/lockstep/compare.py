@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         origin_words,
         tally_of,
     )
+    from lockstep.unify.side_by_side import side_by_side
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -69,6 +70,7 @@ __all__ = [
     "render_comparison",
     "render_json",
     "render_markdown",
+    "side_by_side",
     "tally_of",
     "verdict_of",
     "what_next",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
+    from lockstep.core.sketch import distance as distance_of_sketches
     from lockstep.judge.calibration import CalibratedJudge, SiteNoise
     from lockstep.judge.error_model import ErrorModel
     from lockstep.judge.fixed_rule import accuracy_reached
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         CALIBRATION_MARGIN_16_BIT,
         DEFAULT_CONDITION,
         FEW_ELEMENTS,
+        KERNEL_ROUNDINGS,
         LINEAR_REGIME,
         LOCAL_MARGIN,
         NOISE_MARGIN,
@@ -31,6 +33,7 @@ __all__ = [
     "CALIBRATION_MARGIN_16_BIT",
     "DEFAULT_CONDITION",
     "FEW_ELEMENTS",
+    "KERNEL_ROUNDINGS",
     "LINEAR_REGIME",
     "LOCAL_MARGIN",
     "NOISE_MARGIN",
@@ -44,6 +47,7 @@ __all__ = [
     "Region",
     "SiteNoise",
     "accuracy_reached",
+    "distance_of_sketches",
     "measure",
     "measure_noise",
     "measure_pair",

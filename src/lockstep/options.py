@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
+    from lockstep.cli.comparing import form_of_each, opened_in
     from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
     from lockstep.cli.options import (
         OPTIONS,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         allow_crash,
         as_json,
         force,
+        forms,
         limit,
         option,
         thinned,
@@ -43,8 +45,11 @@ __all__ = [
     "as_json",
     "choice_of",
     "force",
+    "form_of_each",
+    "forms",
     "integer_of",
     "limit",
+    "opened_in",
     "option",
     "path_of",
     "patterns_of",

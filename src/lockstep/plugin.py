@@ -8,7 +8,7 @@ from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
     from lockstep.core.devices import Device, accelerators, devices
-    from lockstep.core.members import MEMBERS, OWN_PACKAGES, own_folders
+    from lockstep.core.members import MEMBERS, OWN_PACKAGES, lacking, own_folders
     from lockstep.core.version import DISTRIBUTION, VERSION
     from lockstep.hookspecs import (
         AskedModel,
@@ -50,6 +50,7 @@ __all__ = [
     "devices",
     "hookimpl",
     "hookspec",
+    "lacking",
     "manager",
     "own_folders",
 ]

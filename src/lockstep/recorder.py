@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from lockstep.capture.modules.exported_modules import module_of
     from lockstep.capture.modules.live_modules import living
     from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
-    from lockstep.capture.recorder import Recorder
+    from lockstep.capture.patching.patches import Patch
+    from lockstep.capture.process.environment import recorded_directory
+    from lockstep.capture.recorder import Recorder, active_recorder
     from lockstep.capture.settings.setup import (
         rank_and_world_size,
         seed_everything,
         seed_generators,
     )
+    from lockstep.capture.silence import Silence
     from lockstep.capture.source_code.user_code import is_of_the_user
     from lockstep.capture.user_notes import warn
     from lockstep.devices.tensor_numbers import digest_of
@@ -29,8 +32,11 @@ else:
 
 __all__ = [
     "PRECISION_FACE",
+    "Patch",
     "Recorder",
     "Recording",
+    "Silence",
+    "active_recorder",
     "argument_tensors",
     "clean_tree",
     "digest_of",
@@ -41,6 +47,7 @@ __all__ = [
     "prepare_vector_math",
     "rank_and_world_size",
     "record",
+    "recorded_directory",
     "save_tensor",
     "seed_everything",
     "seed_generators",

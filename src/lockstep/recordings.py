@@ -36,13 +36,15 @@ if TYPE_CHECKING:
         Call,
         Content,
         Frame,
+        Sketch,
         Statistics,
         TensorRecord,
     )
     from lockstep.core.site import CallKind, Phase, Role, Site
-    from lockstep.core.states import Moment
+    from lockstep.core.sketch import SKETCH_SIZE, sketch_of
+    from lockstep.core.states import Moment, Standing, StateRecord
     from lockstep.kernels.digest import digest_of_bytes
-    from lockstep.kernels.numbers import statistics_of
+    from lockstep.kernels.numbers import measured_array, statistics_of
     from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call, is_chosen
     from lockstep.reading.first_non_finite import (
         Part,
@@ -63,8 +65,10 @@ if TYPE_CHECKING:
     from lockstep.store.partial import marked_as_part
     from lockstep.store.reader import RankRecording, Recording, open_recording
     from lockstep.store.schema import MANIFEST
+    from lockstep.store.stored_contents import StoredTensor
     from lockstep.store.tensor_files import Shard
     from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifest, digested
+    from lockstep.unify.model_calls import top_of
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -81,6 +85,7 @@ __all__ = [
     "OF_LAST_FUNCTION",
     "OPERATORS",
     "ORDER",
+    "SKETCH_SIZE",
     "Array",
     "Bytes",
     "Call",
@@ -114,9 +119,13 @@ __all__ = [
     "Shard",
     "Sink",
     "Site",
+    "Sketch",
     "Source",
+    "Standing",
+    "StateRecord",
     "Statistics",
     "StepSummary",
+    "StoredTensor",
     "TensorRecord",
     "calls_matching",
     "canonical_name",
@@ -138,6 +147,7 @@ __all__ = [
     "largest_finite",
     "manifest_from_json",
     "marked_as_part",
+    "measured_array",
     "numbers_in",
     "open_recording",
     "opened",
@@ -147,9 +157,11 @@ __all__ = [
     "record_table",
     "run_recorded",
     "series",
+    "sketch_of",
     "smallest_positive",
     "sources_of",
     "statistics_of",
+    "top_of",
     "unit_roundoff",
     "whole_tensor",
     "writer_for",

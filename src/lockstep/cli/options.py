@@ -381,6 +381,7 @@ forms = option(
     "--format", "forms", multiple=True,
     words="Pass it twice, for reference and candidate, if the two differ.",
 )  # fmt: skip
+"""Gives a verb `--format`, once or twice, as the argument `forms`: of which tool its recordings are."""
 
 
 def memory(

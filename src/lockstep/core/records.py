@@ -16,6 +16,7 @@ from lockstep.core.site import CallKind, Role, Site
 Array = npt.NDArray[Any]
 """A NumPy array of any dtype and shape."""
 Sketch = npt.NDArray[np.float64]
+"""Numbers of shape (256,) that stand for a tensor: their distance is about that of the tensors."""
 
 
 class Pieces(Protocol):

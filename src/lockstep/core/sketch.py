@@ -45,6 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 SKETCH_SIZE = 256
+"""How many numbers a sketch has."""
 _SEED = 0x10C4_57E9
 ORDER, COLUMNS = 32, 129
 """Lanes of one part, as the rows and columns that mixing sees."""

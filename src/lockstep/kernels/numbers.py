@@ -102,7 +102,7 @@ def numbers_of_array(
 def measured_array(
     values: Numbers, *, with_sketch: bool, run: Runner = alone
 ) -> tuple[str, Statistics, npt.NDArray[np.float64] | None]:
-    """The same with `lockstep.kernels.digest.digest_of_bytes` of the array before it, in one pass."""
+    """Digest, statistics and sketch of a contiguous array, in one pass; as `numbers_of_array` takes it."""
     elements = Elements(address_of(values), values.size, values.dtype.char)
     return measured_elements(elements, with_sketch=with_sketch, run=run)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
+    from lockstep.capture.process.environment import environment_arming
+    from lockstep.launch.command import Command
     from lockstep.launch.descendants import started_with
     from lockstep.launch.events import (
         Ended,
@@ -27,6 +29,7 @@ else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
+    "Command",
     "Ended",
     "Event",
     "Follow",
@@ -39,6 +42,7 @@ __all__ = [
     "StepsLeftOut",
     "WhenFull",
     "WrittenStep",
+    "environment_arming",
     "event_from_line",
     "event_line",
     "is_left_running",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def side_by_side(
     reference: Recording, candidate: Recording, dims: Sequence[Path] = ()
 ) -> tuple[Recording, Recording]:
-    """The two, with the ranks of each put together where dims are given, or tell how and their numbers differ.
+    """Return two recordings, the ranks of each put together where dims are given, or tell how and their numbers differ.
 
     Parameters
     ----------

@@ -62,13 +62,10 @@ def environment_for(
     `arming` names, by the root modules of other frameworks than PyTorch, the modules that arm a process which imports
     them.
     """
-    environment = dict(os.environ)
-    path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
+    environment = _with_startup()
     environment[VARIABLE] = json.dumps(
         {"directory": str(directory), "options": dataclasses.asdict(options)}
     )
-    environment[SOURCE_VARIABLE] = os.pathsep.join(source_folders())
     environment[TRACE_VARIABLE] = str(trace_of(directory))
     environment[FRAMEWORKS_VARIABLE] = ",".join(
         f"{root}={module}" for root, module in (arming or {}).items()
@@ -78,6 +75,32 @@ def environment_for(
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         environment["PYTHONHASHSEED"] = environment[SEED_VARIABLE] = str(options.seed)
     return environment
+
+
+def environment_arming(module: str) -> dict[str, str]:
+    """Environment of a command that is not recorded, but looked at by a module in its own processes.
+
+    Parameters
+    ----------
+    module
+        Its name; its `arm_from_environment()` is called in each process that imports torch, right after that.
+    """
+    return _with_startup() | {ARMING_VARIABLE: module}
+
+
+def _with_startup() -> dict[str, str]:
+    """This process's environment with the start-up hook, and with where Lockstep is."""
+    environment = dict(os.environ)
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
+    environment[SOURCE_VARIABLE] = os.pathsep.join(source_folders())
+    return environment
+
+
+def recorded_directory() -> Path | None:
+    """Where the command of this process is recorded, None where it is not; its recorded steps may be over."""
+    text = os.environ.get(VARIABLE)
+    return Path(json.loads(text)["directory"]) if text else None
 
 
 def trace_of(directory: Path) -> Path:
