@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import lockstep
-
 _TRAINING = """
 import importlib.util, sys
 before = list(sys.path)
@@ -30,29 +28,14 @@ print(there, sys.path == before)
 """
 
 
-@pytest.fixture(params=["core", "nothing"])
-def python(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A Python that has the core and no member, or neither, and every package that these need."""
-    major, minor = sys.version_info[:2]
-    environment = tmp_path / "environment"
-    packages = environment / "lib" / f"python{major}.{minor}" / "site-packages"
-    packages.mkdir(parents=True)
-    (environment / "bin").mkdir()
-    program = environment / "bin" / "python"
-    program.symlink_to(Path(sys.executable).resolve())
-    (environment / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
-    # As lines of a `.pth` file, in which those of the folders named there count for nothing.
-    places = [place for place in sys.path if "site-packages" in place]
-    core = [str(Path(lockstep.__file__).parents[1])] if request.param == "core" else []
-    (packages / "others.pth").write_text("\n".join([*core, *places]) + "\n")
-    return program
-
-
 @pytest.mark.cold
-def test_a_python_without_the_member_is_profiled(python: Path, tmp_path: Path) -> None:
+def test_a_python_without_the_member_is_profiled(
+    python_without_members: Path, tmp_path: Path
+) -> None:
     # given a training that such a Python runs, which has no member of its own
     script = tmp_path / "train.py"
     script.write_text(_TRAINING)
+    python = python_without_members
     bare = subprocess.run([python, script], capture_output=True, text=True, check=True)
     assert bare.stdout == "False True\n"
     # when it is profiled

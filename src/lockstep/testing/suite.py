@@ -95,6 +95,24 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(params=["core", "nothing"])
+def python_without_members(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A Python that has the core and no member, or neither, and every package that these need."""
+    major, minor = sys.version_info[:2]
+    environment = tmp_path / "environment"
+    packages = environment / "lib" / f"python{major}.{minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (environment / "bin").mkdir()
+    program = environment / "bin" / "python"
+    program.symlink_to(Path(sys.executable).resolve())
+    (environment / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
+    # As lines of a `.pth` file, in which those of the folders named there count for nothing.
+    places = [place for place in sys.path if "site-packages" in place]
+    core = [str(Path(__file__).parents[2])] if request.param == "core" else []
+    (packages / "others.pth").write_text("\n".join([*core, *places]) + "\n")
+    return program
+
+
 @pytest.fixture(scope="module", autouse=True)
 def frozen_heap() -> None:
     """What is loaded by now is no test's: a recording looks through all objects for modules that live already.
