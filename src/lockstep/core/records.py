@@ -132,6 +132,9 @@ GIVEN = "given"
 BEGAN_ANEW = "began anew"
 """Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
 
+HOOK_OF = "hook of"
+"""Argument of an operator that is a hook on a parameter: which parameter's gradient it takes."""
+
 OF_LAST_FUNCTION = "grad_fn."
 """How the gradients of a call are called that the last function of its graph sends on: that of the log-softmax rather
 than of the logits for a cross entropy. Other tools tell those; they follow from the call, and may be no argument's."""

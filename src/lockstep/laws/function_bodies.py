@@ -110,7 +110,7 @@ class _Bodies:
             if one.occurrence == 0:
                 self._back[one.content.id].append(arriving_at(self._call, one.index))
         backward = [one for one in self._call.body if one.site.phase is Phase.BACKWARD]
-        for call in as_operators(backward):
+        for call in as_operators(self._needed(backward)):
             late = again is not None and call.sequence > again
             if late or "raised" in call.arguments:
                 continue
@@ -121,6 +121,17 @@ class _Bodies:
             yield Operator(call, taken)
             for one in call.with_role(*RESULTS):
                 self._back[one.content.id].append(Node(call.id, one.index))
+
+    def _needed(self, backward: Sequence[Call]) -> list[Call]:
+        """The calls on which a gradient depends that the backward sends: it may also log what arrives."""
+        needed = {one.content.id for one in self._call.with_role(Role.GRAD_INPUT, Role.PARAM_GRAD)}
+        found: list[Call] = []
+        for call in sorted(backward, key=lambda one: one.sequence, reverse=True):
+            if needed.isdisjoint(one.content.id for one in call.with_role(*RESULTS)):
+                continue
+            needed.update(one.content.id for one in call.with_role(Role.INPUT))
+            found.append(call)
+        return found[::-1]
 
     def _came_from(self, record: TensorRecord) -> Link:
         """The latest tensor of these numbers within the backward, before those that were taken; else what is held."""

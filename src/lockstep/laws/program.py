@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from lockstep.core.operators import AUTOGRAD_GRAD, BY_HAND
 from lockstep.core.records import (
     BEGAN_ANEW,
     GIVEN,
     GIVES_GRADIENTS,
+    HOOK_OF,
     LEAF,
     NO_GRADIENT,
     Call,
@@ -105,6 +107,8 @@ class ProgramBuilder:
         self._gradient_made: dict[str, Node] = {}
         """What a call has made of a parameter's gradient in place, by the last update that took it."""
         self._arrived: set[int] = set()
+        self._hooked: dict[str, list[int]] = {}
+        """By parameter: what the last hook that has run on it has made of its gradient, by number of the content."""
         self._passed_back: set[int] = set()
         self._back: dict[Node, set[int]] = defaultdict(set)
         self._edges: dict[int, Node] = {}
@@ -143,6 +147,8 @@ class ProgramBuilder:
     def _add(self, position: int, call: Call) -> None:
         if call.kind is CallKind.DATA:
             self._arrived |= {one.content.id for one in call.with_role(Role.OUTPUT)}
+        elif call.kind is CallKind.OPERATOR and HOOK_OF in call.arguments:
+            self._add_hook(call, call.arguments[HOOK_OF])
         elif call.kind is CallKind.OPERATOR and not call.recomputed:
             self._add_operator(call)
         elif call.kind is CallKind.LOSS:
@@ -157,12 +163,32 @@ class ProgramBuilder:
             made = self._is_made_since(one)
             if made and call.arguments.get(GIVEN):
                 continue
-            if made:  # autograd alone gives another one
-                raise NotApplicable(f"a hook makes the gradient of {one.name}")
+            hooked = self._hooked.pop(one.name, [])
+            if made and one.content.id in hooked:
+                self._gradient_now.pop(one.name, None)
+                continue
+            if made or hooked not in ([], [one.content.id]):
+                raise NotApplicable(f"a hook changes a part of the gradient of {one.name}")
             self._note_sent(one)
             self._gradient_of[one.content.id] = one.name, call.sequence
             self._gradient_now[one.name] = one.content.id
             self.program.gradients[one.name] = one
+
+    def _add_hook(self, call: Call, name: str) -> None:
+        """Put in what a hook on a parameter makes of the gradient that the pass has sent there."""
+        if "raised" in call.arguments:
+            return
+        for one in call.with_role(Role.INPUT):
+            if not self._is_made_since(one):
+                arrived = replace(one, role=Role.PARAM_GRAD, name=name)
+                self._note_sent(arrived)
+                self._gradient_of[one.content.id] = name, call.sequence
+                self._gradient_now[name] = one.content.id
+                self.program.gradients[name] = arrived
+        with self._within_body():
+            for each in as_operators(call.body):
+                self._add_operator(each)
+        self._hooked[name] = [one.content.id for one in call.with_role(Role.OUTPUT)]
 
     def _note_sent(self, arrived: TensorRecord) -> None:
         """Keep what one call alone has sent to a parameter in the first pass that reaches it; ranks exchange theirs."""

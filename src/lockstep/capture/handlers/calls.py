@@ -34,6 +34,7 @@ from lockstep.capture.handlers.aten_calls import AtenCalls
 from lockstep.capture.handlers.call_rows import CallRows
 from lockstep.capture.handlers.compiled_calls import CompiledCalls
 from lockstep.capture.handlers.engine_calls import EngineCalls
+from lockstep.capture.handlers.gradient_hooks import GradientHooks, Hook
 from lockstep.capture.handlers.openings import Openings
 from lockstep.capture.handlers.recorded_bodies import RecordedBodies
 from lockstep.capture.handlers.step_notes import StepNotes
@@ -135,7 +136,10 @@ class Calls:
         self._steps = recording.steps
         self._optimizers = optimizers
         self._forward_begins = forward_begins
-        self._engine = EngineCalls(recording, self._openings, self._rows, before_backward)
+        self._hooks = GradientHooks(recording, self._rows)
+        self._engine = EngineCalls(
+            recording, self._openings, self._rows, self._hooks, before_backward
+        )
         self.compiler_loaded, self.waited = compiler_loaded, self._rows.waited
         self.aten_call = AtenCalls(recording, optimizers, self._rows).call
 
@@ -472,6 +476,14 @@ class Calls:
         if name in _TRANSPARENT_FUNCTIONS:
             return function(*args, **kwargs)
         return self._bodies.call(name, function, args, kwargs)
+
+    def hook_told(self, tensor: torch.Tensor, hook: Hook) -> Hook:
+        """The hook that is registered in place of a script's own."""
+        return self._hooks.on_result(tensor, hook)
+
+    def module_hooks_set(self, around: Any, hooks: str, args: Any, run: Callable[[], Any]) -> Any:
+        """Record hooks of a module as a custom function of what it takes or gives."""
+        return self._hooks.on_module(around, hooks, args, run)
 
     def recomputed_here(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A checkpointed function whose calls are at this place of the model in backward too."""

@@ -12,6 +12,7 @@ from lockstep.capture.calls.leaves import tensors_in
 from lockstep.capture.calls.open_call import OpenCall
 from lockstep.capture.calls.surroundings import unwrapped
 from lockstep.capture.handlers.call_rows import CallRows
+from lockstep.capture.handlers.gradient_hooks import GradientHooks
 from lockstep.capture.handlers.openings import Openings
 from lockstep.capture.handlers.step_notes import StepNotes
 from lockstep.capture.recording.rank_recording import RankRecording
@@ -30,6 +31,8 @@ class EngineCalls:
         Of this process's rank.
     openings, rows
         Open steps, and record calls.
+    hooks
+        Records what hooks on parameters do.
     before_backward
         Is told that backward is about to begin: the process may be asked to end here.
     """
@@ -39,10 +42,11 @@ class EngineCalls:
         recording: RankRecording,
         openings: Openings,
         rows: CallRows,
+        hooks: GradientHooks,
         before_backward: Callable[[], None],
     ) -> None:
         self._recording, self._openings, self._rows = recording, openings, rows
-        self._notes = StepNotes(recording)
+        self._hooks, self._notes = hooks, StepNotes(recording)
         self._before_backward = before_backward
         self._sees_operators = recording.options.level != "module"
 
@@ -69,7 +73,7 @@ class EngineCalls:
         self._before_backward()
         session.gradients_are_batched = asked.is_batched
         try:
-            with self._rows.places.at(None):
+            with self._rows.places.at(None), self._hooks.on_parameters(session):
                 result = run()
         except BaseException:
             if call is not None:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.capture.patching.callers import ASKING, Callers, wrap_warn
 from lockstep.capture.patching.patches import BodyPatch, Patch
+from lockstep.capture.taps.hook_taps import hook_patches
 from lockstep.capture.taps.listener import EngineRun, Listener
 from lockstep.capture.taps.originals import Originals, is_torchs
 from lockstep.capture.taps.plumbing import is_plumbing, is_private, only_hooks, trials_of_torch
@@ -77,6 +78,7 @@ class Taps:
             Patch(warnings, "warn", wrap_warn),
             self._patch_of_apply(),
             Patch(torch.autograd, "_engine_run_backward", self._run_backward),
+            *hook_patches(self),
             Patch(torch.utils.checkpoint._CheckpointFrame, "__init__", self._checkpoint_frame),
         ]
         if self._functions is not None and torch.distributed.is_available():

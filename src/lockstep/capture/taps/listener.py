@@ -82,6 +82,12 @@ class Listener(Protocol):
     ) -> Any:
         """An autograd function of a script is applied."""
 
+    def hook_told(self, tensor: torch.Tensor, hook: Run) -> Run:
+        """A hook is registered on a tensor; returns the one that is to be."""
+
+    def module_hooks_set(self, around: Any, hooks: str, args: Any, run: Callable[[], Any]) -> Any:
+        """Torch sets the hooks of a module, which `around` has by this name, on what it takes or gives."""
+
     def plumbing_call(self, function: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Torch works between ranks."""
 
