@@ -27,7 +27,7 @@ _DOUBLES = re.compile(
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
     r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort|where)"
-    r"|permutation|choice|nonzero|arange\([^./]*\)\Z|\.shape|len\("
+    r"|permutation|choice|nonzero|return_distance=False|arange\([^./]*\)\Z|\.shape|len\("
 )
 """What says of an array that it is none of double precision."""
 _KEEPING = frozenset(
@@ -37,6 +37,8 @@ _KEEPING = frozenset(
 _NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
 """Calls that name the precision which they give."""
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
+_BESIDE_NUMBERS = frozenset({"kneighbors", "radius_neighbors", "query", "search", "unique"})
+"""What searches are called that return whole numbers behind their first result: of neighbours, and of equal rows."""
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
@@ -92,7 +94,7 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
             return False
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
-        inner = [node.value]
+        inner = [node.value] if not _is_later_result(node) else []
     elif isinstance(node, ast.BinOp):
         inner = [node.left, node.right]
         if unless_chosen and isinstance(node.op, ast.Div):
@@ -123,11 +125,27 @@ def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
         source = binding.value or unit.scopes.statement(binding.node)
         if isinstance(binding.node, ast.arg):
             found.append(binding.node)
+        elif _is_beside_numbers(unit, binding.node, source):
+            continue
         elif isinstance(source, ast.For | ast.Assign):
             found.append(source.iter if isinstance(source, ast.For) else source.value)
         elif isinstance(source, ast.expr):
             found.append(source)
     return found
+
+
+def _is_beside_numbers(unit: Unit, name: ast.AST, source: ast.AST) -> bool:
+    """Whether a variable takes a later result of a search: `distances, indices = tree.query(points)`."""
+    results = getattr(unit.scopes.parents[name], "elts", [])
+    value = source.value if isinstance(source, ast.Assign) else source
+    return name in results[1:] and isinstance(value, ast.Call) and called(value) in _BESIDE_NUMBERS
+
+
+def _is_later_result(node: ast.AST) -> bool:
+    """Whether a later result of a search is asked for: `tree.query(points)[1]`."""
+    call = node.value if isinstance(node, ast.Subscript) else None
+    at = getattr(node.slice, "value", 0) if isinstance(node, ast.Subscript) else 0
+    return isinstance(call, ast.Call) and called(call) in _BESIDE_NUMBERS and at != 0
 
 
 def _returned(unit: Unit, call: ast.Call) -> list[ast.AST]:
@@ -219,6 +237,9 @@ def _stays_away(unit: Unit, node: ast.AST) -> bool:
         if isinstance(chain, ast.Attribute) and chain.attr in _ON_CPU | _PLAIN:
             return True
         chain = chain.func if isinstance(chain, ast.Call) else chain.value
+    first = whole.args[0] if isinstance(whole, ast.Call) and whole.args else None
+    if isinstance(first, ast.Call) and called(first) == "cpu":
+        return True
     below, converted = whole, whole is not node
     for above in unit.scopes.ancestors(whole):
         if isinstance(above, ast.IfExp) and unit.text(node) in unit.text(above.test):

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
-from lockstep_migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
+from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -46,9 +47,23 @@ _ANY_DEVICE = frozenset(
         "safetensors",
         "sentence_transformers",
         "torchmetrics",
+        "botorch",
+        "e3nn",
+        "gpytorch",
+        "ignite",
+        "kornia",
+        "linear_operator",
+        "monai",
+        "open_clip",
+        "pyro",
+        "pytorch_metric_learning",
+        "torchrl",
     }
 )
 """Libraries that take every device of torch's."""
+_OF_TORCH_WHOLLY = ("torchvision.transforms.", "torchvision.models.", "torchvision.ops.")
+"""What of torchvision is written in torch's own operators."""
+_DEVICE = re.compile(r"(?:\w*_)?device(?:_type|_name|s)?\Z")
 _CARD_NAME = "torch.cuda.get_device_name"
 RUNNING = frozenset(
     {
@@ -72,6 +87,7 @@ _RUNNING_PYTHON = re.compile(
 )
 """What a list of a command's words begins with if a script of the project's kind is run."""
 _STEPS = 3
+_GPU_OPTION = re.compile(r"--[\w-]+=gpus?\Z|.*--nproc[-_]per[-_]node[= ]gpu(?!\w)")
 _WORD = re.compile(r"gpu(?::\d+)?\Z", re.IGNORECASE)
 _THROUGH = (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple, ast.Set, ast.Call)
 _DEFAULTS = frozenset({"default", "choices", "const", "default_factory", "factory"})
@@ -108,6 +124,36 @@ def find_unfollowed(unit: Unit) -> None:
     for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
         _say_what_takes(unit, text)
         _find_passed_on(unit, text)
+    if any(one.outcome is Outcome.REWRITTEN for one in unit.mentions):
+        _find_taken(unit)
+
+
+def _find_taken(unit: Unit) -> None:
+    """A device that a library is given by a variable (`decode_jpeg(data, device=device)`), once a library."""
+    found: set[str] = set()
+    for item in unit.scopes.of(ast.keyword):
+        call, value = unit.scopes.parents[item], unit.text(item.value)
+        written = isinstance(item.value, ast.Constant) or re.search(r"[\"']cpu[\"']", value)
+        if written or not isinstance(call, ast.Call) or not _DEVICE.match(item.arg or ""):
+            continue
+        library = _taking(unit, call)
+        if library and library not in found and not unit.is_claimed(item.value):
+            unit.list(item, "libraries/device", _has_to_know(library))
+            found.add(library)
+
+
+def _has_to_know(library: str) -> str:
+    return f"is given to {library}, which has to know the new device"
+
+
+def _taking(unit: Unit, call: ast.Call) -> str:
+    """The library that a call gives a device, if it may know other devices than torch."""
+    library = _library(unit, call.func)
+    name = unit.scopes.name(call.func)
+    root = name.split(".")[0]
+    if not library and root in ("torchvision", "torchaudio"):
+        library = root
+    return "" if library in _ANY_DEVICE or name.startswith(_OF_TORCH_WHOLLY) else library
 
 
 def _asks(library: str) -> str:
@@ -143,13 +189,28 @@ def _find_passed_on(unit: Unit, text: ast.expr) -> None:
         return
     if not unit.target.single and LIGHTNING.search(_text(text)):
         unit.list(text, "libraries/gpu", LIGHTNING_GPU)
-    if not _WORD.match(_text(text)) or unit.own.asks_for_gpu:
+    if _GPU_OPTION.match(_text(text)) or _is_behind_option(unit, text):
+        unit.list(text, "libraries/gpu", "counts GPUs, or chooses one, in a command's option")
         return
-    name = receiving_name(unit.scopes, text)
+    word = _text(text)
+    name = receiving_name(unit.scopes, text) if _GPU.match(word) else ""
+    if not name or (_WORD.match(word) and unit.own.asks_for_gpu):
+        return
     if unit.target.single and name.endswith("accelerator"):
         return  # Lightning's word for Apple's GPU, too
-    if _PLACING.search(name):
+    told = any(
+        isinstance(above, ast.keyword) and unit.is_claimed(above)
+        for above in unit.scopes.ancestors(text)
+    )
+    if _PLACING.search(name) and word not in unit.own.gpu_words and not told:
         unit.list(text, "libraries/gpu", "is passed on: which devices that means is not said here")
+
+
+def _is_behind_option(unit: Unit, text: ast.expr) -> bool:
+    """Whether a text is the word for GPUs behind an option in a list of a command's words."""
+    words = getattr(unit.scopes.parents[text], "elts", [])
+    before = words[words.index(text) - 1] if text in words[1:] else text
+    return _WORD.match(_text(text)) is not None and _text(before).startswith("--")
 
 
 def receiving_name(scopes: ModuleScopes, node: ast.expr) -> str:
@@ -255,18 +316,15 @@ def _say_what_takes(unit: Unit, text: ast.expr) -> None:
         return
     parent = unit.scopes.parents[text]
     if isinstance(parent, ast.List | ast.Tuple) and (program := _program(parent)):
-        reason = f"is given to {program}, which has to know the new device"
+        reason = _has_to_know(program)
         unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
     call = unit.scopes.parents[parent] if isinstance(parent, ast.keyword) else parent
     if not isinstance(call, ast.Call) or text is call.func:
         return
     name = parent.arg if isinstance(parent, ast.keyword) else called(call)
-    library = _library(unit, call.func) if _PLACING.search(name or "") else ""
-    root = unit.scopes.name(call.func).split(".")[0]
-    if not library and root in ("torchvision", "torchaudio") and _PLACING.search(name or ""):
-        library = root
-    if library and library not in _ANY_DEVICE:
-        reason = f"is given to {library}, which has to know the new device"
+    library = _taking(unit, call) if _PLACING.search(name or "") else ""
+    if library:
+        reason = _has_to_know(library)
         unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
 
 
@@ -362,19 +420,10 @@ def _text(node: ast.AST) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _library(unit: Unit, function: ast.expr, steps: int = _STEPS) -> str:
+def _library(unit: Unit, function: ast.expr) -> str:
     """The package whose function is called, or whose object's method; empty for the project, Python and torch."""
-    node: ast.AST = function
-    while isinstance(node, ast.Attribute | ast.Call):
-        node = node.value if isinstance(node, ast.Attribute) else node.func
-    if not isinstance(node, ast.Name):
-        return ""
-    for binding in unit.scopes.bindings(node.id, unit.scopes.scope(node)):
-        if binding.kind is Bound.IMPORT:
-            return _package(unit, binding)
-        if isinstance(binding.value, ast.Call) and steps:
-            return _library(unit, binding.value, steps - 1)
-    return ""
+    root = next(called_names(unit, function), "").split(".")[0]
+    return "" if root in _known_packages(unit) else root
 
 
 def library_of_object(unit: Unit, node: ast.expr) -> str:
