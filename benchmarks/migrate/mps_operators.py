@@ -77,7 +77,8 @@ def public_names(operator: str) -> set[str]:
     """The functions of torch that an operator is called by."""
     bare = operator.strip("_")
     stems = {bare, *(bare.removesuffix(end) for end in ("_forward", "_ex", "_with_noise"))}
-    return {
+    methods = {f".{stem}()" for stem in stems if "_" in stem and hasattr(torch.Tensor, stem)}
+    return methods | {
         f"{place}.{stem.removeprefix(start)}"
         for place, (module, start) in PLACES.items()
         for stem in stems

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.table import Entry
 from lockstep_migrate.torch.unit import Unit
 
@@ -16,7 +17,6 @@ _DOUBLES = re.compile(
     r"|\bimread\((?!.*(?:astype|dtype|float32)).*/\s*\d"
     r"|\.step\("  # the rewards of an environment
     r"|\.numpy\(\).*[<>=].*\)\.(?:mean|std)\("  # of what is true
-    r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
     r"hanning|hamming|blackman|bartlett|kaiser|logspace|geomspace|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
@@ -24,6 +24,11 @@ _DOUBLES = re.compile(
     r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
     re.DOTALL,
 )
+_TABLE = re.compile(r"\.values\b(?!\()|\.to_numpy\(")
+"""The numbers of a table, which are of double precision unless that is chosen."""
+_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "statsmodels"})
+"""Libraries that compute in double precision."""
+_WHOLE_RESULTS = re.compile(r"predict\w*|labels?|fit_predict|score|inverse_transform")
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
     r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort|where)"
@@ -47,6 +52,8 @@ _STEPS = 4
 _DATA_SET = "torch.utils.data.TensorDataset"
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
+_HELD_BY = frozenset({"Parameter", "register_buffer", "register_parameter"})
+"""What makes a tensor a module's, which moves with it."""
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
@@ -87,6 +94,8 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         return not _SINGLE.search(text)  # also of whole numbers
     if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
         return _DOUBLES.search(text) is not None
+    if _TABLE.search(text) or (isinstance(node, ast.Call) and _computes_in_doubles(unit, node)):
+        return True
     inner: list[ast.AST] = []
     if isinstance(node, ast.Name):
         inner = _given_to(unit, node)
@@ -116,6 +125,12 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     return any(
         _may_be_double(unit, one, unless_chosen=unless_chosen, steps=steps - 1) for one in inner
     )
+
+
+def _computes_in_doubles(unit: Unit, call: ast.Call) -> bool:
+    """Whether a call is one of a library's that returns numbers in double precision, such as a scaler's."""
+    roots = {name.split(".")[0] for name in called_names(unit, call.func)}
+    return bool(roots & _IN_DOUBLES) and not _WHOLE_RESULTS.fullmatch(called(call))
 
 
 def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
@@ -199,6 +214,8 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
         return "getitem" in name or "collate" in name
     if isinstance(parent, ast.Call):
         name = unit.scopes.name(parent.func)
+        if called(parent) in _HELD_BY:
+            return _places_anything(unit.scopes)
         return name == _DATA_SET or (called(parent) in _PLACED_BY and not name)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if not isinstance(target, ast.Name) or not steps:

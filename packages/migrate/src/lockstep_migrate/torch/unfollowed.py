@@ -103,7 +103,9 @@ def find_unfollowed(unit: Unit) -> None:
     uses_torch = "torch" in source or "tensorflow" not in source
     for call in unit.scopes.of(ast.Call):
         for item in _gpu_words(call):
-            library = "" if unit.is_claimed(item) or not uses_torch else _library(unit, call.func)
+            library = (
+                "" if unit.is_claimed(item) or not uses_torch else library_called(unit, call.func)
+            )
             if library and not (library in _ANY_DEVICE and getattr(item, "arg", "") == "device"):
                 unit.list(item, "libraries/gpu", _asks(library))
         if called(call) in _LOADING and call.args and not unit.is_claimed(call.args[0]):
@@ -119,8 +121,9 @@ def find_unfollowed(unit: Unit) -> None:
         if _GPU.match(foreign.attr) and _is_foreign(unit, foreign):
             reason = "is no name that the project gives: what counts as a GPU there cannot be told"
             unit.list(foreign, "leftovers/name", reason)
+    told: set[str] = set()
     for statement in unit.scopes.imports():
-        _find_compiled(unit, statement)
+        _find_compiled(unit, statement, told)
     for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
         _say_what_takes(unit, text)
         _find_passed_on(unit, text)
@@ -148,7 +151,7 @@ def _has_to_know(library: str) -> str:
 
 def _taking(unit: Unit, call: ast.Call) -> str:
     """The library that a call gives a device, if it may know other devices than torch."""
-    library = _library(unit, call.func)
+    library = library_called(unit, call.func)
     name = unit.scopes.name(call.func)
     root = name.split(".")[0]
     if not library and root in ("torchvision", "torchaudio"):
@@ -266,15 +269,25 @@ def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
         one for side in sides for one in getattr(side, "elts", [side]) if isinstance(one, ast.expr)
     ]
     for side in compared:
+        if _is_asked_elsewhere(unit, sides) and _WORD.match(_text(side)):
+            unit.list(
+                side, "libraries/gpu", "is compared with what another library calls its devices"
+            )
         if re.match(r"[A-Z]+_GPUS?\Z", _text(side)) and _text(side) not in unit.own.gpu_words:
             reason = "is a word for GPUs that the project gives nowhere: it is another's"
             unit.list(side, "libraries/gpu", reason)
     words = [side for side in sides if _GPU.match(_text(side))]
     libraries = [
-        _library(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
+        library_called(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
     ]
     if words and any(libraries) and not unit.is_claimed(words[0]):
         unit.list(words[0], "libraries/gpu", _asks(next(filter(None, libraries))))
+
+
+def _is_asked_elsewhere(unit: Unit, sides: list[ast.expr]) -> bool:
+    """Whether a comparison asks for the kind of a device that the project nowhere sets: `array.device.platform`."""
+    asked = [side for side in sides if isinstance(side, ast.Attribute)]
+    return any(side.attr == "platform" and _is_foreign(unit, side) for side in asked)
 
 
 def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
@@ -285,8 +298,8 @@ def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
     return not unit.is_claimed(attribute) and not known and not is_setting(attribute)
 
 
-def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
-    """Imports of packages whose kernels are for CUDA, and of modules that are compiled."""
+def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom, told: set[str]) -> None:
+    """Imports of packages whose kernels are for CUDA, each told once, and of modules that are compiled."""
     if unit.is_claimed(statement) or any(map(unit.is_claimed, statement.names)):
         return
     if isinstance(statement, ast.ImportFrom):
@@ -296,7 +309,8 @@ def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
         packages = [alias.name.split(".")[0] for alias in statement.names]
         compiled = any(_COMPILED.match(alias.name.rpartition(".")[2]) for alias in statement.names)
     named = [alias for alias in statement.names if _GPU_NAME.search(alias.name)]
-    things = [surroundings().package(package) for package in packages]
+    things = [surroundings().package(one) for one in packages if one not in told]
+    told.update(packages)
     foreign = [one for one in packages if one not in _known_packages(unit)]
     if found := next(filter(None, things), None):
         unit.list(statement, "leftovers/import", found.about)
@@ -420,7 +434,7 @@ def _text(node: ast.AST) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _library(unit: Unit, function: ast.expr) -> str:
+def library_called(unit: Unit, function: ast.expr) -> str:
     """The package whose function is called, or whose object's method; empty for the project, Python and torch."""
     root = next(called_names(unit, function), "").split(".")[0]
     return "" if root in _known_packages(unit) else root
@@ -430,10 +444,12 @@ def library_of_object(unit: Unit, node: ast.expr) -> str:
     """The package whose call gives an object, at once or by a variable; empty for those that give torch's own."""
     library = ""
     if isinstance(node, ast.Call):
-        library = _library(unit, node.func)
+        library = library_called(unit, node.func)
     elif isinstance(node, ast.Name):
         values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
-        calls = [_library(unit, value.func) for value in values if isinstance(value, ast.Call)]
+        calls = [
+            library_called(unit, value.func) for value in values if isinstance(value, ast.Call)
+        ]
         library = calls[0] if len(calls) == len(values) and calls else ""
     return "" if library in _ANY_DEVICE else library
 
@@ -463,7 +479,7 @@ def library_of(unit: Unit, setting: ast.expr, steps: int = _STEPS) -> str:
         below, parent = parent, unit.scopes.parents[parent]
     if isinstance(parent, ast.Call) and below is not parent.func:
         name = unit.scopes.name(parent.func)
-        return "torch" if name.startswith("torch.") else _library(unit, parent.func)
+        return "torch" if name.startswith("torch.") else library_called(unit, parent.func)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if not isinstance(target, ast.Name) or not steps:
         return ""
