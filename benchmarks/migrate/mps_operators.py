@@ -32,7 +32,7 @@ EVERYWHERE = {
 # torch sends these to the CPU by itself (MPSFallback.mm).
 SENT = {"_linalg_svd", "_slow_conv2d_forward", "col2im", "embedding_renorm_"}
 # Public functions that are written in terms of an operator of another name.
-IN_TERMS_OF = {"torch.linalg.eigvalsh": "_linalg_eigh"}
+IN_TERMS_OF = {"torch.linalg.eigvalsh": "_linalg_eigh", "torch.linalg.lstsq": "ormqr"}
 PLACES = {
     "torch": (torch, ""),
     "torch.nn.functional": (torch.nn.functional, ""),

@@ -27,7 +27,8 @@ def find_choices(unit: Unit) -> None:
         if field.value is not None and is_constant(field.value, True):
             _choose(unit, "keyword", field.target, getattr(field.target, "id", ""))
     for name in unit.scopes.references():
-        _choose(unit, "name", name, unit.scopes.name(name))
+        if isinstance(name.ctx, ast.Load):
+            _choose(unit, "name", name, unit.scopes.name(name))
     for method in unit.scopes.of(ast.Attribute):
         _choose(unit, "method", method, method.attr)
     for call in unit.scopes.of(ast.Call):

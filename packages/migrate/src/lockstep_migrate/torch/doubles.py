@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.engine.statements import siblings
 from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.table import Entry
 from lockstep_migrate.torch.unit import Unit
@@ -26,7 +27,7 @@ _DOUBLES = re.compile(
 )
 _TABLE = re.compile(r"\.values\b(?!\()|\.to_numpy\(")
 """The numbers of a table, which are of double precision unless that is chosen."""
-_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "statsmodels"})
+_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "soundfile", "statsmodels", "trimesh"})
 """Libraries that compute in double precision."""
 _WHOLE_RESULTS = re.compile(r"predict\w*|labels?|fit_predict|score|inverse_transform")
 _MOVING = frozenset({"to", "cuda"})
@@ -36,19 +37,42 @@ _CHOSEN = re.compile(
 )
 """What says of an array that it is none of double precision."""
 _KEEPING = frozenset(
-    {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
+    {
+        "copy",
+        "reshape",
+        "transpose",
+        "flatten",
+        "ravel",
+        "squeeze",
+        "view",
+        "swapaxes",
+        "repeat",
+        "std",
+        "mean",
+        "sum",
+        "var",
+        "min",
+        "max",
+        "cumsum",
+        "clip",
+    }
 )
 """Methods of arrays that keep the precision."""
 _NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
 """Calls that name the precision which they give."""
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
-_BESIDE_NUMBERS = frozenset({"kneighbors", "radius_neighbors", "query", "search", "unique"})
-"""What searches are called that return whole numbers behind their first result: of neighbours, and of equal rows."""
+_BESIDE_NUMBERS = frozenset(
+    {
+        "kneighbors", "radius_neighbors", "query", "search", "unique",
+        "make_classification", "make_blobs", "make_moons", "make_circles", "load_digits", "load_iris",
+    }
+)  # fmt: skip
+"""What functions are called that return whole numbers behind their first result: searches, and examples with labels."""
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
-_STEPS = 4
+_STEPS = 6
 _DATA_SET = "torch.utils.data.TensorDataset"
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
@@ -92,14 +116,21 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         return _DOUBLE_NAME.search(chosen) is not None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _OF_NUMPY.search(text):
         return not _SINGLE.search(text)  # also of whole numbers
+    if isinstance(node, ast.Call) and _computes_in_doubles(unit, node):
+        return _CHOSEN.search(re.sub(r"\bread\w*\(", "(", text)) is None
     if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
         return _DOUBLES.search(text) is not None
-    if _TABLE.search(text) or (isinstance(node, ast.Call) and _computes_in_doubles(unit, node)):
+    if _TABLE.search(text):
         return True
     inner: list[ast.AST] = []
     if isinstance(node, ast.Name):
-        inner = _given_to(unit, node)
-        texts = [unit.text(one) for one in inner if isinstance(one, ast.expr)]
+        inner = _latest(unit, node, _given_to(unit, node))
+        texts = [
+            unit.text(one)
+            for one in inner
+            if isinstance(one, ast.expr)
+            and not (isinstance(one, ast.Call) and _computes_in_doubles(unit, one))
+        ]
         if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
             return False
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
@@ -147,6 +178,21 @@ def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
         elif isinstance(source, ast.expr):
             found.append(source)
     return found
+
+
+def _latest(unit: Unit, name: ast.Name, given: list[ast.AST]) -> list[ast.AST]:
+    """What a variable was given last in the block that reads it, where that says it alone: else everything."""
+    block = siblings(unit.scopes, unit.scopes.statement(name))
+    start = unit.scopes.span(name).start
+    here = [
+        one
+        for one in given
+        if isinstance(one, ast.expr)
+        and isinstance(unit.scopes.statement(one), ast.Assign)
+        and unit.scopes.statement(one) in block
+        and unit.scopes.span(unit.scopes.statement(one)).end < start
+    ]
+    return [max(here, key=lambda one: unit.scopes.span(one).start)] if here else given
 
 
 def _is_beside_numbers(unit: Unit, name: ast.AST, source: ast.AST) -> bool:

@@ -404,6 +404,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(node, "leftovers/import", reason)
     elif _is_told(unit, node):
         unit.keep(node, "leftovers/text", "text for people")
+    elif _FLAG.match(text) and isinstance(parent, ast.Call) and called(parent) == "add_argument":
+        unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _CODE.search(text):
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"

@@ -16,6 +16,7 @@ from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.names import has_name
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
 from lockstep_migrate.torch.libraries import called_names
@@ -95,8 +96,9 @@ _DEFAULTS = frozenset({"default", "choices", "const", "default_factory", "factor
 
 def find_unfollowed(unit: Unit) -> None:
     """List what is left that asks for the old device in another word, or through a variable."""
+    by_variable = unit.own.device_modules or "getattr(torch, " in unit.scopes.source.text
     for name in unit.scopes.of(ast.Attribute):
-        if unit.own.device_modules and not isinstance(unit.scopes.parents[name], ast.Attribute):
+        if by_variable and not isinstance(unit.scopes.parents[name], ast.Attribute):
             _find_behind_variable(unit, name)
     # Scripts of another framework are told as a whole.
     source = unit.scopes.source.text
@@ -358,7 +360,9 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
             return
         leaves.insert(0, node.attr)
         node = node.value
-        if isinstance(node, ast.Call) and called(node) in unit.own.device_modules:
+        if isinstance(node, ast.Call) and (
+            called(node) in unit.own.device_modules or _is_looked_up(unit, node, leaves[0])
+        ):
             break
         last = getattr(node, "attr", "") or getattr(node, "id", "")
         if last in unit.own.device_modules and not _is_elsewhere(unit, node):
@@ -382,6 +386,17 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
         unit.list(chain, "unfollowed/variable", reason, unit.settings.readable(found[1].becomes))
 
 
+def _is_looked_up(unit: Unit, call: ast.Call, leaf: str) -> bool:
+    """Whether a call looks the device's module up in torch by a computed name, and has the leaf."""
+    return (
+        called(call) == "getattr"
+        and len(call.args) > 1
+        and unit.scopes.name(call.args[0]) == "torch"
+        and not isinstance(call.args[1], ast.Constant)
+        and has_name("torch", f"torch.cuda.{leaf}")
+    )
+
+
 def _is_elsewhere(unit: Unit, node: ast.expr) -> bool:
     """Whether an expression stands for something that is known: of torch, which other rules decide, or of a library."""
     meanings = unit.scopes.meanings(node)
@@ -397,10 +412,7 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
     """The arguments of a call that ask for GPUs by name."""
     for given in call.args:
         if isinstance(given, ast.Dict):
-            for word, number in zip(given.keys, given.values, strict=True):
-                counted = isinstance(number, ast.Constant)
-                if word is not None and counted and _GPU.match(_text(word)):
-                    yield word
+            yield from _counting_keys(given)
         elif _GPU_TEXT.match(_text(given)):
             yield given
     for item in call.keywords:
@@ -417,6 +429,15 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
             yield inner
     if isinstance(call.func, ast.Attribute) and _GPU.match(call.func.attr):
         yield call.func
+
+
+def _counting_keys(settings: ast.Dict) -> Iterator[ast.expr]:
+    """The keys of settings, and of settings in them, that count GPUs: `{"launcher": {"gpus_per_node": 8}}`."""
+    for word, given in zip(settings.keys, settings.values, strict=True):
+        if isinstance(given, ast.Dict):
+            yield from _counting_keys(given)
+        elif word is not None and isinstance(given, ast.Constant) and _GPU.match(_text(word)):
+            yield word
 
 
 def chosen_from(node: ast.expr) -> Iterator[ast.expr]:
