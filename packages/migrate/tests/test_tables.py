@@ -38,6 +38,7 @@ CALLS = {
     "torch.set_autocast_enabled": "(False)",
     "torch.cuda.amp.autocast": "(True, torch.float16)",
     "torch.cuda.amp.GradScaler": "(enabled=False)",
+    "torch.amp.GradScaler": "(enabled=False)",
     "torch.cuda.amp.custom_fwd": "(cast_inputs=torch.float32)",
     "torch.cuda.amp.custom_bwd": "(lambda context: None)",
     "torch.get_autocast_gpu_dtype": "()",

@@ -24,6 +24,8 @@ wrap=X
     X is written behind the call.
 rename=K:L
     The keyword K becomes L.
+missing=K
+    The rewrite holds only where the first parameter K is given neither by keyword nor by position.
 takes=K
     The rewrite holds only where the parameter K alone is given, by keyword or by position.
 called, alone
@@ -317,6 +319,10 @@ class ArgumentEdits:
         end = self._scopes.span(self._call).end
         self._edits.append(insertion(end, self._fill(text)))
 
+    def _missing(self, key: str, text: str) -> None:
+        if self._call.args or keyword(self._call, text) is not None:
+            raise CannotRewriteError("")
+
     def _most(self, key: str, text: str) -> None:
         if len(in_order(self._call, self._scopes)) > int(text) or has_stars(self._call):
             raise CannotRewriteError("is given arguments that not every device takes")
@@ -374,6 +380,7 @@ _STEPS: dict[str, Callable[[ArgumentEdits, str, str], None]] = {
     "drop": ArgumentEdits._drop,
     "only": ArgumentEdits._only,
     "wrap": ArgumentEdits._wrap,
+    "missing": ArgumentEdits._missing,
     "most": ArgumentEdits._most,
     "cut": ArgumentEdits._cut,
     "told": ArgumentEdits._told,

@@ -29,7 +29,10 @@ class Choice:
 
 @functools.cache
 def choices(kind: str) -> tuple[Choice, ...]:
-    """The rows of a kind: a `text` or `value` that is chosen, a `keyword` that is true, a `name`, a `method`."""
+    """The rows of a kind: a `text` or `value` that is chosen, a `keyword` that is true, a `name`, a `method`.
+
+    `default` is a function that takes CUDA unless its call says which device.
+    """
     text = (resources.files(__package__) / "choices.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return tuple(

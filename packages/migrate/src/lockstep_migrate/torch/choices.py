@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from lockstep_migrate.engine.arguments import is_constant
 from lockstep_migrate.files.choices import choices
 from lockstep_migrate.torch.unit import Unit
+
+_SAYS_WHICH = re.compile(r"device|cuda|gpu|accelerator|\*\*")
+"""What the arguments of a call have in them that choose its device, or may do so."""
 
 
 def find_choices(unit: Unit) -> None:
@@ -23,9 +27,13 @@ def find_choices(unit: Unit) -> None:
         if field.value is not None and is_constant(field.value, True):
             _choose(unit, "keyword", field.target, getattr(field.target, "id", ""))
     for name in unit.scopes.references():
-        _choose(unit, "name", name, unit.scopes.name(name))
+        if isinstance(name.ctx, ast.Load):
+            _choose(unit, "name", name, unit.scopes.name(name))
     for method in unit.scopes.of(ast.Attribute):
         _choose(unit, "method", method, method.attr)
+    for call in unit.scopes.of(ast.Call):
+        if not _SAYS_WHICH.search(unit.text(call)[len(unit.text(call.func)) :]):
+            _choose(unit, "default", call.func, unit.scopes.name(call.func))
     for pairs in unit.scopes.of(ast.Dict):
         for key, setting in zip(pairs.keys, pairs.values, strict=True):
             if key and is_constant(setting, True):

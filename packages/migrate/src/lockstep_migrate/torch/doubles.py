@@ -8,6 +8,8 @@ from functools import lru_cache
 
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.engine.statements import siblings
+from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.table import Entry
 from lockstep_migrate.torch.unit import Unit
 
@@ -16,7 +18,6 @@ _DOUBLES = re.compile(
     r"|\bimread\((?!.*(?:astype|dtype|float32)).*/\s*\d"
     r"|\.step\("  # the rewards of an environment
     r"|\.numpy\(\).*[<>=].*\)\.(?:mean|std)\("  # of what is true
-    r"|\.values\b(?!\()|\.to_numpy\("  # of a table
     r"|\b(?:np|numpy)\.(?:zeros|ones|empty|linspace|eye|identity|full|loadtxt|genfromtxt|"
     r"hanning|hamming|blackman|bartlett|kaiser|logspace|geomspace|"
     r"random\.(?:rand|randn|random|uniform|normal|standard_normal))\((?!.*dtype)"
@@ -24,27 +25,59 @@ _DOUBLES = re.compile(
     r"|\b(?:np|numpy)\.arange\([^)]*(?:\d\.|\)\s*/)",
     re.DOTALL,
 )
+_TABLE = re.compile(r"\.values\b(?!\()|\.to_numpy\(")
+"""The numbers of a table, which are of double precision unless that is chosen."""
+_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "soundfile", "statsmodels", "trimesh"})
+"""Libraries that compute in double precision."""
+_WHOLE_RESULTS = re.compile(r"predict\w*|labels?|fit_predict|score|inverse_transform")
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
     r"dtype|astype\(|float(?:16|32)|int\d*\b|bool|\b(?:im)?read\w*\(|label|index|indices|mask|token|\bids?\b|arg(?:max|min|sort|where)"
-    r"|permutation|choice|nonzero|arange\([^./]*\)\Z|\.shape|len\("
+    r"|permutation|choice|nonzero|return_distance=False|arange\([^./]*\)\Z|\.shape|len\("
 )
 """What says of an array that it is none of double precision."""
 _KEEPING = frozenset(
-    {"copy", "reshape", "transpose", "flatten", "ravel", "squeeze", "view", "swapaxes", "repeat"}
+    {
+        "copy",
+        "reshape",
+        "transpose",
+        "flatten",
+        "ravel",
+        "squeeze",
+        "view",
+        "swapaxes",
+        "repeat",
+        "std",
+        "mean",
+        "sum",
+        "var",
+        "min",
+        "max",
+        "cumsum",
+        "clip",
+    }
 )
 """Methods of arrays that keep the precision."""
 _NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
 """Calls that name the precision which they give."""
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
+_BESIDE_NUMBERS = frozenset(
+    {
+        "kneighbors", "radius_neighbors", "query", "search", "unique",
+        "make_classification", "make_blobs", "make_moons", "make_circles", "load_digits", "load_iris",
+    }
+)  # fmt: skip
+"""What functions are called that return whole numbers behind their first result: searches, and examples with labels."""
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
-_STEPS = 4
+_STEPS = 6
 _DATA_SET = "torch.utils.data.TensorDataset"
 _PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
 """What projects call their functions that move tensors."""
+_HELD_BY = frozenset({"Parameter", "register_buffer", "register_parameter"})
+"""What makes a tensor a module's, which moves with it."""
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
@@ -83,16 +116,25 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         return _DOUBLE_NAME.search(chosen) is not None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _OF_NUMPY.search(text):
         return not _SINGLE.search(text)  # also of whole numbers
+    if isinstance(node, ast.Call) and _computes_in_doubles(unit, node):
+        return _CHOSEN.search(re.sub(r"\bread\w*\(", "(", text)) is None
     if _DOUBLES.search(text) or _CHOSEN.search(text) or not steps:
         return _DOUBLES.search(text) is not None
+    if _TABLE.search(text):
+        return True
     inner: list[ast.AST] = []
     if isinstance(node, ast.Name):
-        inner = _given_to(unit, node)
-        texts = [unit.text(one) for one in inner if isinstance(one, ast.expr)]
+        inner = _latest(unit, node, _given_to(unit, node))
+        texts = [
+            unit.text(one)
+            for one in inner
+            if isinstance(one, ast.expr)
+            and not (isinstance(one, ast.Call) and _computes_in_doubles(unit, one))
+        ]
         if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
             return False
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
-        inner = [node.value]
+        inner = [node.value] if not _is_later_result(node) else []
     elif isinstance(node, ast.BinOp):
         inner = [node.left, node.right]
         if unless_chosen and isinstance(node.op, ast.Div):
@@ -116,6 +158,12 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     )
 
 
+def _computes_in_doubles(unit: Unit, call: ast.Call) -> bool:
+    """Whether a call is one of a library's that returns numbers in double precision, such as a scaler's."""
+    roots = {name.split(".")[0] for name in called_names(unit, call.func)}
+    return bool(roots & _IN_DOUBLES) and not _WHOLE_RESULTS.fullmatch(called(call))
+
+
 def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
     """What a variable is given: values, what a loop over it runs over, or the parameter that it is."""
     found: list[ast.AST] = []
@@ -123,11 +171,42 @@ def _given_to(unit: Unit, name: ast.Name) -> list[ast.AST]:
         source = binding.value or unit.scopes.statement(binding.node)
         if isinstance(binding.node, ast.arg):
             found.append(binding.node)
+        elif _is_beside_numbers(unit, binding.node, source):
+            continue
         elif isinstance(source, ast.For | ast.Assign):
             found.append(source.iter if isinstance(source, ast.For) else source.value)
         elif isinstance(source, ast.expr):
             found.append(source)
     return found
+
+
+def _latest(unit: Unit, name: ast.Name, given: list[ast.AST]) -> list[ast.AST]:
+    """What a variable was given last in the block that reads it, where that says it alone: else everything."""
+    block = siblings(unit.scopes, unit.scopes.statement(name))
+    start = unit.scopes.span(name).start
+    here = [
+        one
+        for one in given
+        if isinstance(one, ast.expr)
+        and isinstance(unit.scopes.statement(one), ast.Assign)
+        and unit.scopes.statement(one) in block
+        and unit.scopes.span(unit.scopes.statement(one)).end < start
+    ]
+    return [max(here, key=lambda one: unit.scopes.span(one).start)] if here else given
+
+
+def _is_beside_numbers(unit: Unit, name: ast.AST, source: ast.AST) -> bool:
+    """Whether a variable takes a later result of a search: `distances, indices = tree.query(points)`."""
+    results = getattr(unit.scopes.parents[name], "elts", [])
+    value = source.value if isinstance(source, ast.Assign) else source
+    return name in results[1:] and isinstance(value, ast.Call) and called(value) in _BESIDE_NUMBERS
+
+
+def _is_later_result(node: ast.AST) -> bool:
+    """Whether a later result of a search is asked for: `tree.query(points)[1]`."""
+    call = node.value if isinstance(node, ast.Subscript) else None
+    at = getattr(node.slice, "value", 0) if isinstance(node, ast.Subscript) else 0
+    return isinstance(call, ast.Call) and called(call) in _BESIDE_NUMBERS and at != 0
 
 
 def _returned(unit: Unit, call: ast.Call) -> list[ast.AST]:
@@ -181,6 +260,8 @@ def _is_moved(unit: Unit, node: ast.AST, steps: int = 1) -> bool:
         return "getitem" in name or "collate" in name
     if isinstance(parent, ast.Call):
         name = unit.scopes.name(parent.func)
+        if called(parent) in _HELD_BY:
+            return _places_anything(unit.scopes)
         return name == _DATA_SET or (called(parent) in _PLACED_BY and not name)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if not isinstance(target, ast.Name) or not steps:
@@ -219,6 +300,9 @@ def _stays_away(unit: Unit, node: ast.AST) -> bool:
         if isinstance(chain, ast.Attribute) and chain.attr in _ON_CPU | _PLAIN:
             return True
         chain = chain.func if isinstance(chain, ast.Call) else chain.value
+    first = whole.args[0] if isinstance(whole, ast.Call) and whole.args else None
+    if isinstance(first, ast.Call) and called(first) == "cpu":
+        return True
     below, converted = whole, whole is not node
     for above in unit.scopes.ancestors(whole):
         if isinstance(above, ast.IfExp) and unit.text(node) in unit.text(above.test):

@@ -123,6 +123,8 @@ class Imports:
         if entry and entry.action.writes and not whole and not _binds_root(binding):
             filled = entry.becomes.replace("{module}", self._unit.target.module or "{module}")
             new_name = filled if _DOTTED.match(filled) else ""
+            if new_name == qualified:  # only the arguments of calls change
+                entry = replace(entry, action=Action.KEEP)
         self._brought[binding] = _Brought(binding, node, entry, new_name)
 
     def _full_name(self, binding: Binding, node: ast.AST) -> str:
@@ -137,7 +139,7 @@ class Imports:
         uses = self._unit.scopes.uses(brought.binding)
         staying = [use for use in uses if use not in brought.moved]
         unused = bool(uses) and not staying and not self._is_exported(brought.binding)
-        if brought.new_name:
+        if brought.new_name and brought.is_renamed:
             return _Fate.GONE if unused else _Fate.ELSEWHERE
         if _binds_root(brought.binding):
             return self._root_fate(brought, staying)

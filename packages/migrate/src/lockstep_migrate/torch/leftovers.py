@@ -16,7 +16,7 @@ from lockstep_migrate.torch.context import DEVICE_KEY, OTHER_DEVICES, Use, is_de
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import RUNNING, library_of
+from lockstep_migrate.torch.unfollowed import RUNNING, library_called, library_of
 from lockstep_migrate.torch.unit import Unit
 from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 
@@ -209,6 +209,9 @@ def _claim_name(unit: Unit, node: ast.AST, name: str, span: Span) -> None:
         unit.list(node, "leftovers/name", reason, "DLPack", span=span)
     elif isinstance(node, ast.keyword) and is_device_key(unit.scopes, node):
         unit.list(node, "leftovers/key", DEVICE_KEY, span=span)
+    elif isinstance(node, ast.keyword) and (library := _given_to(unit, node, name)):
+        reason = f"is an argument of {library} that names the old device"
+        unit.list(node, "leftovers/key", reason, span=span)
     elif isinstance(node, ast.alias | ast.ImportFrom) and _is_own_module(unit, node):
         unit.keep(node, "leftovers/own-name", "a module of this project's own", span=span)
     elif isinstance(node, ast.Attribute | ast.Name) and _is_foreign(unit, node, name):
@@ -239,6 +242,16 @@ def _is_foreign(unit: Unit, node: ast.Attribute | ast.Name, name: str) -> bool:
     return isinstance(node, ast.Attribute) or not unit.scopes.bindings(
         node.id, unit.scopes.scope(node)
     )
+
+
+def _given_to(unit: Unit, item: ast.keyword, name: str) -> str:
+    """The library whose function takes an argument that is called like the device; empty where it is switched off."""
+    call = unit.scopes.parents[item]
+    off = isinstance(item.value, ast.Constant) and not item.value.value
+    if off or not isinstance(call, ast.Call) or not _DEVICE_ITSELF.search(name):
+        return ""
+    told = _TELLS.search(called(call)) is not None or called(call) in _LABELLING
+    return "" if told else library_called(unit, call.func)
 
 
 def _is_own_module(unit: Unit, node: ast.alias | ast.ImportFrom) -> bool:
@@ -391,6 +404,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.list(node, "leftovers/import", reason)
     elif _is_told(unit, node):
         unit.keep(node, "leftovers/text", "text for people")
+    elif _FLAG.match(text) and isinstance(parent, ast.Call) and called(parent) == "add_argument":
+        unit.keep(node, "leftovers/flag", "a flag of this project's own")
     elif _CODE.search(text):
         unit.list(
             node, "leftovers/code", "text that a program reads, such as a command or a kernel"

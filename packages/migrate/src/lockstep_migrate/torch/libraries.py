@@ -59,7 +59,7 @@ def find_libraries(unit: Unit) -> None:
     for item in unit.scopes.of(ast.keyword):
         call = unit.scopes.parents[item]
         counts = item.arg == "gpus" and isinstance(call, ast.Call)
-        if counts and (library := _called_library(unit, call, 0)):  # type: ignore[arg-type]
+        if counts and (library := _called_library(unit, call)):  # type: ignore[arg-type]
             unit.list(item, "strings/library", libraries()[library])
     for formatted in unit.scopes.of(ast.JoinedStr):
         if "cuda:{" in unit.text(formatted):
@@ -101,11 +101,11 @@ def _library_of(unit: Unit, node: ast.AST, steps: int = _STEPS) -> str:
         root = variable.split("_")[0].lower()  # os.environ["JAX_PLATFORMS"] = "cuda"
         return root if root in libraries() else ""
     if isinstance(parent, ast.Call) and below is not parent.func:
-        return _called_library(unit, parent, steps)
+        return _called_library(unit, parent)
     if isinstance(parent, ast.Compare):
         sides = (parent.left, *parent.comparators)
         calls = [side for side in sides if isinstance(side, ast.Call)]
-        return next(filter(None, (_called_library(unit, call, steps) for call in calls)), "")
+        return next(filter(None, (_called_library(unit, call) for call in calls)), "")
     if isinstance(parent, ast.Assign | ast.AnnAssign) and steps:
         uses = _uses(unit, parent)
         return next(filter(None, (_library_of(unit, use, steps - 1) for use in uses)), "")
@@ -133,22 +133,27 @@ def _uses(unit: Unit, statement: ast.Assign | ast.AnnAssign) -> Iterator[ast.Nam
                 yield from (use for use in unit.scopes.uses(binding) if use is not base)
 
 
-def _called_library(unit: Unit, call: ast.Call, steps: int) -> str:
+def called_names(unit: Unit, function: ast.expr, steps: int = _STEPS) -> Iterator[str]:
+    """The dotted names that a called function may have by the imports; of a method, what made its object has."""
+    chain: list[str] = []
+    node = function
+    while isinstance(node, ast.Attribute | ast.Call):
+        chain = [node.attr, *chain] if isinstance(node, ast.Attribute) else []
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    if not isinstance(node, ast.Name):
+        return
+    for binding in unit.scopes.bindings(node.id, unit.scopes.scope(node)):
+        if binding.kind is Bound.IMPORT:
+            yield ".".join((binding.qualified, *chain))
+        elif isinstance(binding.value, ast.Call) and steps:
+            yield from called_names(unit, binding.value.func, steps - 1)
+
+
+def _called_library(unit: Unit, call: ast.Call) -> str:
     """The library whose function a call calls, or whose object's method."""
-    for meaning in unit.scopes.meanings(call.func):
-        name = meaning.name
+    for name in called_names(unit, call.func):
         while name:
             if name in libraries():
                 return name
             name = name.rpartition(".")[0]
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if isinstance(receiver, ast.Call) and steps:
-        return _called_library(unit, receiver, steps - 1)
-    if isinstance(receiver, ast.Name) and steps:
-        made = [
-            binding.value
-            for binding in unit.scopes.bindings(receiver.id, unit.scopes.scope(receiver))
-            if isinstance(binding.value, ast.Call)
-        ]
-        return next(filter(None, (_called_library(unit, one, steps - 1) for one in made)), "")
     return ""

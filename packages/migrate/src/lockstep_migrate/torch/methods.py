@@ -60,6 +60,10 @@ def find_methods(unit: Unit) -> None:
             _claim_stream(unit, node)
         elif node.attr == "type":
             _claim_type(unit, node)
+    for pattern in scopes.of(ast.MatchClass):
+        if "is_cuda" in pattern.kwd_attrs:
+            reason = "asks for CUDA in a pattern: a tensor of another device never fits"
+            unit.list(pattern, "methods/is-cuda", reason)
     for definition in scopes.of(ast.FunctionDef):
         if definition.name == "cuda" and not unit.is_claimed(definition):
             _claim_definition(unit, definition)

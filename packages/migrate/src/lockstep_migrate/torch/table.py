@@ -34,6 +34,7 @@ from __future__ import annotations
 import csv
 import enum
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -111,7 +112,7 @@ class Table:
         )
         """The functions of whose results rows speak."""
         self.words = frozenset(
-            name.rpartition(".")[2].removesuffix("()")
+            _word(name.removesuffix("()"))
             for name, entry in self._exact.items()
             if name.startswith(".")
             or ("placed" in entry.arguments and "numpy" not in entry.arguments)
@@ -209,6 +210,13 @@ class Table:
         return not bare or bare.startswith("{") or self._target.has_name(bare)
 
 
+def _word(name: str) -> str:
+    """The part of a dotted name that tells it from plain English: `torch.put`, but `CTCLoss` and `float64`."""
+    last = name.rpartition(".")[2]
+    plain = last.isalpha() and last.islower() and not name.startswith(".")
+    return ".".join(name.split(".")[-2:]) if plain else last
+
+
 def _is_class(name: str) -> bool:
     """Whether a dotted name is a class by its spelling, so that what follows is an attribute and no other API."""
     return name.rpartition(".")[2][:1].isupper()
@@ -228,7 +236,23 @@ def table_of(target: MigrationTarget) -> Table:
         for name, reason in target.lacks.items()
     )
     own = read_table(target.rules, target.name)
-    return Table(target, lacks + own + read_table(built_in("common.csv"), "common"))
+    common = read_table(built_in("common.csv"), "common")
+    return Table(target, lacks + own + tuple(_without_kernels(target)) + common)
+
+
+def _without_kernels(target: MigrationTarget) -> Iterator[Entry]:
+    """Rows for the functions that Apple's GPU has no kernel for, on it and where it is one of several devices."""
+    instead = "the tensors stay on the CPU for it, or PYTORCH_ENABLE_MPS_FALLBACK=1"
+    if target.device == "mps":
+        arguments, reason = ["placed"], "has no kernel for Apple's GPU, and stops there"
+    elif any(one.device == "mps" for one in target.among):
+        arguments = ["placed", "beside"]
+        reason = "if this runs on Apple's GPU, it stops with an error: that has no kernel for it"
+    else:
+        return
+    for name in built_in("mps_lacks.txt").splitlines():
+        if not name.startswith("#"):
+            yield Entry(name, Action.LIST, instead, tuple(arguments), reason, "mps lacks")
 
 
 def built_in(name: str) -> str:

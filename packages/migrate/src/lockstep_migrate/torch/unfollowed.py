@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
-from lockstep_migrate.engine.scopes import Binding, Bound, ModuleScopes
+from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.names import has_name
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
+from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.table import Action
 from lockstep_migrate.torch.unit import Unit
@@ -46,9 +48,23 @@ _ANY_DEVICE = frozenset(
         "safetensors",
         "sentence_transformers",
         "torchmetrics",
+        "botorch",
+        "e3nn",
+        "gpytorch",
+        "ignite",
+        "kornia",
+        "linear_operator",
+        "monai",
+        "open_clip",
+        "pyro",
+        "pytorch_metric_learning",
+        "torchrl",
     }
 )
 """Libraries that take every device of torch's."""
+_OF_TORCH_WHOLLY = ("torchvision.transforms.", "torchvision.models.", "torchvision.ops.")
+"""What of torchvision is written in torch's own operators."""
+_DEVICE = re.compile(r"(?:\w*_)?device(?:_type|_name|s)?\Z")
 _CARD_NAME = "torch.cuda.get_device_name"
 RUNNING = frozenset(
     {
@@ -72,6 +88,7 @@ _RUNNING_PYTHON = re.compile(
 )
 """What a list of a command's words begins with if a script of the project's kind is run."""
 _STEPS = 3
+_GPU_OPTION = re.compile(r"--[\w-]+=gpus?\Z|.*--nproc[-_]per[-_]node[= ]gpu(?!\w)")
 _WORD = re.compile(r"gpu(?::\d+)?\Z", re.IGNORECASE)
 _THROUGH = (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple, ast.Set, ast.Call)
 _DEFAULTS = frozenset({"default", "choices", "const", "default_factory", "factory"})
@@ -79,15 +96,18 @@ _DEFAULTS = frozenset({"default", "choices", "const", "default_factory", "factor
 
 def find_unfollowed(unit: Unit) -> None:
     """List what is left that asks for the old device in another word, or through a variable."""
+    by_variable = unit.own.device_modules or "getattr(torch, " in unit.scopes.source.text
     for name in unit.scopes.of(ast.Attribute):
-        if unit.own.device_modules and not isinstance(unit.scopes.parents[name], ast.Attribute):
+        if by_variable and not isinstance(unit.scopes.parents[name], ast.Attribute):
             _find_behind_variable(unit, name)
     # Scripts of another framework are told as a whole.
     source = unit.scopes.source.text
     uses_torch = "torch" in source or "tensorflow" not in source
     for call in unit.scopes.of(ast.Call):
         for item in _gpu_words(call):
-            library = "" if unit.is_claimed(item) or not uses_torch else _library(unit, call.func)
+            library = (
+                "" if unit.is_claimed(item) or not uses_torch else library_called(unit, call.func)
+            )
             if library and not (library in _ANY_DEVICE and getattr(item, "arg", "") == "device"):
                 unit.list(item, "libraries/gpu", _asks(library))
         if called(call) in _LOADING and call.args and not unit.is_claimed(call.args[0]):
@@ -103,11 +123,42 @@ def find_unfollowed(unit: Unit) -> None:
         if _GPU.match(foreign.attr) and _is_foreign(unit, foreign):
             reason = "is no name that the project gives: what counts as a GPU there cannot be told"
             unit.list(foreign, "leftovers/name", reason)
+    told: set[str] = set()
     for statement in unit.scopes.imports():
-        _find_compiled(unit, statement)
+        _find_compiled(unit, statement, told)
     for text in unit.scopes.of(ast.Constant, ast.JoinedStr):
         _say_what_takes(unit, text)
         _find_passed_on(unit, text)
+    if any(one.outcome is Outcome.REWRITTEN for one in unit.mentions):
+        _find_taken(unit)
+
+
+def _find_taken(unit: Unit) -> None:
+    """A device that a library is given by a variable (`decode_jpeg(data, device=device)`), once a library."""
+    found: set[str] = set()
+    for item in unit.scopes.of(ast.keyword):
+        call, value = unit.scopes.parents[item], unit.text(item.value)
+        written = isinstance(item.value, ast.Constant) or re.search(r"[\"']cpu[\"']", value)
+        if written or not isinstance(call, ast.Call) or not _DEVICE.match(item.arg or ""):
+            continue
+        library = _taking(unit, call)
+        if library and library not in found and not unit.is_claimed(item.value):
+            unit.list(item, "libraries/device", _has_to_know(library))
+            found.add(library)
+
+
+def _has_to_know(library: str) -> str:
+    return f"is given to {library}, which has to know the new device"
+
+
+def _taking(unit: Unit, call: ast.Call) -> str:
+    """The library that a call gives a device, if it may know other devices than torch."""
+    library = library_called(unit, call.func)
+    name = unit.scopes.name(call.func)
+    root = name.split(".")[0]
+    if not library and root in ("torchvision", "torchaudio"):
+        library = root
+    return "" if library in _ANY_DEVICE or name.startswith(_OF_TORCH_WHOLLY) else library
 
 
 def _asks(library: str) -> str:
@@ -143,13 +194,28 @@ def _find_passed_on(unit: Unit, text: ast.expr) -> None:
         return
     if not unit.target.single and LIGHTNING.search(_text(text)):
         unit.list(text, "libraries/gpu", LIGHTNING_GPU)
-    if not _WORD.match(_text(text)) or unit.own.asks_for_gpu:
+    if _GPU_OPTION.match(_text(text)) or _is_behind_option(unit, text):
+        unit.list(text, "libraries/gpu", "counts GPUs, or chooses one, in a command's option")
         return
-    name = receiving_name(unit.scopes, text)
+    word = _text(text)
+    name = receiving_name(unit.scopes, text) if _GPU.match(word) else ""
+    if not name or (_WORD.match(word) and unit.own.asks_for_gpu):
+        return
     if unit.target.single and name.endswith("accelerator"):
         return  # Lightning's word for Apple's GPU, too
-    if _PLACING.search(name):
+    told = any(
+        isinstance(above, ast.keyword) and unit.is_claimed(above)
+        for above in unit.scopes.ancestors(text)
+    )
+    if _PLACING.search(name) and word not in unit.own.gpu_words and not told:
         unit.list(text, "libraries/gpu", "is passed on: which devices that means is not said here")
+
+
+def _is_behind_option(unit: Unit, text: ast.expr) -> bool:
+    """Whether a text is the word for GPUs behind an option in a list of a command's words."""
+    words = getattr(unit.scopes.parents[text], "elts", [])
+    before = words[words.index(text) - 1] if text in words[1:] else text
+    return _WORD.match(_text(text)) is not None and _text(before).startswith("--")
 
 
 def receiving_name(scopes: ModuleScopes, node: ast.expr) -> str:
@@ -205,15 +271,25 @@ def _find_compared(unit: Unit, comparison: ast.Compare) -> None:
         one for side in sides for one in getattr(side, "elts", [side]) if isinstance(one, ast.expr)
     ]
     for side in compared:
+        if _is_asked_elsewhere(unit, sides) and _WORD.match(_text(side)):
+            unit.list(
+                side, "libraries/gpu", "is compared with what another library calls its devices"
+            )
         if re.match(r"[A-Z]+_GPUS?\Z", _text(side)) and _text(side) not in unit.own.gpu_words:
             reason = "is a word for GPUs that the project gives nowhere: it is another's"
             unit.list(side, "libraries/gpu", reason)
     words = [side for side in sides if _GPU.match(_text(side))]
     libraries = [
-        _library(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
+        library_called(unit, side) for side in sides if isinstance(side, ast.Attribute | ast.Call)
     ]
     if words and any(libraries) and not unit.is_claimed(words[0]):
         unit.list(words[0], "libraries/gpu", _asks(next(filter(None, libraries))))
+
+
+def _is_asked_elsewhere(unit: Unit, sides: list[ast.expr]) -> bool:
+    """Whether a comparison asks for the kind of a device that the project nowhere sets: `array.device.platform`."""
+    asked = [side for side in sides if isinstance(side, ast.Attribute)]
+    return any(side.attr == "platform" and _is_foreign(unit, side) for side in asked)
 
 
 def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
@@ -224,8 +300,8 @@ def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
     return not unit.is_claimed(attribute) and not known and not is_setting(attribute)
 
 
-def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
-    """Imports of packages whose kernels are for CUDA, and of modules that are compiled."""
+def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom, told: set[str]) -> None:
+    """Imports of packages whose kernels are for CUDA, each told once, and of modules that are compiled."""
     if unit.is_claimed(statement) or any(map(unit.is_claimed, statement.names)):
         return
     if isinstance(statement, ast.ImportFrom):
@@ -235,7 +311,8 @@ def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom) -> None:
         packages = [alias.name.split(".")[0] for alias in statement.names]
         compiled = any(_COMPILED.match(alias.name.rpartition(".")[2]) for alias in statement.names)
     named = [alias for alias in statement.names if _GPU_NAME.search(alias.name)]
-    things = [surroundings().package(package) for package in packages]
+    things = [surroundings().package(one) for one in packages if one not in told]
+    told.update(packages)
     foreign = [one for one in packages if one not in _known_packages(unit)]
     if found := next(filter(None, things), None):
         unit.list(statement, "leftovers/import", found.about)
@@ -255,18 +332,15 @@ def _say_what_takes(unit: Unit, text: ast.expr) -> None:
         return
     parent = unit.scopes.parents[text]
     if isinstance(parent, ast.List | ast.Tuple) and (program := _program(parent)):
-        reason = f"is given to {program}, which has to know the new device"
+        reason = _has_to_know(program)
         unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
     call = unit.scopes.parents[parent] if isinstance(parent, ast.keyword) else parent
     if not isinstance(call, ast.Call) or text is call.func:
         return
     name = parent.arg if isinstance(parent, ast.keyword) else called(call)
-    library = _library(unit, call.func) if _PLACING.search(name or "") else ""
-    root = unit.scopes.name(call.func).split(".")[0]
-    if not library and root in ("torchvision", "torchaudio") and _PLACING.search(name or ""):
-        library = root
-    if library and library not in _ANY_DEVICE:
-        reason = f"is given to {library}, which has to know the new device"
+    library = _taking(unit, call) if _PLACING.search(name or "") else ""
+    if library:
+        reason = _has_to_know(library)
         unit.supersede(text, mention.rule, reason, mention.edits, span=mention.span, differs=True)
 
 
@@ -286,7 +360,9 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
             return
         leaves.insert(0, node.attr)
         node = node.value
-        if isinstance(node, ast.Call) and called(node) in unit.own.device_modules:
+        if isinstance(node, ast.Call) and (
+            called(node) in unit.own.device_modules or _is_looked_up(unit, node, leaves[0])
+        ):
             break
         last = getattr(node, "attr", "") or getattr(node, "id", "")
         if last in unit.own.device_modules and not _is_elsewhere(unit, node):
@@ -310,6 +386,17 @@ def _find_behind_variable(unit: Unit, chain: ast.Attribute) -> None:
         unit.list(chain, "unfollowed/variable", reason, unit.settings.readable(found[1].becomes))
 
 
+def _is_looked_up(unit: Unit, call: ast.Call, leaf: str) -> bool:
+    """Whether a call looks the device's module up in torch by a computed name, and has the leaf."""
+    return (
+        called(call) == "getattr"
+        and len(call.args) > 1
+        and unit.scopes.name(call.args[0]) == "torch"
+        and not isinstance(call.args[1], ast.Constant)
+        and has_name("torch", f"torch.cuda.{leaf}")
+    )
+
+
 def _is_elsewhere(unit: Unit, node: ast.expr) -> bool:
     """Whether an expression stands for something that is known: of torch, which other rules decide, or of a library."""
     meanings = unit.scopes.meanings(node)
@@ -325,10 +412,7 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
     """The arguments of a call that ask for GPUs by name."""
     for given in call.args:
         if isinstance(given, ast.Dict):
-            for word, number in zip(given.keys, given.values, strict=True):
-                counted = isinstance(number, ast.Constant)
-                if word is not None and counted and _GPU.match(_text(word)):
-                    yield word
+            yield from _counting_keys(given)
         elif _GPU_TEXT.match(_text(given)):
             yield given
     for item in call.keywords:
@@ -347,6 +431,15 @@ def _gpu_words(call: ast.Call) -> Iterator[ast.AST]:
         yield call.func
 
 
+def _counting_keys(settings: ast.Dict) -> Iterator[ast.expr]:
+    """The keys of settings, and of settings in them, that count GPUs: `{"launcher": {"gpus_per_node": 8}}`."""
+    for word, given in zip(settings.keys, settings.values, strict=True):
+        if isinstance(given, ast.Dict):
+            yield from _counting_keys(given)
+        elif word is not None and isinstance(given, ast.Constant) and _GPU.match(_text(word)):
+            yield word
+
+
 def chosen_from(node: ast.expr) -> Iterator[ast.expr]:
     """The expressions of which one is a value: both sides of `x if test else y` and of `x or y`."""
     if isinstance(node, ast.IfExp | ast.BoolOp):
@@ -362,29 +455,22 @@ def _text(node: ast.AST) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _library(unit: Unit, function: ast.expr, steps: int = _STEPS) -> str:
+def library_called(unit: Unit, function: ast.expr) -> str:
     """The package whose function is called, or whose object's method; empty for the project, Python and torch."""
-    node: ast.AST = function
-    while isinstance(node, ast.Attribute | ast.Call):
-        node = node.value if isinstance(node, ast.Attribute) else node.func
-    if not isinstance(node, ast.Name):
-        return ""
-    for binding in unit.scopes.bindings(node.id, unit.scopes.scope(node)):
-        if binding.kind is Bound.IMPORT:
-            return _package(unit, binding)
-        if isinstance(binding.value, ast.Call) and steps:
-            return _library(unit, binding.value, steps - 1)
-    return ""
+    root = next(called_names(unit, function), "").split(".")[0]
+    return "" if root in _known_packages(unit) else root
 
 
 def library_of_object(unit: Unit, node: ast.expr) -> str:
     """The package whose call gives an object, at once or by a variable; empty for those that give torch's own."""
     library = ""
     if isinstance(node, ast.Call):
-        library = _library(unit, node.func)
+        library = library_called(unit, node.func)
     elif isinstance(node, ast.Name):
         values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
-        calls = [_library(unit, value.func) for value in values if isinstance(value, ast.Call)]
+        calls = [
+            library_called(unit, value.func) for value in values if isinstance(value, ast.Call)
+        ]
         library = calls[0] if len(calls) == len(values) and calls else ""
     return "" if library in _ANY_DEVICE else library
 
@@ -414,7 +500,7 @@ def library_of(unit: Unit, setting: ast.expr, steps: int = _STEPS) -> str:
         below, parent = parent, unit.scopes.parents[parent]
     if isinstance(parent, ast.Call) and below is not parent.func:
         name = unit.scopes.name(parent.func)
-        return "torch" if name.startswith("torch.") else _library(unit, parent.func)
+        return "torch" if name.startswith("torch.") else library_called(unit, parent.func)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if not isinstance(target, ast.Name) or not steps:
         return ""
