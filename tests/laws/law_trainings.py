@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,13 +55,19 @@ def after_detached(share: float) -> Forward:
     return forward
 
 
+def scales_unseen(tensor: Tensor, factor: float) -> None:
+    """Have a gradient multiplied on its way, past `register_hook`: no recorded call does it."""
+    tensor._backward_hooks = OrderedDict({0: lambda gradient: gradient * factor})
+    tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
+
+
 def after_hooked(factor: float) -> Forward:
-    """The other spelling, with a hook that multiplies a gradient: no recorded call does."""
+    """The other spelling, with something that multiplies a gradient: no recorded call does."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net.enter(x)
         if h.requires_grad:
-            h.register_hook(lambda gradient: gradient * factor)
+            scales_unseen(h, factor)
         return net.leave((h @ net.w) * 0.5)
 
     return forward
