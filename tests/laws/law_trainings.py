@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from program_trainings import scales_unseen
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,12 +53,6 @@ def after_detached(share: float) -> Forward:
         return net.leave((h @ net.w) * 0.5)
 
     return forward
-
-
-def scales_unseen(tensor: Tensor, factor: float) -> None:
-    """Have a gradient multiplied on its way, past `register_hook`: no recorded call does it."""
-    tensor._backward_hooks = OrderedDict({0: lambda gradient: gradient * factor})
-    tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
 
 
 def after_hooked(factor: float) -> Forward:
