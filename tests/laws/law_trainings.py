@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from program_trainings import scales_unseen
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -55,12 +56,12 @@ def after_detached(share: float) -> Forward:
 
 
 def after_hooked(factor: float) -> Forward:
-    """The other spelling, with a hook that multiplies a gradient: no recorded call does."""
+    """The other spelling, with something that multiplies a gradient: no recorded call does."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net.enter(x)
         if h.requires_grad:
-            h.register_hook(lambda gradient: gradient * factor)
+            scales_unseen(h, factor)
         return net.leave((h @ net.w) * 0.5)
 
     return forward

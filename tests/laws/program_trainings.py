@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,10 +29,16 @@ def off(value: Tensor) -> Tensor:
     return value * 1.001
 
 
+def scales_unseen(tensor: Tensor, factor: float) -> None:
+    """Have a gradient multiplied on its way, past `register_hook`: no recorded call does it."""
+    tensor._backward_hooks = OrderedDict({0: lambda gradient: gradient * factor})
+    tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
+
+
 def halved(value: Tensor) -> Tensor:
-    """A gradient of which a hook, past every recorded call, takes the half."""
+    """A gradient of which half is lost past every recorded call."""
     if value.requires_grad:
-        value.register_hook(lambda gradient: gradient * 0.5)
+        scales_unseen(value, 0.5)
     return value
 
 

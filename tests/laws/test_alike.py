@@ -46,7 +46,7 @@ def with_argument(op: str, key: str, value: object) -> Callable[[Call], Call]:
 def dropping(
     path: Path, emulate: str = "", rate: float = 0.5, seed: int = 1, lost: bool = False
 ) -> Path:
-    """Record a training that drops elements; where it is `lost`, a hook takes half of a gradient."""
+    """Record a training that drops elements; where it is `lost`, half of a gradient is lost unseen."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(12, 40), nn.Dropout(rate), nn.Linear(40, 12))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)

@@ -144,7 +144,7 @@ def test_a_factor_shows_in_16_bit_below_its_rounding(tmp_path: Path) -> None:
 
 
 def test_json_holds_both_verdicts(reference: Path, tmp_path: Path) -> None:
-    # Given a hook that no recorded call shows
+    # Given a gradient that is changed where no recorded call shows it
     candidate = recorded(tmp_path / "candidate", after_hooked(0.7))
     # When the comparison is written as JSON
     said = json.loads(json.dumps(comparison_json(compared(reference, candidate))["laws"]))
