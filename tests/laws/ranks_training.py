@@ -88,6 +88,10 @@ def mean_in_pieces(gradient: Tensor, place: int) -> Tensor:
 
 def train(model: nn.Module, folder: Path, mode: str) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    mask = torch.ones(4, 1)
+    mask[0] = 0.05 if "in part" in mode else 0.0
+    if "masked before" in mode:
+        model[4].weight.register_hook(lambda gradient: gradient * mask)
     wrapper = wrapped(model, mode)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batches = torch.Generator().manual_seed(1)
@@ -104,6 +108,8 @@ def train(model: nn.Module, folder: Path, mode: str) -> None:
                 exchange(model, mode)
             if "clipped" in mode:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if "masked behind" in mode:
+                model[4].weight.grad.mul_(mask)
             if "shrunk" in mode and rank == 1:
                 model[0].weight.grad.mul_(0.99)
             optimizer.step()
@@ -116,6 +122,9 @@ MODES = (
     "wrapper, one rank",
     "wrapper, hook",
     "wrapper, shrunk",
+    "wrapper, masked before",
+    "wrapper, masked behind",
+    "wrapper, masked behind in part",
     "wrapper, clipped",
     "wrapper, clipped, spelled",
     "by hand",

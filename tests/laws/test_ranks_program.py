@@ -10,6 +10,7 @@ from two_ranks import run_two_ranks
 import lockstep
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.core.laws import Law, Quantity
+from lockstep.core.site import Phase
 
 SCRIPT = Path(__file__).with_name("ranks_training.py")
 
@@ -32,6 +33,7 @@ def compared(runs: Path, reference: str, candidate: str) -> Comparison:
     [
         ("wrapper", "wrapper, spelled"),
         ("wrapper", "by hand"),
+        ("wrapper, masked before", "wrapper, masked behind"),
         ("by hand", "by hand, in pieces"),
         ("by hand", "wrapper, spelled"),
         ("wrapper, clipped", "wrapper, clipped, spelled"),
@@ -72,6 +74,14 @@ def test_a_fault_of_one_rank_or_of_the_exchange_diverges(
     first = found.origins[0]
     assert first.rank in ranks
     assert first.op == place or not place
+
+
+def test_another_mask_behind_the_exchange_than_the_hook_s_diverges(runs: Path) -> None:
+    # given a hook that takes a row's gradient before the ranks exchange it, and a script that takes most of it behind
+    found = compared(runs, "wrapper, masked before", "wrapper, masked behind in part")
+    # then they diverge where gradients are
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins[0].phase is Phase.BACKWARD
 
 
 def test_an_exchange_that_loses_a_hundredth_breaks_the_law_of_kernels(runs: Path) -> None:

@@ -42,6 +42,7 @@ from lockstep.laws.step_events import (
     Enters,
     Event,
     Gathered,
+    Node,
     NotApplicable,
     Operator,
     Source,
@@ -81,6 +82,9 @@ def _joint_program(ranks: Mapping[str, Sequence[Call]]) -> StepProgram:
     for builder in builders:
         builder.gather()
     programs = dict(zip(ranks, (one.program for one in builders), strict=True))
+    hooked = {name: node for one in builders for name, node in one.hooked.items()}
+    for program in programs.values() if hooked else ():
+        program.events = [_behind_hooks(event, hooked) for event in program.events]
     merged = StepProgram(
         events=_Meeting(programs).merged(),
         sources={key: one for each in programs.values() for key, one in each.sources.items()},
@@ -92,6 +96,19 @@ def _joint_program(ranks: Mapping[str, Sequence[Call]]) -> StepProgram:
         moved=[one for each in programs.values() for one in each.moved],
     )
     return finished(merged, merged.makers())
+
+
+def _behind_hooks(event: Event, hooked: Mapping[str, Node]) -> Event:
+    """An exchange of gradients takes what hooks have made of them on each rank."""
+    if not isinstance(event, Operator) or event.call.site.op != REDUCTION:
+        return event
+    taken = {
+        place: replace(one, link=hooked.get(one.link.name, one.link))
+        if isinstance(one.link, Source)
+        else one
+        for place, one in event.taken.items()
+    }
+    return replace(event, taken=taken)
 
 
 # --- gradients that a wrapper exchanges -------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ class ProgramBuilder:
         What has been gathered.
     makers
         Which call made each result.
+    hooked
+        What hooks have made of the gradient of a parameter, by its name.
     """
 
     def __init__(self, calls: Sequence[Call], passing: Passing | None = None) -> None:
@@ -98,6 +100,7 @@ class ProgramBuilder:
         self._passing = passing
         self.program = StepProgram()
         self.makers: dict[Node, Operator] = {}
+        self.hooked: dict[str, Node] = {}
         self._made: dict[int, list[Node]] = defaultdict(list)
         self._named: dict[str, tuple[int, Link]] = {}
         self._versions: dict[str, int] = {}
@@ -166,6 +169,8 @@ class ProgramBuilder:
             hooked = self._hooked.pop(one.name, [])
             if made and one.content.id in hooked:
                 self._gradient_now.pop(one.name, None)
+                self.hooked[one.name] = self._made[one.content.id][-1]
+                self.program.hooked[one.name] = one
                 continue
             if made or hooked not in ([], [one.content.id]):
                 raise NotApplicable(f"a hook changes a part of the gradient of {one.name}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.laws import Breach, Quantity, StepAnswer
-from lockstep.core.records import Call, Content, TensorRecord
+from lockstep.core.records import HOOK_OF, Call, Content, TensorRecord
 from lockstep.core.site import Role
 
 CALLS_OF_A_RANK = 1 << 40
@@ -78,7 +78,12 @@ def _renamed(call: Call, first: int, rank: str, contents: SharedContents) -> Cal
 
     records = tuple(map(renumbered, call.records))
     body = tuple(_renamed(one, first, rank, contents) for one in call.body)
-    return replace(call, id=first + call.id, rank=rank, records=records, body=body)
+    arguments = call.arguments
+    if HOOK_OF in arguments:
+        arguments = {**arguments, HOOK_OF: with_rank(arguments[HOOK_OF], rank)}
+    return replace(
+        call, id=first + call.id, rank=rank, records=records, body=body, arguments=arguments
+    )
 
 
 def with_rank(name: str, rank: str) -> str:

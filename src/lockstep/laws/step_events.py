@@ -284,6 +284,8 @@ class StepProgram:
         what was computed past every recorded call.
     moved
         Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
+    hooked
+        By parameter, what hooks have made of its gradient, as recorded: where ranks exchange it, no call has it.
     of_losses
         Numbers of the calls on which a loss depends.
     """
@@ -297,6 +299,7 @@ class StepProgram:
     held: set[Source] = field(default_factory=set)
     moved: list[TensorRecord] = field(default_factory=list)
     sent: dict[str, tuple[TensorRecord, TensorRecord]] = field(default_factory=dict)
+    hooked: dict[str, TensorRecord] = field(default_factory=dict)
     of_losses: frozenset[int] = frozenset()
 
     @property

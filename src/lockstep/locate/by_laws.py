@@ -535,8 +535,10 @@ def _contents(program: StepProgram) -> frozenset[int]:
     """All contents that the program's calls took, made or sent back."""
     records = [record for event in program.events for record in event.call.records]
     return frozenset(
-        one.content.id for one in (*records, *program.sources.values(), *program.gradients.values())
-    )
+        one.content.id
+        for each in (program.sources, program.gradients, program.hooked)
+        for one in each.values()
+    ) | frozenset(one.content.id for one in records)
 
 
 def _modules(judged: list[JudgedStep]) -> frozenset[str]:
