@@ -58,8 +58,17 @@ class GradientHooks:
 
     def on_result(self, tensor: torch.Tensor, hook: Hook) -> Hook:
         """The hook as it is to be registered on a tensor: one that is told of what it does, where that is a result."""
+        try:
+            return self._told_of(tensor, hook)
+        except Exception as error:  # whatever a class of the script's does when it is asked
+            self._recording.fail(error)
+            return hook
+
+    def _told_of(self, tensor: torch.Tensor, hook: Hook) -> Hook:
         if not self._sees_operators or _is_torchs(hook) or graph_node(tensor) is None:
             return hook
+        if isinstance(hook, functools.partial) and hook.func == self._run_on_result:
+            return hook  # torch comes here again, through the function mode
         edge = edge_number(tensor)
         known = self._on_results.get(edge)
         if known is not None and known.one.call.step == self._step:
