@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.wings.check.logs.known_messages import Severity, known_messages
-from lockstep.wings.check.logs.scan import Findings, Scanner
+from lockstep_check.logs.known_messages import Severity, known_messages
+from lockstep_check.logs.scan import Findings, Scanner
 
 TRAINING = """
 import os, sys, logging

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
-    from lockstep.align.step import Aligned
-    from lockstep.commands.record_again import command_line, new_place
+    from lockstep.align.names import NameMap
+    from lockstep.align.settings import chosen_otherwise, differing_settings
+    from lockstep.align.step import Aligned, AlignedStep
+    from lockstep.commands.record_again import command_again, command_line, new_place
     from lockstep.commands.what_next import Manner, what_next
     from lockstep.comparison import compare_recordings
     from lockstep.core.finding import (
+        CallPair,
         Comparison,
         Evidence,
         Finding,
@@ -20,13 +23,27 @@ if TYPE_CHECKING:
         Origin,
         Outcome,
         Pair,
+        SetupDifference,
         Verdict,
         WhatNext,
         verdict_of,
     )
+    from lockstep.core.garbage import rare_collections
     from lockstep.core.not_compared import NotCompared
+    from lockstep.core.optimizer_classes import KERNEL_CHOICES
     from lockstep.core.records import would_differ
     from lockstep.core.told_facts import Told
+    from lockstep.locate.setups.model_setup import CLASS as CLASS_OF_MODULE
+    from lockstep.locate.setups.model_setup import ModelSetup, model_setup
+    from lockstep.locate.setups.model_setup import first_step as first_optimizers
+    from lockstep.locate.setups.setup_facts import (
+        SEED,
+        every_circumstance,
+        is_known,
+        names_this_run,
+    )
+    from lockstep.locate.setups.setup_facts import named as setup_fact
+    from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, pair_recordings
     from lockstep.report.comparison.json import comparison_json, render_json
     from lockstep.report.comparison.markdown import code as markdown_code
     from lockstep.report.comparison.markdown import render_markdown
@@ -43,33 +60,55 @@ else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
+    "CLASS_OF_MODULE",
+    "KERNEL_CHOICES",
+    "SEED",
     "Aligned",
+    "AlignedStep",
+    "CallPair",
     "Comparison",
     "Evidence",
     "Finding",
+    "Given",
+    "GivenMapping",
     "Kind",
     "Manner",
     "Metrics",
+    "ModelSetup",
+    "NameMap",
     "NotCompared",
     "Origin",
     "Outcome",
     "Pair",
+    "Pairing",
+    "SetupDifference",
     "Told",
     "Verdict",
     "WhatNext",
     "answer_of",
+    "chosen_otherwise",
+    "command_again",
     "command_line",
     "compare_recordings",
     "comparison_json",
+    "differing_settings",
+    "every_circumstance",
+    "first_optimizers",
     "headline",
+    "is_known",
     "lines_below",
     "markdown_code",
+    "model_setup",
+    "names_this_run",
     "new_place",
     "origin_words",
+    "pair_recordings",
     "print_comparison",
+    "rare_collections",
     "render_comparison",
     "render_json",
     "render_markdown",
+    "setup_fact",
     "side_by_side",
     "tally_of",
     "verdict_of",

@@ -14,19 +14,23 @@ if TYPE_CHECKING:
     from lockstep.core.dtypes import is_floating, largest_finite, smallest_positive, unit_roundoff
     from lockstep.core.manifest import (
         ARGUMENTS,
+        BEFORE_BACKWARD,
         CONTRADICTIONS,
         MEMORY_BYTES,
         MODULES,
         NESTING,
         OPERATORS,
         ORDER,
+        LoaderSetup,
         NotSeen,
+        OptimizerSetup,
         Options,
         RankManifest,
         StepSummary,
         manifest_from_json,
     )
-    from lockstep.core.operators import Family, canonical_name, family_of, operator_of
+    from lockstep.core.operators import Family, Trait, canonical_name, family_of, operator_of
+    from lockstep.core.process import rank_number
     from lockstep.core.read_calls import Bytes, LaterTensor, ReadCall, ReadTensor
     from lockstep.core.records import (
         ARRIVED_IN,
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
         Statistics,
         TensorRecord,
     )
+    from lockstep.core.redaction import REDACTED, is_withheld
+    from lockstep.core.script_inputs import CONTENT as SETTINGS_UNREAD
+    from lockstep.core.script_inputs import FOLDER as SETTINGS_FOLDER
     from lockstep.core.site import CallKind, Phase, Role, Site
     from lockstep.core.sketch import SKETCH_SIZE, sketch_of
     from lockstep.core.states import Moment, Standing, StateRecord
@@ -75,6 +82,7 @@ else:
 __all__ = [
     "ARGUMENTS",
     "ARRIVED_IN",
+    "BEFORE_BACKWARD",
     "BEGAN_ANEW",
     "CONTRADICTIONS",
     "MANIFEST",
@@ -85,6 +93,9 @@ __all__ = [
     "OF_LAST_FUNCTION",
     "OPERATORS",
     "ORDER",
+    "REDACTED",
+    "SETTINGS_FOLDER",
+    "SETTINGS_UNREAD",
     "SKETCH_SIZE",
     "Array",
     "Bytes",
@@ -96,12 +107,14 @@ __all__ = [
     "Family",
     "Frame",
     "LaterTensor",
+    "LoaderSetup",
     "Mesh",
     "Moment",
     "NamedTensor",
     "NotSeen",
     "Note",
     "NoteKind",
+    "OptimizerSetup",
     "Options",
     "PairedStep",
     "Part",
@@ -127,6 +140,7 @@ __all__ = [
     "StepSummary",
     "StoredTensor",
     "TensorRecord",
+    "Trait",
     "calls_matching",
     "canonical_name",
     "check_choice",
@@ -144,6 +158,7 @@ __all__ = [
     "is_floating",
     "is_recording",
     "is_recording_at",
+    "is_withheld",
     "largest_finite",
     "manifest_from_json",
     "marked_as_part",
@@ -154,6 +169,7 @@ __all__ = [
     "operator_of",
     "paired_records",
     "paired_steps",
+    "rank_number",
     "record_table",
     "run_recorded",
     "series",

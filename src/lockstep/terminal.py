@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lockstep.cli.sentences import say
     from lockstep.core.progress import Progress
     from lockstep.core.selection import nearest_names
-    from lockstep.core.text import listed, message, printable, shell_line, times, words_of
+    from lockstep.core.text import listed, message, printable, shell_line, spans, times, words_of
     from lockstep.report.csv_tables import Cell, write_csv_table
     from lockstep.report.json_text import enveloped, json_text
     from lockstep.report.paragraphs import (
@@ -55,6 +55,7 @@ __all__ = [
     "progress_bar",
     "say",
     "shell_line",
+    "spans",
     "table_text",
     "tell",
     "terminal_width",

@@ -9,7 +9,7 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
 from lockstep.core.posix import check_linux
-from lockstep.wings.check.ranks.hang import watch
+from lockstep_check.ranks.hang import watch
 
 
 def test_linux_is_taken_and_macos_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_a_python_that_cannot_train_is_told_in_a_sentence(
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     expected = {
-        "bare": "has no ahocorasick-rs",
+        "bare": "has no click",
         "old": "is Python 3.8, and Lockstep needs 3.10 or newer",
         "broken": "fails there: it is broken",
         "none": "there is no",

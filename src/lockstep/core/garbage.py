@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Look for cyclic garbage rarely.
+    """Look for cyclic garbage rarely while the block runs.
 
     A comparison makes some ten objects a tensor that live to its end and form no cycles; looking at
     them again and again took a fifth of its time.

@@ -46,6 +46,7 @@ class Member:
 
 MEMBERS = (
     Member("cache", ("cache",)),
+    Member("check", ("check", "diagnose", "doctor")),
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
     Member("gate", ("gate",)),
     Member("interop-names", ("convert", "msaccucmp", "msprobe", "tfdbg")),
@@ -62,7 +63,6 @@ MEMBERS = (
 OWN_VERBS = {
     "lockstep.cli.verbs": ("record", "compare", "show", "copy"),
     "lockstep.wings.audit.plugin": ("audit",),
-    "lockstep.wings.check.plugin": ("check", "diagnose", "doctor"),
     "lockstep.wings.extract.plugin": ("extract",),
     "lockstep.wings.frameworks.plugin": ("map",),
     "lockstep.wings.follow.plugin": ("follow",),
@@ -74,6 +74,7 @@ OWN_VERBS = {
     "lockstep.wings.ui.plugin": ("ui",),
     "lockstep.wings.zoom.plugin": ("zoom",),
     "lockstep_cache.plugin": ("cache",),
+    "lockstep_check.plugin": ("check", "diagnose", "doctor"),
     "lockstep_deploy.explain.plugin": ("explain",),
     "lockstep_deploy.plugin": ("export", "run", "quantize", "codegen", "bisect-fusions"),
     "lockstep_gate.plugin": ("gate",),

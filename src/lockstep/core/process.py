@@ -18,7 +18,7 @@ _RANK = re.compile(r"(rank\d+)(-\d+)?")
 
 
 def rank_number(name: str) -> str:
-    """`rank0` of the directory `rank0-2`."""
+    """Return the rank that a directory is of: `rank0` of `rank0-2`."""
     found = _RANK.fullmatch(name)
     return found[1] if found else name
 

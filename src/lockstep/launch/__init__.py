@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
-    from lockstep.capture.process.environment import environment_arming
+    from lockstep.capture.process.environment import PLACES, environment_arming
     from lockstep.launch.command import Command
-    from lockstep.launch.descendants import started_with
+    from lockstep.launch.descendants import Descendants, started_with
     from lockstep.launch.events import (
         Ended,
         Event,
@@ -29,7 +29,9 @@ else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
+    "PLACES",
     "Command",
+    "Descendants",
     "Ended",
     "Event",
     "Follow",

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
+from lockstep.capture.process.environment import PLACES
 from lockstep.capture.settings.setup import rank_and_world_size
 from lockstep.capture.source_code.user_code import is_of_the_user
 from lockstep.core.replacement import replacing
 from lockstep.store.permissions import make_private_directory, write_private
 
-PLACES = ".places"
 _EVERY_S = 0.1
 _BACKWARD = "_engine_run_backward"
 _AROUND = frozenset({"wrapper", "forward"})

@@ -32,6 +32,8 @@ ARMING_VARIABLE = "LOCKSTEP_ARMING"
 """Names the module that arms a process which imports torch, where it is not the recorder that is armed."""
 FRAMEWORKS_VARIABLE = "LOCKSTEP_FRAMEWORKS"
 STARTUP = Path(__file__).parents[1] / "startup"
+PLACES = ".places"
+"""The folder below a recording in which each rank of a running command notes, as JSON, where it is."""
 _TRACE = ".trace"
 
 

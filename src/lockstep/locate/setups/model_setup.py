@@ -271,8 +271,11 @@ _NO_MATTER = frozenset(
 )
 """Settings that change no number of a forward pass; `training` is held against each other as a mode."""
 
-MODE, CLASS = "its mode", "its class"
-"""Names of what differs where it is neither a setting nor a parameter."""
+MODE = "its mode"
+"""The name of the difference where a module trains in one run alone."""
+
+CLASS = "its class"
+"""The name of the difference where a module is of another class."""
 
 _MODES = {True: "training", False: "evaluation"}
 

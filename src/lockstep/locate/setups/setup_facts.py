@@ -47,9 +47,12 @@ class Fact:
 
 
 FROZEN, TIED, OTHER_MODE = "frozen parameters", "tied", "in training mode only"
-OPTIMIZER, GROUPS, SEED = "optimizer", "parameter groups", "seed"
+OPTIMIZER, GROUPS = "optimizer", "parameter groups"
 DEVICES, RANKS, BACKEND = "devices", "ranks", "backend"
 """Facts of the model as a whole, of its optimizers, and of the processes."""
+
+SEED = "seed"
+"""The name of the fact that tells how a run was seeded."""
 
 _OF_ALL = (
     Fact(FROZEN, "frozen", Acts.GRADIENTS),
@@ -108,7 +111,7 @@ FACTS = {
 
 
 def named(name: str, aspect: str) -> Fact:
-    """Return the fact of a name; one that is in no table is of this aspect and may act anywhere."""
+    """Return the fact of a set-up by its name; one that is in no table is of this aspect and may act anywhere."""
     return FACTS.get(name) or Fact(name, aspect)
 
 
@@ -146,7 +149,7 @@ def names_this_run(variable: str) -> bool:
 
 
 def is_known(one: SetupDifference) -> bool:
-    """Return whether both sides recorded it; a masked or redacted value is not known."""
+    """Return whether both sides recorded what differs; a masked or redacted value is not known."""
     return not (is_withheld(one.reference) or is_withheld(one.candidate))
 
 

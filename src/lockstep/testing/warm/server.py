@@ -49,7 +49,6 @@ LOADED = (
     "lockstep.cli.show",
     "lockstep.replay.process.answered_here",
     "lockstep.replay.process.worker",
-    "lockstep.wings.check.command",
     "lockstep.wings.replay.command",
     "lockstep.wings.report.command",
     "lockstep.wings.ui.command",
