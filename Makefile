@@ -80,7 +80,7 @@ test-jax: $(JAX)/.installed
 $(JAX)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(JAX)
 	$(JAX)/bin/python -m pip install -q torch==2.13.0
-	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples,jax,shell]' \
+	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples,jax]' -e packages/shell \
 		flax optax equinox hypothesis pytest pytest-timeout pytest-xdist
 	$(JAX)/bin/python -m lockstep.kernels.every_loop
 	touch $@
@@ -89,8 +89,8 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(FRAMEWORKS)/constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install -q torch==2.13.0
-	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,shell,tensorflow]' \
-		-e packages/interop-names -e packages/watch \
+	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,tensorflow]' \
+		-e packages/interop-names -e packages/shell -e packages/watch \
 		hypothesis pytest pytest-timeout pytest-xdist
 	$(FRAMEWORKS)/bin/python -m lockstep.kernels.every_loop
 	touch $@

@@ -10,9 +10,16 @@ if TYPE_CHECKING:
     from lockstep.align.names import NameMap
     from lockstep.align.settings import chosen_otherwise, differing_settings
     from lockstep.align.step import Aligned, AlignedStep
-    from lockstep.commands.record_again import command_again, command_line, new_place
+    from lockstep.cli.comparing import compared
+    from lockstep.cli.comparing import prepare as prepare_measuring
+    from lockstep.commands.record_again import (
+        command_again,
+        command_for_tensors,
+        command_line,
+        new_place,
+    )
     from lockstep.commands.what_next import Manner, what_next
-    from lockstep.comparison import compare_recordings
+    from lockstep.comparison import compare_recordings, read_indices
     from lockstep.core.finding import (
         CallPair,
         Comparison,
@@ -45,9 +52,28 @@ if TYPE_CHECKING:
     from lockstep.locate.setups.setup_facts import named as setup_fact
     from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, pair_recordings
     from lockstep.report.comparison.json import comparison_json, render_json
+    from lockstep.report.comparison.kinds import (
+        EQUAL,
+        IN_TOLERANCE,
+        KINDS,
+        MORE_ACCURATE,
+        NO_PARTNER,
+        NOT_JUDGED,
+        kind_of,
+        margin_of,
+    )
     from lockstep.report.comparison.markdown import code as markdown_code
     from lockstep.report.comparison.markdown import render_markdown
-    from lockstep.report.comparison.screen import print_comparison, render_comparison
+    from lockstep.report.comparison.pairs import TITLES as COLUMN_TITLES
+    from lockstep.report.comparison.pairs import column_of, tensor_name, tensor_role
+    from lockstep.report.comparison.pairs import identity as identity_of
+    from lockstep.report.comparison.screen import (
+        PAIR_TITLES,
+        pair_cells,
+        print_comparison,
+        render_comparison,
+        signs_words,
+    )
     from lockstep.report.comparison.verdict_words import (
         answer_of,
         headline,
@@ -61,7 +87,15 @@ else:
 
 __all__ = [
     "CLASS_OF_MODULE",
+    "COLUMN_TITLES",
+    "EQUAL",
+    "IN_TOLERANCE",
     "KERNEL_CHOICES",
+    "KINDS",
+    "MORE_ACCURATE",
+    "NOT_JUDGED",
+    "NO_PARTNER",
+    "PAIR_TITLES",
     "SEED",
     "Aligned",
     "AlignedStep",
@@ -87,30 +121,42 @@ __all__ = [
     "WhatNext",
     "answer_of",
     "chosen_otherwise",
+    "column_of",
     "command_again",
+    "command_for_tensors",
     "command_line",
     "compare_recordings",
+    "compared",
     "comparison_json",
     "differing_settings",
     "every_circumstance",
     "first_optimizers",
     "headline",
+    "identity_of",
     "is_known",
+    "kind_of",
     "lines_below",
+    "margin_of",
     "markdown_code",
     "model_setup",
     "names_this_run",
     "new_place",
     "origin_words",
+    "pair_cells",
     "pair_recordings",
+    "prepare_measuring",
     "print_comparison",
     "rare_collections",
+    "read_indices",
     "render_comparison",
     "render_json",
     "render_markdown",
     "setup_fact",
     "side_by_side",
+    "signs_words",
     "tally_of",
+    "tensor_name",
+    "tensor_role",
     "verdict_of",
     "what_next",
     "would_differ",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
-    from lockstep.cli.comparing import form_of_each, opened_in
+    from lockstep.cli.comparing import check_two, form_of_each, opened_in
+    from lockstep.cli.comparing import options as comparing_options
     from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_command
     from lockstep.cli.options import (
         OPTIONS,
@@ -43,7 +44,9 @@ __all__ = [
     "TrainingCommand",
     "allow_crash",
     "as_json",
+    "check_two",
     "choice_of",
+    "comparing_options",
     "force",
     "form_of_each",
     "forms",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lockstep.report.page import (
         Card,
         Chart,
+        Client,
         Code,
         Columns,
         Command,
@@ -44,9 +45,14 @@ if TYPE_CHECKING:
         Verdict,
         Work,
         render,
+        render_client,
         write_page,
     )
+    from lockstep.report.page.areas import area_html
+    from lockstep.report.page.escape import visible
     from lockstep.report.page.page import Block, Column
+    from lockstep.report.page.render import plain as plain_data
+    from lockstep.report.page.tags import tag
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -54,6 +60,7 @@ __all__ = [
     "Block",
     "Card",
     "Chart",
+    "Client",
     "Code",
     "Column",
     "Columns",
@@ -88,6 +95,11 @@ __all__ = [
     "Tree",
     "Verdict",
     "Work",
+    "area_html",
+    "plain_data",
     "render",
+    "render_client",
+    "tag",
+    "visible",
     "write_page",
 ]

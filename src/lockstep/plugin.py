@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         hookimpl,
         hookspec,
     )
-    from lockstep.plugins import manager
+    from lockstep.plugins import manager, verbs
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -53,4 +53,5 @@ __all__ = [
     "lacking",
     "manager",
     "own_folders",
+    "verbs",
 ]

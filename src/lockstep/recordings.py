@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ARRIVED_IN,
         BEGAN_ANEW,
         OF_LAST_FUNCTION,
+        PIECE,
         Array,
         Call,
         Content,
@@ -52,7 +53,13 @@ if TYPE_CHECKING:
     from lockstep.core.states import Moment, Standing, StateRecord
     from lockstep.kernels.digest import digest_of_bytes
     from lockstep.kernels.numbers import measured_array, statistics_of
-    from lockstep.reading.chosen_calls import calls_matching, check_choice, every_call, is_chosen
+    from lockstep.reading.chosen_calls import (
+        calls_matching,
+        check_choice,
+        every_call,
+        is_chosen,
+        site_names,
+    )
     from lockstep.reading.first_non_finite import (
         Part,
         Source,
@@ -64,6 +71,12 @@ if TYPE_CHECKING:
     )
     from lockstep.reading.paired_steps import PairedStep, opened, paired_records, paired_steps
     from lockstep.reading.record_tables import NUMBERS, record_table, series
+    from lockstep.reading.recorded_series import GRADIENT as OF_GRADIENT
+    from lockstep.reading.recorded_series import PARAMETER as OF_PARAMETER
+    from lockstep.reading.recorded_series import TensorSeries, losses_of, scalars_of
+    from lockstep.reading.recorded_series import tensors_of as tensor_series_of
+    from lockstep.reading.recorded_values import values_of as value_counts_of
+    from lockstep.report.recording import render_calls
     from lockstep.store.directory import RunDirectory, is_recording
     from lockstep.store.fetched_place import is_recording_at
     from lockstep.store.later_tensors import ReadLater
@@ -90,9 +103,12 @@ __all__ = [
     "MODULES",
     "NESTING",
     "NUMBERS",
+    "OF_GRADIENT",
     "OF_LAST_FUNCTION",
+    "OF_PARAMETER",
     "OPERATORS",
     "ORDER",
+    "PIECE",
     "REDACTED",
     "SETTINGS_FOLDER",
     "SETTINGS_UNREAD",
@@ -140,6 +156,7 @@ __all__ = [
     "StepSummary",
     "StoredTensor",
     "TensorRecord",
+    "TensorSeries",
     "Trait",
     "calls_matching",
     "canonical_name",
@@ -160,6 +177,7 @@ __all__ = [
     "is_recording_at",
     "is_withheld",
     "largest_finite",
+    "losses_of",
     "manifest_from_json",
     "marked_as_part",
     "measured_array",
@@ -171,14 +189,19 @@ __all__ = [
     "paired_steps",
     "rank_number",
     "record_table",
+    "render_calls",
     "run_recorded",
+    "scalars_of",
     "series",
+    "site_names",
     "sketch_of",
     "smallest_positive",
     "sources_of",
     "statistics_of",
+    "tensor_series_of",
     "top_of",
     "unit_roundoff",
+    "value_counts_of",
     "whole_tensor",
     "writer_for",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
-    from lockstep.cli.main import main
+    from lockstep.cli.main import cli, main, say_failure
     from lockstep.cli.notices import tell
     from lockstep.cli.progress_bar import progress_bar
     from lockstep.cli.sentences import say
@@ -42,6 +42,7 @@ __all__ = [
     "add_paragraph",
     "add_table",
     "check_run",
+    "cli",
     "counted",
     "enveloped",
     "figure",
@@ -54,6 +55,7 @@ __all__ = [
     "printable",
     "progress_bar",
     "say",
+    "say_failure",
     "shell_line",
     "spans",
     "table_text",

@@ -29,7 +29,6 @@ from lockstep.testing import MadeTraining, write_recording
 from lockstep.wings.follow import follow_command
 from lockstep.wings.follow.following import Followed
 from lockstep.wings.report.comparison_data import gather
-from lockstep.wings.ui.graph import comparing as graphs
 from lockstep_deploy.export_command import _exit_code
 from lockstep_deploy.parity import Parity, with_gaps
 from lockstep_deploy.stage import Stage
@@ -39,6 +38,7 @@ from lockstep_gate.github import annotation_lines
 from lockstep_gate.golden import open_golden
 from lockstep_gate.junit import junit_xml
 from lockstep_interop_names.faces import verdict
+from lockstep_ui.graph import comparing as graphs
 
 Array = npt.NDArray[np.float32]
 

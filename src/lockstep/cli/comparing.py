@@ -18,7 +18,7 @@ from lockstep.core.progress import Progress
 from lockstep.core.selection import StepSelection
 from lockstep.core.text import spans
 from lockstep.kernels.jit import load_without_blas
-from lockstep.measure.passes import prepare
+from lockstep.measure.passes import prepare as prepare_pass
 from lockstep.store.reader import Recording, open_recording
 from lockstep.unify.side_by_side import side_by_side
 
@@ -147,7 +147,7 @@ def compared(
         paths = None if dims else (reference, candidate)
         with _ahead(using or Using(), recordings, paths, forms, manner, chosen) as wait:
             read_indices(recordings, progress)
-            _prepare(recordings)
+            prepare(recordings)
             opened: dict[str, Any] = {
                 "calibration": _calibration(calibration) if calibration is not None else None,
                 "noise": [_noise(path, reference) for path in noise],
@@ -214,11 +214,11 @@ def form_of_each(forms: tuple[str, ...]) -> tuple[str, str]:
     return (forms[0], forms[-1]) if forms else ("", "")
 
 
-def _prepare(recordings: Sequence[Recording]) -> None:
+def prepare(recordings: Sequence[Recording]) -> None:
     """Load what measures whole tensors, where both sides have some."""
     if all(any(rank.has_tensors for rank in one.ranks.values()) for one in recordings):
         load_without_blas()
-        prepare()
+        prepare_pass()
 
 
 def _chosen_steps(

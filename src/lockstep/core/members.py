@@ -54,7 +54,9 @@ MEMBERS = (
     Member("remote", ("remote",)),
     Member("sampling", ("experts", "invariance", "logprobs", "weights")),
     Member("serve", ("serve",)),
+    Member("shell", ("shell",)),
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
+    Member("ui", ("ui",)),
     Member("watch", ("guide", "overflow", "watch")),
 )
 """Every member, with its verbs."""
@@ -69,9 +71,7 @@ OWN_VERBS = {
     "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
     "lockstep.wings.report.plugin": ("report", "plot"),
-    "lockstep.wings.shell.plugin": ("shell",),
     "lockstep.wings.skill.plugin": ("skill",),
-    "lockstep.wings.ui.plugin": ("ui",),
     "lockstep.wings.zoom.plugin": ("zoom",),
     "lockstep_cache.plugin": ("cache",),
     "lockstep_check.plugin": ("check", "diagnose", "doctor"),
@@ -84,8 +84,10 @@ OWN_VERBS = {
     "lockstep_remote.plugin": ("remote",),
     "lockstep_sampling.plugin": ("weights", "logprobs", "experts", "invariance"),
     "lockstep_serve.plugin": ("serve",),
+    "lockstep_shell.plugin": ("shell",),
     "lockstep_tune.plugin": ("profile", "bisect", "tune", "run-tuned"),
     "lockstep_tune.search.plugin": ("search",),
+    "lockstep_ui.plugin": ("ui",),
     "lockstep_watch.plugin": ("watch", "overflow", "guide"),
 }
 """The verbs of the core and of its members by the plug-in that adds them, so that a verb loads no other's."""

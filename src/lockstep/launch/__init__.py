@@ -8,6 +8,7 @@ from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
     from lockstep.capture.process.environment import PLACES, environment_arming
+    from lockstep.following.live_runs import live_runs
     from lockstep.launch.command import Command
     from lockstep.launch.descendants import Descendants, started_with
     from lockstep.launch.events import (
@@ -49,6 +50,7 @@ __all__ = [
     "event_line",
     "is_left_running",
     "launch",
+    "live_runs",
     "started_with",
     "unheard",
 ]

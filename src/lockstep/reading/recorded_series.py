@@ -17,7 +17,11 @@ from lockstep.store.reader import RankRecording, Recording
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int32]
 
-PARAMETER, GRADIENT = "parameter", "gradient"
+PARAMETER = "parameter"
+"""What a series is of: a parameter."""
+
+GRADIENT = "gradient"
+"""What a series is of: a gradient."""
 """What a `TensorSeries` is of."""
 
 MOST_POINTS = 400_000

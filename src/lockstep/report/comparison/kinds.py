@@ -11,14 +11,23 @@ from lockstep.report.page.page import Kind
 ORIGIN = "origin"
 INHERITED = "inherited"
 IN_TOLERANCE = "in tolerance"
+"""The kind of a pair that noise explains."""
+
 EQUAL = "bitwise equal"
+"""The kind of a pair without a difference."""
+
 SET_UP = "set-up differs"
 MORE_ACCURATE = "more accurate"
+"""The kind of a pair of which the candidate is nearer to the exact result."""
+
 DECISION = "decision"
 RANDOM = "random stream"
 UNIFORM = "uniform"
 NOT_JUDGED = "not judged"
+"""The kind of a pair of which nothing is known."""
+
 NO_PARTNER = "no partner"
+"""The kind of a tensor that one run alone has."""
 
 KINDS = (
     Kind(ORIGIN, "origin", "fault", 6),

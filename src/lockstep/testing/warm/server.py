@@ -51,8 +51,6 @@ LOADED = (
     "lockstep.replay.process.worker",
     "lockstep.wings.replay.command",
     "lockstep.wings.report.command",
-    "lockstep.wings.ui.command",
-    "lockstep.wings.ui.graph.comparing",
     "lockstep.wings.follow.follow_command",
     "polars._utils.parquet",
     "rich.console",
