@@ -71,26 +71,26 @@ test-cluster: $(READY)
 # Trainings of TensorFlow and MindSpore, recorded as they run, in an environment of their own (6 GB): they want an h5py and a protobuf
 # that other tests do not take. OPTIONS="-rP -k 'fault or mistake or replica'" shows the faults alone, each with the operator that is named.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(filter-out %_jax,$(wildcard tests/wings/frameworks_*)) $(OPTIONS)
+	$(FRAMEWORKS)/bin/python -m pytest -q --every-way -n 2 --dist loadfile $(addprefix packages/frameworks/tests/,with_tensorflow with_mindspore across) $(OPTIONS)
 
 # Trainings of JAX (CPU), in an environment of their own (2 GB). Each file has a process: JAX keeps what it has traced for all of one.
 test-jax: $(JAX)/.installed
-	ls tests/wings/frameworks_jax/test_*.py | xargs -n 1 -P 2 $(JAX)/bin/python -m pytest -q --every-way $(OPTIONS)
+	ls packages/frameworks/tests/with_jax/test_*.py | xargs -n 1 -P 2 $(JAX)/bin/python -m pytest -q --every-way $(OPTIONS)
 
-$(JAX)/.installed: pyproject.toml constraints.txt
+$(JAX)/.installed: pyproject.toml packages/frameworks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(JAX)
 	$(JAX)/bin/python -m pip install -q torch==2.13.0
-	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples,jax]' -e packages/shell \
+	$(JAX)/bin/python -m pip install -q -c constraints.txt -e '.[examples]' -e 'packages/frameworks[jax]' -e packages/shell \
 		flax optax equinox hypothesis pytest pytest-timeout pytest-xdist
 	$(JAX)/bin/python -m lockstep.kernels.every_loop
 	touch $@
 
-$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
+$(FRAMEWORKS)/.installed: pyproject.toml packages/frameworks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	grep -v -e '^h5py==' -e '^protobuf' constraints.txt > $(FRAMEWORKS)/constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install -q torch==2.13.0
-	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples,mindspore,tensorflow]' \
-		-e packages/interop-names -e packages/shell -e packages/watch \
+	$(FRAMEWORKS)/bin/python -m pip install -q -c $(FRAMEWORKS)/constraints.txt -e '.[examples]' \
+		-e 'packages/frameworks[mindspore,tensorflow]' -e packages/interop-names -e packages/shell -e packages/watch \
 		hypothesis pytest pytest-timeout pytest-xdist
 	$(FRAMEWORKS)/bin/python -m lockstep.kernels.every_loop
 	touch $@

@@ -29,7 +29,6 @@ FACES = (
     "terminal",
 )  # fmt: skip
 WITH_TORCH = {"recorder", "rerun"}
-ELSEWHERE = {"PRECISION_FACE"}  # needs TensorFlow
 
 
 def file_of(face: str) -> Path:
@@ -51,9 +50,8 @@ def test_a_face_lists_the_names_that_it_gives_and_gives_each(face: str) -> None:
     # then its list is that of its imports, and every name is what stands where it comes from
     assert sorted(module.__all__) == sorted(sources)
     for name in module.__all__:
-        if name not in ELSEWHERE:
-            place, original = sources[name]
-            assert getattr(module, name) is getattr(importlib.import_module(place), original)
+        place, original = sources[name]
+        assert getattr(module, name) is getattr(importlib.import_module(place), original)
     # and it has no other
     with pytest.raises(
         AttributeError, match=f"module 'lockstep.{face}' has no attribute 'nothing'"

@@ -22,6 +22,7 @@ from lockstep.cli.main import main
 from lockstep.core.errors import UsageError
 from lockstep.core.members import MEMBERS, OWN_VERBS, SOURCE_VARIABLE, Member, own_folders
 from lockstep.core.version import DISTRIBUTION, VERSION
+from lockstep.recorder import precision_face
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -195,6 +196,33 @@ def test_a_dump_whose_readers_are_absent_says_what_to_install(
     # and of a path that is not there nothing is said of other tools
     assert main(["show", str(tmp_path / "nothing")]) == 2
     assert "pip install" not in capsys.readouterr().err
+
+
+def test_a_training_whose_recorder_is_absent_says_what_to_install(
+    without: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # given Lockstep without the member that records JAX, and a script that imports what is called so
+    (tmp_path / "jax.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    without("lockstep-frameworks")
+    # when it is recorded, then it runs, and the sentence says what installs the recorder
+    main(["record", "-o", "ref", "--", sys.executable, "-c", "import jax; print('trained')"])
+    told = capfd.readouterr()
+    assert "trained" in told.out
+    assert (
+        "JAX was imported, and what records it is not installed: pip install 'lockstep-numerics[jax]'"
+        in told.err
+    )
+    # and the same of the calls of precision_tool, which it records
+    for name in [one for one in sys.modules if one.split(".")[0] == "lockstep_frameworks"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent("lockstep_frameworks"), *sys.meta_path])
+    monkeypatch.delenv(SOURCE_VARIABLE, raising=False)
+    with pytest.raises(UsageError, match=r"lockstep-frameworks.*numerics\[frameworks\]"):
+        precision_face()
 
 
 def test_where_all_members_are_installed_the_help_names_none_as_absent(

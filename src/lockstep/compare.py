@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
+    from lockstep.align.names import SUM as SUM_OF_NAMES
     from lockstep.align.names import NameMap
+    from lockstep.align.sequences import align_sequences
     from lockstep.align.settings import chosen_otherwise, differing_settings
     from lockstep.align.step import Aligned, AlignedStep
     from lockstep.cli.comparing import compared
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         names_this_run,
     )
     from lockstep.locate.setups.setup_facts import named as setup_fact
+    from lockstep.measure.axis_order import holds_the_same
     from lockstep.reading.paired_steps import Given, GivenMapping, Pairing, pair_recordings
     from lockstep.report.comparison.json import comparison_json, render_json
     from lockstep.report.comparison.kinds import (
@@ -97,6 +100,7 @@ __all__ = [
     "NO_PARTNER",
     "PAIR_TITLES",
     "SEED",
+    "SUM_OF_NAMES",
     "Aligned",
     "AlignedStep",
     "CallPair",
@@ -119,6 +123,7 @@ __all__ = [
     "Told",
     "Verdict",
     "WhatNext",
+    "align_sequences",
     "answer_of",
     "chosen_otherwise",
     "column_of",
@@ -132,6 +137,7 @@ __all__ = [
     "every_circumstance",
     "first_optimizers",
     "headline",
+    "holds_the_same",
     "identity_of",
     "is_known",
     "kind_of",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from lockstep.cli.typed import typed_again
     from lockstep.core.arguments import choice_of, integer_of, path_of, patterns_of, truth_of
-    from lockstep.core.selection import StepSelection
+    from lockstep.core.selection import StepSelection, parse_ranks
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -54,6 +54,7 @@ __all__ = [
     "limit",
     "opened_in",
     "option",
+    "parse_ranks",
     "path_of",
     "patterns_of",
     "runs_elsewhere",

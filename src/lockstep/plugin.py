@@ -8,7 +8,7 @@ from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
     from lockstep.core.devices import Device, accelerators, devices
-    from lockstep.core.members import MEMBERS, OWN_PACKAGES, lacking, own_folders
+    from lockstep.core.members import FRAMEWORKS, MEMBERS, OWN_PACKAGES, lacking, own_folders
     from lockstep.core.version import DISTRIBUTION, VERSION
     from lockstep.hookspecs import (
         AskedModel,
@@ -31,6 +31,7 @@ else:
 
 __all__ = [
     "DISTRIBUTION",
+    "FRAMEWORKS",
     "MEMBERS",
     "OWN_PACKAGES",
     "VERSION",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -10,7 +10,7 @@ import pluggy
 
 from lockstep import hookspecs
 from lockstep.core.devices import add_devices
-from lockstep.core.members import MEMBERS, OWN_VERBS, Member
+from lockstep.core.members import FRAMEWORKS, MEMBERS, OWN_VERBS, Member
 from lockstep.core.version import DISTRIBUTION, VERSION
 
 _broken: list[str] = []
@@ -134,7 +134,19 @@ def readers() -> list[hookspecs.Reader]:
 def frameworks() -> list[hookspecs.Framework]:
     """Frameworks other than PyTorch that can be recorded, the built-in ones first."""
     found = manager().hook.lockstep_frameworks()
-    return [framework for given in reversed(found) for framework in given]
+    known = [framework for given in reversed(found) for framework in given]
+    return [*known, *_unrecorded({framework.module for framework in known})]
+
+
+def _unrecorded(known: Collection[str]) -> Iterator[hookspecs.Framework]:
+    """Frameworks whose recorder is not installed here: a process that imports one says what to install."""
+    for module, name in FRAMEWORKS.items():
+        if module not in known:
+            requirement = f"{DISTRIBUTION}[{module}]"
+            yield hookspecs.Framework(name, module, _ABSENT, requirement)
+
+
+_ABSENT = "lockstep.capture.process.absent_recorder"
 
 
 @cache

@@ -13,7 +13,20 @@ if TYPE_CHECKING:
     from lockstep.capture.modules.live_modules import living
     from lockstep.capture.modules.module_paths import clean_tree, without_wrappers
     from lockstep.capture.patching.patches import Patch
-    from lockstep.capture.process.environment import recorded_directory
+    from lockstep.capture.precision_sessions import precision_face
+    from lockstep.capture.process.environment import (
+        TRAINS,
+        UNWRITTEN,
+        Reached,
+        leave_note,
+        leave_trace,
+        recorded_directory,
+        request_from,
+        trace_of,
+    )
+    from lockstep.capture.process.environment import VARIABLE as RECORD_VARIABLE
+    from lockstep.capture.process.lineage import command_line as command_here
+    from lockstep.capture.process.process_ends import Endings, uncaught
     from lockstep.capture.recorder import Recorder, active_recorder
     from lockstep.capture.settings.setup import (
         rank_and_world_size,
@@ -21,36 +34,57 @@ if TYPE_CHECKING:
         seed_generators,
     )
     from lockstep.capture.silence import Silence
+    from lockstep.capture.sink_call import Shared as SharedArray
+    from lockstep.capture.sink_call import SinkCall
+    from lockstep.capture.source_code.code_frames import frame_of, frames_here
+    from lockstep.capture.source_code.code_frames import innermost as innermost_frames
     from lockstep.capture.source_code.user_code import is_of_the_user
     from lockstep.capture.user_notes import warn
     from lockstep.devices.tensor_numbers import digest_of
     from lockstep.devices.torch_files import save_tensor
     from lockstep.devices.vector_math import prepare_vector_math
-    from lockstep.wings.frameworks.tensorflow.precision_data import FACE as PRECISION_FACE
+    from lockstep.laws.program_memory import memory_for_programs
 else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
-    "PRECISION_FACE",
+    "RECORD_VARIABLE",
+    "TRAINS",
+    "UNWRITTEN",
+    "Endings",
     "Patch",
+    "Reached",
     "Recorder",
     "Recording",
+    "SharedArray",
     "Silence",
+    "SinkCall",
     "active_recorder",
     "argument_tensors",
     "clean_tree",
+    "command_here",
     "digest_of",
+    "frame_of",
+    "frames_here",
+    "innermost_frames",
     "is_of_the_user",
+    "leave_note",
+    "leave_trace",
     "living",
+    "memory_for_programs",
     "module_of",
     "plain_arguments",
+    "precision_face",
     "prepare_vector_math",
     "rank_and_world_size",
     "record",
     "recorded_directory",
+    "request_from",
     "save_tensor",
     "seed_everything",
     "seed_generators",
+    "trace_of",
+    "uncaught",
     "warn",
     "without_wrappers",
 ]

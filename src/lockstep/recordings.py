@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from lockstep.core.manifest import (
         ARGUMENTS,
         BEFORE_BACKWARD,
+        COMPILED_BY_XLA,
         CONTRADICTIONS,
+        EXIT_AFTER,
+        INNER_BACKWARD,
+        MAX_STEPS,
         MEMORY_BYTES,
         MODULES,
         NESTING,
         OPERATORS,
         ORDER,
+        REWRITTEN,
         LoaderSetup,
         NotSeen,
         OptimizerSetup,
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from lockstep.core.site import CallKind, Phase, Role, Site
     from lockstep.core.sketch import SKETCH_SIZE, sketch_of
     from lockstep.core.states import Moment, Standing, StateRecord
+    from lockstep.core.tensor_layouts import Layout
     from lockstep.kernels.digest import digest_of_bytes
     from lockstep.kernels.numbers import measured_array, statistics_of
     from lockstep.reading.chosen_calls import (
@@ -97,8 +103,12 @@ __all__ = [
     "ARRIVED_IN",
     "BEFORE_BACKWARD",
     "BEGAN_ANEW",
+    "COMPILED_BY_XLA",
     "CONTRADICTIONS",
+    "EXIT_AFTER",
+    "INNER_BACKWARD",
     "MANIFEST",
+    "MAX_STEPS",
     "MEMORY_BYTES",
     "MODULES",
     "NESTING",
@@ -110,6 +120,7 @@ __all__ = [
     "ORDER",
     "PIECE",
     "REDACTED",
+    "REWRITTEN",
     "SETTINGS_FOLDER",
     "SETTINGS_UNREAD",
     "SKETCH_SIZE",
@@ -123,6 +134,7 @@ __all__ = [
     "Family",
     "Frame",
     "LaterTensor",
+    "Layout",
     "LoaderSetup",
     "Mesh",
     "Moment",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lockstep.cli.sentences import say
     from lockstep.core.progress import Progress
     from lockstep.core.selection import nearest_names
+    from lockstep.core.sizes import size_text
     from lockstep.core.text import listed, message, printable, shell_line, spans, times, words_of
     from lockstep.report.csv_tables import Cell, write_csv_table
     from lockstep.report.json_text import enveloped, json_text
@@ -57,6 +58,7 @@ __all__ = [
     "say",
     "say_failure",
     "shell_line",
+    "size_text",
     "spans",
     "table_text",
     "tell",

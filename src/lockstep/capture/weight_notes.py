@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lockstep.capture.process.environment import module_from_sources
-from lockstep.core.members import lacking
-
-_PACKAGE = "lockstep_sampling"
+from lockstep.capture.process.environment import module_of_member
 
 
 def weights(
@@ -49,12 +46,7 @@ def weights(
     OutputExistsError
         If that note is there already, or cannot be written.
     """
-    try:
-        live = module_from_sources(f"{_PACKAGE}.weights.live")
-    except ModuleNotFoundError as error:
-        if error.name != _PACKAGE:
-            raise
-        raise lacking("lockstep.weights", "sampling") from None
+    live = module_of_member("sampling", "lockstep_sampling.weights.live", "lockstep.weights")
     path: Path | None = live.note_weights(model, name, step=step, directory=directory)
     return path
 

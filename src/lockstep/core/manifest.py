@@ -146,7 +146,11 @@ BEFORE_BACKWARD = "lockstep check, before its first backward"
 """What ended a process that was to be looked at before it computes anything."""
 
 EXIT_AFTER = "--exit-after"
+"""What ended a process that was to end once its chosen steps were recorded."""
+
 MAX_STEPS = "--max-steps"
+"""What ended a process that was to train no more steps than these."""
+
 FOLLOWER = "who follows it"
 
 DEFAULT_RNG = "numpy.random.default_rng"

@@ -48,6 +48,7 @@ MEMBERS = (
     Member("cache", ("cache",)),
     Member("check", ("check", "diagnose", "doctor")),
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
+    Member("frameworks", ("map",)),
     Member("gate", ("gate",)),
     Member("interop-names", ("convert", "msaccucmp", "msprobe", "tfdbg")),
     Member("migrate", ("migrate",)),
@@ -62,11 +63,14 @@ MEMBERS = (
 """Every member, with its verbs."""
 
 
+FRAMEWORKS = {"tensorflow": "TensorFlow", "mindspore": "MindSpore", "jax": "JAX"}
+"""The frameworks that the member `frameworks` records, by their root modules, which are the names of extras too."""
+
+
 OWN_VERBS = {
     "lockstep.cli.verbs": ("record", "compare", "show", "copy"),
     "lockstep.wings.audit.plugin": ("audit",),
     "lockstep.wings.extract.plugin": ("extract",),
-    "lockstep.wings.frameworks.plugin": ("map",),
     "lockstep.wings.follow.plugin": ("follow",),
     "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
@@ -77,6 +81,7 @@ OWN_VERBS = {
     "lockstep_check.plugin": ("check", "diagnose", "doctor"),
     "lockstep_deploy.explain.plugin": ("explain",),
     "lockstep_deploy.plugin": ("export", "run", "quantize", "codegen", "bisect-fusions"),
+    "lockstep_frameworks.plugin": ("map",),
     "lockstep_gate.plugin": ("gate",),
     "lockstep_interop_names.dumps.plugin": ("convert",),
     "lockstep_interop_names.plugin": ("tfdbg", "msaccucmp", "msprobe"),

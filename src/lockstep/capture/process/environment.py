@@ -21,11 +21,13 @@ from pathlib import Path
 from types import ModuleType
 
 from lockstep.core.manifest import Options, manifest_from_json
-from lockstep.core.members import SOURCE_VARIABLE, source_folders
+from lockstep.core.members import SOURCE_VARIABLE, lacking, source_folders
 from lockstep.core.unmatched import UnmatchedNote
 from lockstep.store.permissions import open_private
 
 VARIABLE = "LOCKSTEP_RECORD"
+"""The variable that asks a process to record: where to, and how, as `request_from` reads it."""
+
 TRACE_VARIABLE = "LOCKSTEP_TRACE"
 SEED_VARIABLE = "LOCKSTEP_SEED"
 ARMING_VARIABLE = "LOCKSTEP_ARMING"
@@ -129,6 +131,22 @@ def module_from_sources(name: str) -> ModuleType:
         # The last ones: they may have been on the path before, as where it is installed to be edited.
         for source in sources:
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(source)]
+
+
+def module_of_member(member: str, name: str, what: str) -> ModuleType:
+    """Import a module of a member, as `module_from_sources` does.
+
+    Raises
+    ------
+    UsageError
+        If the member is not there, with the command that installs what `what` needs.
+    """
+    try:
+        return module_from_sources(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise lacking(what, member) from None
 
 
 def request_from(text: str) -> tuple[Path, Options]:

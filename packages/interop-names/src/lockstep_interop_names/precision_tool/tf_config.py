@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.recorder import PRECISION_FACE as FACE
+from lockstep.recorder import precision_face
 
 __all__ = ["sess_dump", "session_dump_config"]
+
+FACE = precision_face()  # from the start: a script makes its configuration after its graph
 
 
 def session_dump_config(
