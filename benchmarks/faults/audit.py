@@ -37,9 +37,9 @@ from twins import TWINS
 
 from lockstep.core.selection import StepSelection
 from lockstep.replay.process.answered_here import Verdicts
-from lockstep.wings.audit.auditor import Auditor, SiteChoice
-from lockstep.wings.audit.recorded import audit_recording
-from lockstep.wings.audit.tally import Beyond
+from lockstep_audit.auditor import Auditor, SiteChoice
+from lockstep_audit.recorded import audit_recording
+from lockstep_audit.tally import Beyond
 
 _TIMEOUT_S = 240.0
 _MEMORY_BYTES = 4 << 30

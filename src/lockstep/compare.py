@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         command_again,
         command_for_tensors,
         command_line,
+        environment_of,
         new_place,
+        pattern_for,
+        record_again,
+        training_words,
     )
     from lockstep.commands.what_next import Manner, what_next
     from lockstep.comparison import compare_recordings, read_indices
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
         Comparison,
         Evidence,
         Finding,
+        JudgedWindow,
         Kind,
         Metrics,
         Origin,
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
         verdict_of,
     )
     from lockstep.core.garbage import rare_collections
-    from lockstep.core.not_compared import NotCompared
+    from lockstep.core.not_compared import NotCompared, WhyNot
     from lockstep.core.optimizer_classes import KERNEL_CHOICES
     from lockstep.core.records import would_differ
     from lockstep.core.told_facts import Told
@@ -109,6 +114,7 @@ __all__ = [
     "Finding",
     "Given",
     "GivenMapping",
+    "JudgedWindow",
     "Kind",
     "Manner",
     "Metrics",
@@ -123,6 +129,7 @@ __all__ = [
     "Told",
     "Verdict",
     "WhatNext",
+    "WhyNot",
     "align_sequences",
     "answer_of",
     "chosen_otherwise",
@@ -134,6 +141,7 @@ __all__ = [
     "compared",
     "comparison_json",
     "differing_settings",
+    "environment_of",
     "every_circumstance",
     "first_optimizers",
     "headline",
@@ -150,10 +158,12 @@ __all__ = [
     "origin_words",
     "pair_cells",
     "pair_recordings",
+    "pattern_for",
     "prepare_measuring",
     "print_comparison",
     "rare_collections",
     "read_indices",
+    "record_again",
     "render_comparison",
     "render_json",
     "render_markdown",
@@ -163,6 +173,7 @@ __all__ = [
     "tally_of",
     "tensor_name",
     "tensor_role",
+    "training_words",
     "verdict_of",
     "what_next",
     "would_differ",

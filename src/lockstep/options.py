@@ -21,14 +21,17 @@ if TYPE_CHECKING:
         allow_crash,
         as_json,
         force,
+        form,
         forms,
         limit,
+        memory,
         option,
+        ranks,
         thinned,
     )
     from lockstep.cli.typed import typed_again
     from lockstep.core.arguments import choice_of, integer_of, path_of, patterns_of, truth_of
-    from lockstep.core.selection import StepSelection, parse_ranks
+    from lockstep.core.selection import RankSelection, StepSelection, is_rank, parse_ranks
 else:
     __getattr__ = names_of_face(__name__)
 
@@ -38,6 +41,7 @@ __all__ = [
     "PATH_HERE",
     "Duration",
     "Option",
+    "RankSelection",
     "Share",
     "Size",
     "StepSelection",
@@ -48,15 +52,19 @@ __all__ = [
     "choice_of",
     "comparing_options",
     "force",
+    "form",
     "form_of_each",
     "forms",
     "integer_of",
+    "is_rank",
     "limit",
+    "memory",
     "opened_in",
     "option",
     "parse_ranks",
     "path_of",
     "patterns_of",
+    "ranks",
     "runs_elsewhere",
     "thinned",
     "training_command",

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from lockstep.core.devices import Device, accelerators, devices
     from lockstep.core.members import FRAMEWORKS, MEMBERS, OWN_PACKAGES, lacking, own_folders
     from lockstep.core.version import DISTRIBUTION, VERSION
+    from lockstep.devices.support_list import COMPOSED
+    from lockstep.devices.support_list import Answer as SupportAnswer
+    from lockstep.devices.support_list import Entry as SupportEntry
+    from lockstep.devices.support_list import Standing as SupportStanding
+    from lockstep.devices.support_list import SupportList as SupportedOperators
     from lockstep.hookspecs import (
         AskedModel,
         Elsewhere,
@@ -30,6 +35,7 @@ else:
     __getattr__ = names_of_face(__name__)
 
 __all__ = [
+    "COMPOSED",
     "DISTRIBUTION",
     "FRAMEWORKS",
     "MEMBERS",
@@ -43,7 +49,11 @@ __all__ = [
     "PathWord",
     "Reader",
     "ReportWriter",
+    "SupportAnswer",
+    "SupportEntry",
     "SupportList",
+    "SupportStanding",
+    "SupportedOperators",
     "Task",
     "Use",
     "Verb",

@@ -1,4 +1,4 @@
-"""Record from within a training: the recorder, and its facts about modules and calls; its names load torch."""
+"""Record from within a training: the recorder, and its facts about modules and calls; most names load torch."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lockstep.core.dtypes import is_floating, largest_finite, smallest_positive, unit_roundoff
     from lockstep.core.manifest import (
         ARGUMENTS,
+        AT_BOUNDARY,
         BEFORE_BACKWARD,
         COMPILED_BY_XLA,
         CONTRADICTIONS,
@@ -57,13 +58,16 @@ if TYPE_CHECKING:
     from lockstep.core.sketch import SKETCH_SIZE, sketch_of
     from lockstep.core.states import Moment, Standing, StateRecord
     from lockstep.core.tensor_layouts import Layout
+    from lockstep.core.windows import Windows
     from lockstep.kernels.digest import digest_of_bytes
     from lockstep.kernels.numbers import measured_array, statistics_of
     from lockstep.reading.chosen_calls import (
+        ChosenRanks,
         calls_matching,
         check_choice,
         every_call,
         is_chosen,
+        no_match,
         site_names,
     )
     from lockstep.reading.first_non_finite import (
@@ -85,12 +89,14 @@ if TYPE_CHECKING:
     from lockstep.report.recording import render_calls
     from lockstep.store.directory import RunDirectory, is_recording
     from lockstep.store.fetched_place import is_recording_at
+    from lockstep.store.kept_windows import kept_windows
     from lockstep.store.later_tensors import ReadLater
     from lockstep.store.named_files import NamedTensor, whole_tensor, writer_for
     from lockstep.store.other_tools import convert
     from lockstep.store.partial import marked_as_part
     from lockstep.store.reader import RankRecording, Recording, open_recording
     from lockstep.store.schema import MANIFEST
+    from lockstep.store.step_log import read_step_log
     from lockstep.store.stored_contents import StoredTensor
     from lockstep.store.tensor_files import Shard
     from lockstep.store.written_calls import CallsOfRank, RankOnDisk, closed_manifest, digested
@@ -101,6 +107,7 @@ else:
 __all__ = [
     "ARGUMENTS",
     "ARRIVED_IN",
+    "AT_BOUNDARY",
     "BEFORE_BACKWARD",
     "BEGAN_ANEW",
     "COMPILED_BY_XLA",
@@ -129,6 +136,7 @@ __all__ = [
     "Call",
     "CallKind",
     "CallsOfRank",
+    "ChosenRanks",
     "Content",
     "Dims",
     "Family",
@@ -170,6 +178,7 @@ __all__ = [
     "TensorRecord",
     "TensorSeries",
     "Trait",
+    "Windows",
     "calls_matching",
     "canonical_name",
     "check_choice",
@@ -188,11 +197,13 @@ __all__ = [
     "is_recording",
     "is_recording_at",
     "is_withheld",
+    "kept_windows",
     "largest_finite",
     "losses_of",
     "manifest_from_json",
     "marked_as_part",
     "measured_array",
+    "no_match",
     "numbers_in",
     "open_recording",
     "opened",
@@ -200,6 +211,7 @@ __all__ = [
     "paired_records",
     "paired_steps",
     "rank_number",
+    "read_step_log",
     "record_table",
     "render_calls",
     "run_recorded",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lockstep.cli.progress_bar import progress_bar
     from lockstep.cli.sentences import say
     from lockstep.core.progress import Progress
+    from lockstep.core.progress import unheard as no_progress
     from lockstep.core.selection import nearest_names
     from lockstep.core.sizes import size_text
     from lockstep.core.text import listed, message, printable, shell_line, spans, times, words_of
@@ -53,6 +54,7 @@ __all__ = [
     "main",
     "message",
     "nearest_names",
+    "no_progress",
     "printable",
     "progress_bar",
     "say",

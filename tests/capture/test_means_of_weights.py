@@ -17,7 +17,7 @@ from lockstep.comparison import compare_recordings
 from lockstep.core.finding import Comparison, UniformChange, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline
-from lockstep.wings.zoom.judging import judged_steps
+from lockstep_zoom.judging import judged_steps
 
 STEPS, LATE = 16, 8
 WINDOWS = f"0:2,{LATE}:{LATE + 2}"

@@ -11,11 +11,11 @@ import torch
 
 import lockstep
 from lockstep.core.records import Call
-from lockstep.devices.support.known_lists import known_list
-from lockstep.devices.support.support_list import Entry, SupportList
+from lockstep.devices.support_list import Entry, SupportList
 from lockstep.replay.answers import Substitute, substitute_of
 from lockstep.replay.equal_forms import forms
 from lockstep.replay.equal_forms.equal_form import substitute
+from lockstep_operators.support.known_lists import known_list
 
 MEMORY_BYTES = 4 << 30
 aten = torch.ops.aten

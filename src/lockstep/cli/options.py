@@ -374,9 +374,11 @@ allow_crash = option("--allow-crash")
 limit = option("--limit")
 """Gives a verb `--limit`: how many rows it shows."""
 ranks = option("--ranks", old=["--rank"])
+"""Gives a verb `--ranks`: the ranks that it takes."""
 only = option("--only", multiple=True)
 inputs_of = option("--inputs-of")
 form = option("--format", "form", default="")
+"""Gives a verb `--format`, as the argument `form`: of which tool its recording is."""
 forms = option(
     "--format", "forms", multiple=True,
     words="Pass it twice, for reference and candidate, if the two differ.",

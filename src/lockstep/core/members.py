@@ -45,6 +45,7 @@ class Member:
 
 
 MEMBERS = (
+    Member("audit", ("audit",)),
     Member("cache", ("cache",)),
     Member("check", ("check", "diagnose", "doctor")),
     Member("deploy", ("bisect-fusions", "codegen", "explain", "export", "quantize", "run")),
@@ -52,6 +53,7 @@ MEMBERS = (
     Member("gate", ("gate",)),
     Member("interop-names", ("convert", "msaccucmp", "msprobe", "tfdbg")),
     Member("migrate", ("migrate",)),
+    Member("operators", ("ops",)),
     Member("remote", ("remote",)),
     Member("sampling", ("experts", "invariance", "logprobs", "weights")),
     Member("serve", ("serve",)),
@@ -59,6 +61,7 @@ MEMBERS = (
     Member("tune", ("bisect", "profile", "run-tuned", "search", "tune")),
     Member("ui", ("ui",)),
     Member("watch", ("guide", "overflow", "watch")),
+    Member("zoom", ("zoom",)),
 )
 """Every member, with its verbs."""
 
@@ -69,14 +72,12 @@ FRAMEWORKS = {"tensorflow": "TensorFlow", "mindspore": "MindSpore", "jax": "JAX"
 
 OWN_VERBS = {
     "lockstep.cli.verbs": ("record", "compare", "show", "copy"),
-    "lockstep.wings.audit.plugin": ("audit",),
     "lockstep.wings.extract.plugin": ("extract",),
     "lockstep.wings.follow.plugin": ("follow",),
-    "lockstep.wings.operators.plugin": ("ops",),
     "lockstep.wings.replay.plugin": ("replay",),
     "lockstep.wings.report.plugin": ("report", "plot"),
     "lockstep.wings.skill.plugin": ("skill",),
-    "lockstep.wings.zoom.plugin": ("zoom",),
+    "lockstep_audit.plugin": ("audit",),
     "lockstep_cache.plugin": ("cache",),
     "lockstep_check.plugin": ("check", "diagnose", "doctor"),
     "lockstep_deploy.explain.plugin": ("explain",),
@@ -86,6 +87,7 @@ OWN_VERBS = {
     "lockstep_interop_names.dumps.plugin": ("convert",),
     "lockstep_interop_names.plugin": ("tfdbg", "msaccucmp", "msprobe"),
     "lockstep_migrate.plugin": ("migrate",),
+    "lockstep_operators.plugin": ("ops",),
     "lockstep_remote.plugin": ("remote",),
     "lockstep_sampling.plugin": ("weights", "logprobs", "experts", "invariance"),
     "lockstep_serve.plugin": ("serve",),
@@ -94,6 +96,7 @@ OWN_VERBS = {
     "lockstep_tune.search.plugin": ("search",),
     "lockstep_ui.plugin": ("ui",),
     "lockstep_watch.plugin": ("watch", "overflow", "guide"),
+    "lockstep_zoom.plugin": ("zoom",),
 }
 """The verbs of the core and of its members by the plug-in that adds them, so that a verb loads no other's."""
 

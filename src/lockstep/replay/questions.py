@@ -32,7 +32,7 @@ from lockstep.replay.answers import (
 from lockstep.replay.calls.held_results import Result, result_of
 
 if TYPE_CHECKING:
-    from lockstep.devices.support.support_list import SupportList
+    from lockstep.devices.support_list import SupportList
     from lockstep.replay.calls.imported import Import
 
 Answer = TypeVar("Answer")

@@ -13,8 +13,7 @@ from lockstep.core.dtypes import is_floating
 from lockstep.core.records import Call
 from lockstep.core.site import Phase, Role
 from lockstep.core.text import times
-from lockstep.devices.support.known_lists import COMPOSED
-from lockstep.devices.support.support_list import SupportList
+from lockstep.devices.support_list import COMPOSED, SupportList
 from lockstep.replay.answers import Substitute
 from lockstep.replay.calls.again import again
 from lockstep.replay.calls.rebuild import Rebuilt, rebuild, tensors_in

@@ -8,8 +8,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lockstep.devices.support.known_lists import COMPOSED
-from lockstep.devices.support.support_list import Standing, SupportList
+from lockstep.devices.support_list import COMPOSED, Standing, SupportList
 from lockstep.replay.calls.rebuild import tensors_in
 from lockstep.replay.calls.refusals import CannotReplay
 from lockstep.replay.calls.torch_state import REFUSALS
