@@ -21,6 +21,10 @@ class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure o
     """A law cannot be applied to a step; the message says why. Never leaves this package."""
 
 
+Contents = frozenset[tuple[str, tuple[int, ...]]]
+"""Tensors by digest and shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepOfRun:
     """What a run recorded of a step.
@@ -33,11 +37,14 @@ class StepOfRun:
         Parameters and buffers by name, as the first recorded step took them.
     sketches
         Of what was not saved whole, by number of the content.
+    constants
+        What custom functions, hooks and optimizers hold in this step and in another one of the run.
     """
 
     calls: tuple[Call, ...]
     starts: Mapping[str, TensorRecord] = field(default_factory=dict)
     sketches: Mapping[int, Sketch] = field(default_factory=dict)
+    constants: Contents = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from lockstep.laws.double_updates import (
     states_of,
     updated,
 )
+from lockstep.laws.held_constants import are_constants
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding
@@ -35,6 +36,7 @@ from lockstep.laws.step_events import (
     Node,
     NotApplicable,
     Source,
+    StepOfBoth,
     StepOfRun,
     StepProgram,
     Update,
@@ -185,11 +187,17 @@ def side_of(
         If its calls cannot be run as one program.
     """
     numbers = OwnNumbers(step.sketches, carried or {})
-    return Side(run, _double_run(step.calls), step.starts, names or {}, numbers)
+    return Side(run, double_run_of(step.calls), step.starts, names or {}, numbers)
 
 
-def _double_run(calls: Sequence[Call]) -> DoubleRun:
-    """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run."""
+def double_run_of(calls: Sequence[Call]) -> DoubleRun:
+    """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run.
+
+    Raises
+    ------
+    NotApplicable
+        If its calls cannot be run as one program.
+    """
     try:
         return DoubleRun(program_of(calls))
     except NotApplicable:
@@ -396,3 +404,16 @@ def _partner_of(
 
 def _is_lone(source: Source, record: TensorRecord) -> bool:
     return source.kind is Enters.ARRIVED and is_rounded(record)
+
+
+def take_what_is_unseen(numbers: CommonNumbers, step: StepOfBoth) -> bool:
+    """Whether both runs take what may have been computed past every recorded call, and not the same.
+
+    Where one run alone has such a tensor, the two programs are not one, and law P tells how far they are apart. So it
+    does where each run takes a constant of its own.
+    """
+    both = (numbers.reference, step.reference), (numbers.candidate, step.candidate)
+    held = [(side.program.held & numbers.lone[side.run], side, one) for side, one in both]
+    return all(lone for lone, _, _ in held) and not all(
+        are_constants(side.program, lone, one.constants) for lone, side, one in held
+    )
