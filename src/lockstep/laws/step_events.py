@@ -330,6 +330,22 @@ class StepProgram:
         return [event for event in self.events if isinstance(event, Update)]
 
     @property
+    def used_gradients(self) -> Mapping[str, TensorRecord]:
+        """Those of `gradients` that an update or a call takes; all of them in a step without updates.
+
+        Of what nothing takes and nobody sets to zero, as that of a parameter which no optimizer was given, the next
+        step's gradient is a sum, and no call tells it.
+        """
+        updated = {one.name for one in self.updates}
+        if not updated:
+            return self.gradients
+        links = (taken.link for one in self.operators for taken in one.taken.values())
+        updated |= {
+            one.name for one in links if isinstance(one, Source) and one.kind is Enters.GRADIENT
+        }
+        return {name: one for name, one in self.gradients.items() if name in updated}
+
+    @property
     def made_of_gradients(self) -> Iterator[Node]:
         """Results that no loss depends on, which a script may keep for the next step as an optimizer does."""
         for one in self.operators:

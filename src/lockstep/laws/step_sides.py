@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -258,16 +259,26 @@ class CommonNumbers:
         entering = [(one, other.program.sources[one]) for one in self.lone[name]]
         by_digest = {(one.digest, one.shape): (source, one) for source, one in entering}
         found: dict[Node, torch.Tensor] = {}
-        for operator in side.program.operators if entering else ():
-            for record in operator.call.with_role(*RESULTS):
-                met = by_digest.get((record.digest, record.shape))
-                if (
-                    met is not None
-                    and record.digest is not None
-                    and would_differ(record.digest, met[1].digest)
-                    and is_whole(met[1])
-                ):
-                    found[Node(operator.call.id, record.index)] = widened(given(*met))
+        made = [(one.digest, one.shape) for one in other.program.results.values()]
+        computed = Counter(one for one in made if one in by_digest)
+        ours = [
+            (Node(operator.call.id, record.index), record)
+            for operator in (side.program.operators if entering else ())
+            for record in operator.call.with_role(*RESULTS)
+            if (record.digest, record.shape) in by_digest
+        ]
+        # Where the other run computes such a result too, it is the last one: what enters was there before.
+        left = Counter((one.digest, one.shape) for _, one in ours) - computed
+        for node, record in ours:
+            met = by_digest[record.digest, record.shape]
+            if (
+                left[record.digest, record.shape] > 0
+                and record.digest is not None
+                and would_differ(record.digest, met[1].digest)
+                and is_whole(met[1])
+            ):
+                left[record.digest, record.shape] -= 1
+                found[node] = widened(given(*met))
         return found
 
     @property
