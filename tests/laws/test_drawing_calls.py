@@ -88,6 +88,50 @@ def test_a_mistake_behind_such_attention_is_found(tmp_path: Path, wrong: Attenti
     assert found.origins[0].step == 0
 
 
+def drawn(logits: Tensor) -> Tensor:
+    """Gumbel's softmax by torch's own function, which draws within."""
+    return F.gumbel_softmax(logits, tau=0.7)
+
+
+def drawn_by_hand(logits: Tensor) -> Tensor:
+    """The same in operators of its own."""
+    noise = -torch.empty_like(logits).exponential_().log()
+    return ((logits + noise) / 0.7).softmax(-1)
+
+
+def drawn_warmer(logits: Tensor) -> Tensor:
+    """As `drawn`, at another temperature."""
+    return F.gumbel_softmax(logits, tau=0.72)
+
+
+def choosing(path: Path, choose: Callable[[Tensor], Tensor]) -> Path:
+    """Train a network that draws which of its classes it chooses."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 6))
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    with lockstep.record(path, model=net, steps="0:2"):
+        for step in range(2):
+            torch.manual_seed(step)
+            x, y = torch.randn(8, WIDTH), torch.randn(8, 6)
+            optimizer.zero_grad()
+            F.mse_loss(choose(net(x)), y).backward()
+            optimizer.step()
+    return path
+
+
+def test_what_draws_within_draws_the_same_in_double_precision(tmp_path: Path) -> None:
+    # Given a function that draws in float32 within, of which float64 would draw other numbers
+    reference = choosing(tmp_path / "reference", drawn)
+    # When the other run draws by hand from the same state, then they agree, and every step was judged
+    found = lockstep.compare_recordings(reference, choosing(tmp_path / "twin", drawn_by_hand))
+    assert found.verdict is Verdict.AGREE, found
+    assert found.laws is not None
+    assert found.laws.not_judged == ()
+    # When it takes another temperature, then they do not
+    found = lockstep.compare_recordings(reference, choosing(tmp_path / "warm", drawn_warmer))
+    assert found.verdict is Verdict.DIVERGED
+
+
 class Beside(nn.Module):
     """Layers beside each other, of which each takes a row."""
 

@@ -199,6 +199,30 @@ def test_a_hook_that_does_another_thing_is_a_fault(
     assert found.origins[0].phase.value == "backward"
 
 
+def times(factor: Tensor) -> Change:
+    """Multiplies by a tensor that the hook holds."""
+    return lambda gradient: gradient * factor
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_a_constant_that_a_hook_holds_is_a_part_of_the_program(
+    tmp_path: Path, bfloat16: bool
+) -> None:
+    # Given hooks that hold a tensor which no recorded call has made, the same one in each step
+    factor = on_hidden(times(torch.tensor(0.3)))
+    # When the other run has it rounded otherwise, then they agree, and the whole step was judged
+    rounded = on_hidden(times(torch.tensor(0.1) * 3))
+    found = compared(tmp_path / "rounded", factor, rounded, bfloat16=bfloat16)
+    assert found.verdict is Verdict.AGREE
+    assert found.laws is not None
+    assert found.laws.not_judged == ()
+    # When it has another one, by 3 %, then they do not
+    another = on_hidden(times(torch.tensor(0.31)))
+    found = compared(tmp_path / "another", factor, another, bfloat16=bfloat16)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.origins[0].op.endswith("<lambda>")
+
+
 def test_the_function_of_a_hook_is_named(tmp_path: Path) -> None:
     # Given hooks on a hidden tensor, one of which multiplies by another number
     # When they are compared in single precision, then the origin is the hook's function, by its own name

@@ -12,6 +12,7 @@ from lockstep.align.dataflow import Flow
 from lockstep.align.names import SAME_NAMES, SUM, NameMap
 from lockstep.align.other_parts import commuted, without_other_constants, without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
+from lockstep.align.unused_gradients import UnusedGradients, without_unused
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import AUTOGRAD_GRAD, agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -59,7 +60,10 @@ class AlignedStep:
     reference, candidate
         Data flow of either side.
     recorded
-        All calls of either side, `torch.autograd.grad` too: the calls whose gradients it gives are aligned themselves.
+        All calls of either side: also `torch.autograd.grad`, whose calls are aligned themselves, and gradients that one
+        run alone computes and nothing takes (see `lockstep.align.unused_gradients`).
+    unused_gradients
+        The parameters of the latter, by run, as the reference calls them.
     moved_apart
         Sums of parameters that are one in the candidate, and that move further: several parts of them learn.
 
@@ -87,6 +91,7 @@ class AlignedStep:
             _without_asked_gradients(reference),
             _without_asked_gradients(candidate),
         )
+        reference, candidate, self.unused_gradients = without_unused(reference, candidate, names)
         self.reference = Flow(reference)
         self.candidate = Flow(candidate)
         pairs = align_calls(reference, candidate, names)
@@ -134,6 +139,15 @@ class AlignedStep:
     def of_kind(self, *kinds: CallKind) -> Iterator[Aligned]:
         """Aligned calls of these kinds in order of time."""
         return (item for item in self.aligned if item.reference.kind in kinds)
+
+    def leads_nowhere(self, call: Call, gradient: TensorRecord, *, is_reference: bool) -> bool:
+        """Whether a gradient that a call sends to an input only reaches gradients of parameters that nothing takes."""
+        return self._unused[0 if is_reference else 1].leads_nowhere(call, gradient)
+
+    @cached_property
+    def _unused(self) -> tuple[UnusedGradients, UnusedGradients]:
+        left, right = self.recorded
+        return UnusedGradients(left), UnusedGradients(right)
 
     @property
     def differs(self) -> bool:

@@ -111,7 +111,7 @@ _NAMES: dict[Family, str] = {
     """,
     Family.RANDOM: """
         rand randn randint randperm randlike randnlike randintlike bernoulli normal uniform
-        multinomial poisson exponential geometric lognormal cauchy random truncnormal gumbelsoftmax
+        multinomial poisson exponential geometric lognormal cauchy random truncnormal
     """,
     Family.UNINITIALISED: """
         empty emptylike emptystrided newempty newemptystrided emptypermuted resize resizeas

@@ -130,7 +130,7 @@ GIVEN = "given"
 """Argument of a gradient that a script has put in its place, rather than a backward pass added up."""
 
 BEGAN_ANEW = "began anew"
-"""Argument of a gradient's call whose parameter had had one in this step that was thrown away: rules alone are told."""
+"""Argument of a gradient's call whose parameter had had one in this step that the script has dropped."""
 
 HOOK_OF = "hook of"
 """Argument of an operator that is a hook on a parameter: which parameter's gradient it takes."""

@@ -19,6 +19,7 @@ class On(str, Enum):
     ROUNDED_IN_STEP = "rounding takes both runs apart"
     BY_PAIRS = "steps judged by pairs of calls alone"
     BESIDE = "differs, and nothing trained depends on it"
+    UNUSED_GRADIENTS = "gradients of one run alone that nothing takes"
     NO_PLACES = "places of NaN and infinite elements not recorded"
     RANKS_PAIRED = "processes paired"
     SAVED_LESS = "less saved of each tensor"
@@ -145,6 +146,10 @@ _WORDS: dict[On, Callable[[Facts], str]] = {
         f"the steps were judged by pairs of calls. Lockstep did not run them again as a whole: {one.reason}"
     ),
     On.BESIDE: _beside,
+    On.UNUSED_GRADIENTS: lambda one: (
+        f"the {one.side} alone computes gradients of {listed(one.names)}; no update and no other call takes them in the"
+        " recorded steps"
+    ),
     On.NO_PLACES: lambda one: (
         f"{one.count} tensors hold NaN or infinite elements, and where they stand was not recorded: they were compared"
         " by their number alone"

@@ -20,6 +20,7 @@ from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import distance
 from lockstep.laws.continuity import Continuity, broken_alone
+from lockstep.laws.held_constants import HeldTensors
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.program_memory import most_bytes
 from lockstep.laws.step_events import (
@@ -150,6 +151,9 @@ class LawsApplied:
     _followed: tuple[Continuity, Continuity] = field(
         default_factory=lambda: (Continuity(), Continuity())
     )
+    _held: tuple[HeldTensors, HeldTensors] = field(
+        default_factory=lambda: (HeldTensors(), HeldTensors())
+    )
     _waiting: list[tuple[JudgedStep, _Asked]] = field(default_factory=list)
     _questions: list[tuple[list[JudgedStep], OfSteps | tuple[StepAnswer, ...]]] = field(
         default_factory=list
@@ -227,9 +231,19 @@ class LawsApplied:
         if all(asked.same for _, asked in waiting):  # no law can tell the two apart
             self._questions.append((seen, (StepAnswer(),) * len(waiting)))
             return
-        question = OfSteps(tuple(asked.step for _, asked in waiting))
+        question = OfSteps(
+            tuple(self._with_constants(one.step, asked.step) for one, asked in waiting)
+        )
         self.answers.ahead(question, question.holds_bytes)
         self._questions.append((seen, question))
+
+    def _with_constants(self, step: int, asked: StepOfBoth) -> StepOfBoth:
+        ours, theirs = (held.constants(step) for held in self._held)
+        return replace(
+            asked,
+            reference=replace(asked.reference, constants=ours),
+            candidate=replace(asked.candidate, constants=theirs),
+        )
 
     def _answered(self, question: OfSteps) -> tuple[StepAnswer, ...]:
         """What the laws say of some steps."""
@@ -254,6 +268,8 @@ class LawsApplied:
         except NotApplicable as error:
             return str(error)
         self._note_starts(programs)
+        for held, program in zip(self._held, programs, strict=True):
+            held.note(step, program)
         before = self._waiting[-1] if self._waiting else None
         follows = before is not None and before[0].step == step - 1
         left = before[1].left if before is not None and follows else (frozenset(), frozenset())

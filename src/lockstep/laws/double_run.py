@@ -20,6 +20,7 @@ from lockstep.laws.asked_gradients import asked_gradients
 from lockstep.laws.custom_functions import as_custom_function
 from lockstep.laws.distances import relative
 from lockstep.laws.draws import (
+    drawing_as,
     draws_inside,
     drops,
     is_draw,
@@ -541,7 +542,12 @@ class _Execution:
             free = call.id in self.of_any_extent
             made = list(ready.results(passed, self.precision, of_any_extent=free))
             return made if self.widens else list(self._as_kept(made))
-        with leaving_no_trace(state_of_draw(call)):
+        own = (
+            [one.record for one in operator.taken.values()]
+            if self.precision is Precision.DOUBLE
+            else []
+        )
+        with leaving_no_trace(state_of_draw(call)), drawing_as(own):
             made = list(ready.results(passed, self.precision))
         if self.precision is Precision.DOUBLE and call.id not in self.masks:
             self._check_draws(operator, passed, made)

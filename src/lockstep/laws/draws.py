@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.core.operators import Family, family_of
-from lockstep.core.records import Call
+from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import Role
 from lockstep.laws.step_events import is_whole
 from lockstep.replay.calls.decisions import probability_of
@@ -75,3 +80,44 @@ def not_written(call: Call) -> bool:
 def is_drawn(call: Call) -> bool:
     """Whether a call's results are given to a program, rather than computed in it."""
     return is_draw(call) or not_written(call) or drops(call)
+
+
+def drawing_as(records: Iterable[TensorRecord]) -> AbstractContextManager[Any]:
+    """Have a call that runs in double precision draw as it did when it was recorded with these tensors."""
+    dtypes = [torch_dtype(one.dtype) for one in records]
+    rounded = [one for one in dtypes if one.is_floating_point and one is not torch.float64]
+    return _DrawsOf(rounded[0]) if rounded else nullcontext()
+
+
+class _DrawsOf(TorchDispatchMode):
+    """Has what runs in double precision draw its numbers in the dtype in which they were drawn when it was recorded.
+
+    In another dtype a generator gives other numbers: `exponential_` takes 24 random bits for float32, and 53 for
+    float64. Operators that draw and compute at once (torch tags them alike) are left as they are.
+
+    Parameters
+    ----------
+    dtype
+        That of the recorded call.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dtype = dtype
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **given)
+        if torch.Tag.inplace in func.tags and first is not None and first.dtype is torch.float64:
+            return first.copy_(func(first.to(self._dtype), *args[1:], **given))
+        if first is None and given.get("dtype") is torch.float64:
+            return func(*args, **{**given, "dtype": self._dtype}).double()
+        return func(*args, **given)

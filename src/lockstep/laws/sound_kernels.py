@@ -124,7 +124,7 @@ def _of_gradients(side: Side, runs: OwnRuns, with_places: bool) -> Iterator[Brea
     base, draws = runs.exact.run, [one.run for one in runs.moved]
     scale = max((size(one) for one in base.gradients.values()), default=0.0)
     wrong = {}
-    for name, record in side.program.gradients.items():
+    for name, record in side.program.used_gradients.items():
         truth = base.gradients.get(name)
         if truth is None:
             truth = torch.zeros(record.shape, dtype=torch.float64)

@@ -21,6 +21,10 @@ class NotApplicable(Exception):  # noqa: N818 - it is an answer, not a failure o
     """A law cannot be applied to a step; the message says why. Never leaves this package."""
 
 
+Contents = frozenset[tuple[str, tuple[int, ...]]]
+"""Tensors by digest and shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepOfRun:
     """What a run recorded of a step.
@@ -33,11 +37,14 @@ class StepOfRun:
         Parameters and buffers by name, as the first recorded step took them.
     sketches
         Of what was not saved whole, by number of the content.
+    constants
+        What custom functions, hooks and optimizers hold in this step and in another one of the run.
     """
 
     calls: tuple[Call, ...]
     starts: Mapping[str, TensorRecord] = field(default_factory=dict)
     sketches: Mapping[int, Sketch] = field(default_factory=dict)
+    constants: Contents = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +328,22 @@ class StepProgram:
     def updates(self) -> list[Update]:
         """The updates among the events."""
         return [event for event in self.events if isinstance(event, Update)]
+
+    @property
+    def used_gradients(self) -> Mapping[str, TensorRecord]:
+        """Those of `gradients` that an update or a call takes; all of them in a step without updates.
+
+        Of what nothing takes and nobody sets to zero, as that of a parameter which no optimizer was given, the next
+        step's gradient is a sum, and no call tells it.
+        """
+        updated = {one.name for one in self.updates}
+        if not updated:
+            return self.gradients
+        links = (taken.link for one in self.operators for taken in one.taken.values())
+        updated |= {
+            one.name for one in links if isinstance(one, Source) and one.kind is Enters.GRADIENT
+        }
+        return {name: one for name, one in self.gradients.items() if name in updated}
 
     @property
     def made_of_gradients(self) -> Iterator[Node]:

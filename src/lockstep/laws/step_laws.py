@@ -40,6 +40,7 @@ from lockstep.laws.step_sides import (
     beside_each_other,
     common_numbers,
     side_of,
+    take_what_is_unseen,
 )
 from lockstep.replay.calls.recorded_tensors import load, widened
 from lockstep.replay.calls.refusals import CannotReplay
@@ -67,32 +68,30 @@ def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[Ste
                 side_of("reference", step.reference, carried=carried[0].exact),
                 side_of("candidate", step.candidate, step.names, carried[1].exact),
             )
+            numbers = common_numbers(*sides)
+            if take_what_is_unseen(numbers, step):
+                raise NotApplicable(_UNSEEN)
             reads = step.reads_numbers, step.reads_behind
-            answer, carried = _answer(*sides, carried, reads, room)
+            answer, carried = _answer(numbers, carried, reads, room)
         except (NotApplicable, CannotReplay) as error:
             answer, carried = StepAnswer(not_judged=(str(error),)), (Carried(), Carried())
         answers.append(answer)
     return tuple(answers)
 
 
+_UNSEEN = "a custom function or an optimizer takes a tensor that no recorded call made, another one in each run"
 _AFTER_BREACH = "a law does not hold in a step before, whose numbers this one takes"
 
 _CarriedOfBoth = tuple[Carried, Carried]
 
 
 def _answer(
-    left: Side, right: Side, carried: _CarriedOfBoth, reads: tuple[bool, bool], room: float
+    numbers: CommonNumbers, carried: _CarriedOfBoth, reads: tuple[bool, bool], room: float
 ) -> tuple[StepAnswer, _CarriedOfBoth]:
     """The answer for one step, and what it leaves to the next one."""
+    left, right = numbers.reference, numbers.candidate
     drawn = list(_drawn_otherwise(left, right))
     same = are_one(left.program, right.program, (left.numbers, right.numbers))
-    numbers = common_numbers(left, right)
-    lone = numbers.lone
-    # Where one run alone has such a tensor, the two programs are not one, and law P tells how far they are apart.
-    if left.program.held & lone["reference"] and right.program.held & lone["candidate"]:
-        raise NotApplicable(
-            "a custom function or an optimizer takes a tensor that no recorded call made, another one in each run"
-        )
     two = TwoRuns(numbers, room, same, decide_alike(left.program, right.program))
     if nothing_finite(two.left) or nothing_finite(two.right):
         raise NotApplicable("a loss is not finite in double precision")

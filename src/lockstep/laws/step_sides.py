@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from lockstep.laws.double_updates import (
     states_of,
     updated,
 )
+from lockstep.laws.held_constants import are_constants
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding
@@ -35,6 +37,7 @@ from lockstep.laws.step_events import (
     Node,
     NotApplicable,
     Source,
+    StepOfBoth,
     StepOfRun,
     StepProgram,
     Update,
@@ -185,11 +188,17 @@ def side_of(
         If its calls cannot be run as one program.
     """
     numbers = OwnNumbers(step.sketches, carried or {})
-    return Side(run, _double_run(step.calls), step.starts, names or {}, numbers)
+    return Side(run, double_run_of(step.calls), step.starts, names or {}, numbers)
 
 
-def _double_run(calls: Sequence[Call]) -> DoubleRun:
-    """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run."""
+def double_run_of(calls: Sequence[Call]) -> DoubleRun:
+    """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run.
+
+    Raises
+    ------
+    NotApplicable
+        If its calls cannot be run as one program.
+    """
     try:
         return DoubleRun(program_of(calls))
     except NotApplicable:
@@ -250,16 +259,26 @@ class CommonNumbers:
         entering = [(one, other.program.sources[one]) for one in self.lone[name]]
         by_digest = {(one.digest, one.shape): (source, one) for source, one in entering}
         found: dict[Node, torch.Tensor] = {}
-        for operator in side.program.operators if entering else ():
-            for record in operator.call.with_role(*RESULTS):
-                met = by_digest.get((record.digest, record.shape))
-                if (
-                    met is not None
-                    and record.digest is not None
-                    and would_differ(record.digest, met[1].digest)
-                    and is_whole(met[1])
-                ):
-                    found[Node(operator.call.id, record.index)] = widened(given(*met))
+        made = [(one.digest, one.shape) for one in other.program.results.values()]
+        computed = Counter(one for one in made if one in by_digest)
+        ours = [
+            (Node(operator.call.id, record.index), record)
+            for operator in (side.program.operators if entering else ())
+            for record in operator.call.with_role(*RESULTS)
+            if (record.digest, record.shape) in by_digest
+        ]
+        # Where the other run computes such a result too, it is the last one: what enters was there before.
+        left = Counter((one.digest, one.shape) for _, one in ours) - computed
+        for node, record in ours:
+            met = by_digest[record.digest, record.shape]
+            if (
+                left[record.digest, record.shape] > 0
+                and record.digest is not None
+                and would_differ(record.digest, met[1].digest)
+                and is_whole(met[1])
+            ):
+                left[record.digest, record.shape] -= 1
+                found[node] = widened(given(*met))
         return found
 
     @property
@@ -396,3 +415,16 @@ def _partner_of(
 
 def _is_lone(source: Source, record: TensorRecord) -> bool:
     return source.kind is Enters.ARRIVED and is_rounded(record)
+
+
+def take_what_is_unseen(numbers: CommonNumbers, step: StepOfBoth) -> bool:
+    """Whether both runs take what may have been computed past every recorded call, and not the same.
+
+    Where one run alone has such a tensor, the two programs are not one, and law P tells how far they are apart. So it
+    does where each run takes a constant of its own.
+    """
+    both = (numbers.reference, step.reference), (numbers.candidate, step.candidate)
+    held = [(side.program.held & numbers.lone[side.run], side, one) for side, one in both]
+    return all(lone for lone, _, _ in held) and not all(
+        are_constants(side.program, lone, one.constants) for lone, side, one in held
+    )

@@ -235,6 +235,8 @@ def _notes(
     yield from overruled(findings)
     yield from beside_training(findings)
     yield from map(Told.of, (*pairing.notes(), *gathered.judge.notes()))
+    for side, unused in gathered.unused_gradients.items():
+        yield Remark(On.UNUSED_GRADIENTS, side=side, names=tuple(sorted(unused)))
     yield from without_places(findings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -68,6 +69,7 @@ class Gathered:
     one_sided: list[Pair] = field(default_factory=list)
     equal_ranks: dict[str, EqualRank[Finding]] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
+    unused_gradients: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     unaligned_reference: int = 0
     unaligned_candidate: int = 0
 
@@ -135,6 +137,8 @@ class Gathered:
         if self.judge.looks_at_set_up:
             self.idle.setdefault(rank, IdleCalls()).gather(effects)
         self.coverage.note(step)
+        for side, names in step.unused_gradients.items():
+            self.unused_gradients[side].update(names)
         kinds = (CallKind.MODULE, CallKind.OPERATOR)
         self.has_calls |= any(pair.present.kind in kinds for pair in step.pairs)
         self.aligned += sum(1 for _ in step.of_kind(CallKind.MODULE, CallKind.OPERATOR))

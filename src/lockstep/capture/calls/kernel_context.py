@@ -17,8 +17,8 @@ from lockstep.devices.methods import is_contiguous, storage_offset, stride, unty
 from lockstep.devices.tensor_numbers import dtype_name
 from lockstep.store.context_texts import conditions_text, layout_text
 
-_MAY_DRAW = re.compile(r"dropout|attention|lstm|gru|rnn|rrelu")
-"""Operators that draw where an argument asks for it."""
+_MAY_DRAW = re.compile(r"dropout|attention|lstm|gru|rnn|rrelu|gumbel|fractional|lowrank")
+"""Operators that draw beside what they compute, some where an argument asks for it."""
 
 _AUTOCAST_DEVICES = tuple(one.name for one in devices() if one.autocast)
 

@@ -196,7 +196,7 @@ class Session:
         self._hand_updates = HandUpdates(self.rows, self.contents)
         self.updates = UpdateRows(
             self.rows, self.contents, self._derivations, names, sites, self._hand_updates,
-            optimizer_state=optimizer_state, for_rules=for_rules,
+            optimizer_state=optimizer_state,
         )  # fmt: skip
         self.pending, self.edges = PendingSums(), EdgeFinder()
         self.attributes = KeptAttributes()
@@ -615,6 +615,7 @@ class Session:
     def loss(self, tensor: torch.Tensor, *, accumulates: bool = True) -> None:
         """Record the tensor that backward starts from; `accumulates` tells that gradients go to `.grad`."""
         arguments = {} if accumulates else {GIVES_GRADIENTS: True}
+        self.updates.begin_pass()
         call = self.rows.plain_call(CallKind.LOSS, Phase.FORWARD, "", "loss", (), arguments)
         content, edge = self.contents.of(tensor), edge_number(tensor)
         self.rows.add_record(call, Phase.FORWARD, Role.LOSS, 0, "loss", content, edge=edge)

@@ -16,7 +16,6 @@ from lockstep.capture.rows.hand_updates import HandUpdates
 from lockstep.capture.rows.rows import Rows
 from lockstep.capture.rows.update_samples import Sample, UpdateSample, sample_of
 from lockstep.capture.tensors.contents import Contents
-from lockstep.capture.tensors.memory import memory_of
 from lockstep.core.formulas import Formula
 from lockstep.core.records import BEGAN_ANEW, GIVEN
 from lockstep.core.selection import SiteFilter
@@ -38,7 +37,7 @@ class UpdateRows:
         Which sites are wanted.
     hand_updates
         Is told of gradients, and of what optimizers update.
-    optimizer_state, for_rules
+    optimizer_state
         See `Session`.
     """
 
@@ -52,19 +51,20 @@ class UpdateRows:
         hand_updates: HandUpdates,
         *,
         optimizer_state: bool,
-        for_rules: bool,
     ) -> None:
         self._rows, self._contents, self._derivations = rows, contents, derivations
         self._names, self._sites, self._hand_updates = names, sites, hand_updates
-        self._optimizer_state, self._for_rules = optimizer_state, for_rules
-        self._summed_in: dict[int, int] = {}
+        self._optimizer_state = optimizer_state
+        self._summed: dict[int, torch.Tensor] = {}
+        self._dropped: set[int] = set()
         self._sampled: dict[OpenCall, UpdateSample] = {}
         self.in_this_step: set[int] = set()
         """Parameters that were updated since the step began, by identity."""
 
     def begin_step(self) -> None:
         """A step begins: no gradient was added up yet."""
-        self._summed_in.clear()
+        self._summed.clear()
+        self._dropped.clear()
         self.in_this_step.clear()
 
     def accumulated(self, parameter: torch.Tensor, *, given: bool = False) -> None:
@@ -76,7 +76,7 @@ class UpdateRows:
             or not self._sites.wants(owner[0], "accumulate_grad")
         ):
             return
-        anew = self._for_rules and self._began_anew(parameter)
+        anew = self._began_anew(parameter)
         call = self._rows.plain_call(
             CallKind.GRADIENT, Phase.BACKWARD, owner[0], "accumulate_grad", (owner[1],),
             {**({BEGAN_ANEW: True} if anew else {}), **({GIVEN: True} if given else {})},
@@ -96,15 +96,19 @@ class UpdateRows:
         if owner is not None and gradient is not None:
             self._hand_updates.taken(parameter, *owner, self._contents.of(gradient))
 
+    def begin_pass(self) -> None:
+        """A backward pass begins: note which gradients of earlier ones in this step the script has dropped."""
+        for number, parameter in self._summed.items():
+            if parameter.grad is None:
+                self._dropped.add(number)
+
     def _began_anew(self, parameter: torch.Tensor) -> bool:
-        """Whether a gradient that is there lies in other memory than the one that it would have been added to."""
-        assert parameter.grad is not None
-        memory = memory_of(
-            parameter.grad
-        )  # pinned by its content, so given to no other in this step
-        before = self._summed_in.get(id(parameter), memory)
-        self._summed_in[id(parameter)] = memory
-        return before != memory
+        """Whether a pass has added to nothing, though an earlier one of the step had given a gradient."""
+        number = id(parameter)
+        self._summed[number] = parameter
+        dropped = number in self._dropped
+        self._dropped.discard(number)
+        return dropped
 
     def before_update(
         self,

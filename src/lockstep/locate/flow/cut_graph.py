@@ -73,8 +73,18 @@ class Cuts:
             # Later ones belong to another backward, which the other run may not go through.
             first = record.role is Role.GRAD_INPUT and not record.occurrence
             sent = first and _norm(pair) > 0
-            if sent and forward_pair(item, pair, Role.INPUT) and not _is_sent_on(item, pair):
+            if (
+                sent
+                and forward_pair(item, pair, Role.INPUT)
+                and not _is_sent_on(item, pair)
+                and not self._leads_nowhere(item, pair)
+            ):
                 yield max(one.sequence for one in arrived if one is not None), pair
+
+    def _leads_nowhere(self, item: Aligned, pair: Pair) -> bool:
+        is_reference = pair.reference is not None
+        call = item.reference if is_reference else item.candidate
+        return self._step.leads_nowhere(call, pair.present, is_reference=is_reference)
 
     def begin(self, item: Aligned, pair: Pair) -> None:
         """A branch of the graph ends here in one run: a stray detach, a missing gradient."""
