@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import lockstep
-from lockstep.cli import comparing
 from lockstep.cli.main import main
 from lockstep.core.site import Role
 from lockstep.core.text import printable
 from lockstep.testing import MadeTraining, damage, write_recording
 from lockstep.testing.fixtures import FaultyPair
+from lockstep_shell import session
 from lockstep_shell.places import Place, place_of
 from lockstep_shell.session import Session
 
@@ -80,9 +80,9 @@ def test_a_pair_is_compared_once_and_its_pairs_are_listed(
 ) -> None:
     # given a prompt that counts how often two recordings are compared
     made = []
-    compared = comparing.compared
+    compared = session.compared
     monkeypatch.setattr(
-        comparing, "compared", lambda *args, **manner: made.append(1) or compared(*args, **manner)
+        session, "compared", lambda *args, **manner: made.append(1) or compared(*args, **manner)
     )
     # when it is asked again and again, and behind another recording
     commands = ["compare", "ac -c", "vc", "list --by MaxAbsErr --limit 3"]

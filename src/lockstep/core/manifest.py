@@ -232,8 +232,11 @@ HELD = "what variables of the script lead to"
 """What is not seen where some of it could not be looked at when the training ended."""
 
 
-INSIDE, AT_BOUNDARY = "inside of ", "compiled: recorded at its boundary only"
-"""What is not seen of something compiled, before its name, and why."""
+INSIDE = "inside of "
+"""What is not seen of something compiled, before its name."""
+
+AT_BOUNDARY = "compiled: recorded at its boundary only"
+"""Why the inside of something compiled is not seen."""
 
 IN_TRANSFORMS = "operators inside of torch.func transforms"
 """What is not seen there, as tensors have no numbers."""

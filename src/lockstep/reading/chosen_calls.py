@@ -20,6 +20,7 @@ from lockstep.store.reader import Recording
 
 ChosenSteps = int | StepSelection | None
 ChosenRanks = str | RankSelection | None
+"""The ranks that are asked for: as `--rank` is written, as a selection, or None for all."""
 
 
 def check_choice(
