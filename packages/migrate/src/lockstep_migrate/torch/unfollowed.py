@@ -28,6 +28,8 @@ _GPU = re.compile(r"(?:.*_)?gpus?(?:_.*)?\Z", re.IGNORECASE)
 _GPU_TEXT = re.compile(r"/?gpus?(?::\d+)?\Z|\S*[=/]\S*(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
 """A text that is the word, a device of TensorFlow's, or an image, address or option with the word in it."""
 _GPU_NAME = re.compile(r"gpu|GPU|Gpu|CUDA|Cuda")
+_KERNEL_NAME = re.compile(r"Fused[A-Z]|[48]bit(?!\w*Config)")
+"""What libraries call layers and optimizers that have kernels of their own."""
 _GPU_VARIABLE = re.compile(r"[A-Z][A-Z\d_]*GPUS?(?:_[A-Z\d_]+)?\Z")
 _ENVIRONMENT = frozenset({"get", "getenv", "setdefault", "setenv", "pop", "putenv"})
 _PLACING = re.compile(
@@ -318,6 +320,11 @@ def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom, told: set
         unit.list(statement, "leftovers/import", found.about)
     elif named and foreign:
         unit.list(statement, "libraries/gpu", _asks(foreign[0]))
+    elif foreign and any(_KERNEL_NAME.search(alias.name) for alias in statement.names):
+        reason = (
+            f"has kernels of {foreign[0]}'s own by its name, which may be for the old device alone"
+        )
+        unit.list(statement, "leftovers/import", reason)
     elif compiled and foreign:
         reason = "imports compiled code, which may be for the old device alone"
         unit.list(statement, "leftovers/import", reason)
