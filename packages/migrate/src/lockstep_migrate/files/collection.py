@@ -14,9 +14,6 @@ from lockstep.errors import UsageError
 from lockstep_migrate.engine.text import SourceText, UndecodableError, read_plain, read_python
 from lockstep_migrate.plan import Failure
 
-OWN_FOLDER = ".lockstep-migrate"
-"""Where changing files in place keeps what they were."""
-
 REPORT_FOLDER = "lockstep-migrate"
 """Where reports go inside an output folder."""
 
@@ -34,7 +31,6 @@ SMALL_BYTES = 1 << 20
 
 SKIPPED_FOLDERS = frozenset(
     {
-        OWN_FOLDER,
         ".bzr",
         ".eggs",
         ".git",
