@@ -9,6 +9,7 @@ from functools import lru_cache
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.statements import siblings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.table import Entry
 from lockstep_migrate.torch.unit import Unit
@@ -27,8 +28,7 @@ _DOUBLES = re.compile(
 )
 _TABLE = re.compile(r"\.values\b(?!\()|\.to_numpy\(")
 """The numbers of a table, which are of double precision unless that is chosen."""
-_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "soundfile", "statsmodels", "trimesh"})
-"""Libraries that compute in double precision."""
+_IN_DOUBLES = listed_names("in doubles")
 _WHOLE_RESULTS = re.compile(r"predict\w*|labels?|fit_predict|score|inverse_transform")
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
@@ -36,57 +36,24 @@ _CHOSEN = re.compile(
     r"|permutation|choice|nonzero|return_distance=False|arange\([^./]*\)\Z|\.shape|len\("
 )
 """What says of an array that it is none of double precision."""
-_KEEPING = frozenset(
-    {
-        "copy",
-        "reshape",
-        "transpose",
-        "flatten",
-        "ravel",
-        "squeeze",
-        "view",
-        "swapaxes",
-        "repeat",
-        "std",
-        "mean",
-        "sum",
-        "var",
-        "min",
-        "max",
-        "cumsum",
-        "clip",
-    }
-)
-"""Methods of arrays that keep the precision."""
-_NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
-"""Calls that name the precision which they give."""
+_KEEPING = listed_names("keeping")
+_NAMED = listed_names("named")
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
-_BESIDE_NUMBERS = frozenset(
-    {
-        "kneighbors", "radius_neighbors", "query", "search", "unique",
-        "make_classification", "make_blobs", "make_moons", "make_circles", "load_digits", "load_iris",
-    }
-)  # fmt: skip
-"""What functions are called that return whole numbers behind their first result: searches, and examples with labels."""
+_BESIDE_NUMBERS = listed_names("beside numbers")
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
 _STEPS = 6
 _DATA_SET = "torch.utils.data.TensorDataset"
-_PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
-"""What projects call their functions that move tensors."""
-_HELD_BY = frozenset({"Parameter", "register_buffer", "register_parameter"})
-"""What makes a tensor a module's, which moves with it."""
+_PLACED_BY = listed_names("placed by")
+_HELD_BY = listed_names("held by")
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
 _PLACES = re.compile(r"device|cuda|\.to\(")
 _CONVERSIONS = frozenset({"to", "type", "astype"})
-_ASKING = frozenset(
-    {"finfo", "isinstance", "promote_types", "result_type", "can_cast", "assertEqual", "assertIs"}
-)
-"""Functions that only ask about a dtype."""
+_ASKING = listed_names("asking")
 _CONVERTING = re.compile(
     r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
 )

@@ -14,6 +14,7 @@ from lockstep_migrate.engine.arguments import (
     is_constant,
 )
 from lockstep_migrate.engine.statements import siblings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.one_device import ONE_DEVICE
 from lockstep_migrate.torch.unit import Unit
 
@@ -30,13 +31,7 @@ _GUARDED = (
 )
 _NUMBERED = frozenset({"device_ids", "output_device"})
 _PLAIN = ast.List | ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
-_PARALLEL = frozenset(
-    {
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.parallel.distributed.DistributedDataParallel",
-        "apex.parallel.DistributedDataParallel",
-    }
-)
+_PARALLEL = listed_names("parallel")
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
 _CUDA = re.compile(r"cuda|gpu|is_available", re.IGNORECASE)

@@ -11,6 +11,7 @@ from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import DEVICE_KEY, OTHER_DEVICES, Use, is_device_key, use_of
 from lockstep_migrate.torch.receivers import is_setting
@@ -87,10 +88,7 @@ _OPTION = re.compile(
     r"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|\s+)[\"']?(?:cuda|nccl)(?![\w-])|--[\w.-]*accelerator[= ]gpu\b"
 )
 """An option of a command that is given the device: `--device cuda:0`."""
-_LABELLING = frozenset(
-    {"getLogger", "get_logger", "record_function", "SummaryWriter", "add_scalar", "add_histogram"}
-)
-"""Functions that are given a name under which a person finds something again."""
+_LABELLING = listed_names("labelling")
 _LABELS = re.compile(r"(?:\A|_)name\Z|\A(?:project|group|tag|label|title|notes|prefix)\Z")
 """Parameters that such a name is given to."""
 _IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")

@@ -7,6 +7,7 @@ import re
 
 from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.engine.tree import is_own_attribute
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.unit import Unit
 
 SETTINGS = re.compile(
@@ -14,8 +15,7 @@ SETTINGS = re.compile(
     re.IGNORECASE,
 )
 """What scripts call what they read from the command line."""
-_OF_TENSORS = frozenset({"contiguous", "flatten", "permute", "reshape", "view"})
-"""Methods that tensors have, and hardly anything else."""
+_OF_TENSORS = listed_names("of tensors")
 
 
 def is_setting(node: ast.Attribute) -> bool:

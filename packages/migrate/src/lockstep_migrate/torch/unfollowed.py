@@ -16,6 +16,7 @@ from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Binding, ModuleScopes
 from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.names import has_name
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
@@ -38,51 +39,14 @@ _PLACING = re.compile(
 )
 """What libraries call a parameter or function that chooses a device."""
 _OF_TORCH = frozenset({"torch", "torchvision", "torchaudio"})
-NO_DEVICES = frozenset({"absl", "click", "fire", "pytest", "typer"})
-"""Packages for command lines and tests, which place nothing on a device."""
-_ANY_DEVICE = frozenset(
-    {
-        "transformers",
-        "accelerate",
-        "diffusers",
-        "timm",
-        "peft",
-        "safetensors",
-        "sentence_transformers",
-        "torchmetrics",
-        "botorch",
-        "e3nn",
-        "gpytorch",
-        "ignite",
-        "kornia",
-        "linear_operator",
-        "monai",
-        "open_clip",
-        "pyro",
-        "pytorch_metric_learning",
-        "torchrl",
-    }
-)
-"""Libraries that take every device of torch's."""
+NO_DEVICES = listed_names("no devices")
+_ANY_DEVICE = listed_names("any device")
 _OF_TORCH_WHOLLY = ("torchvision.transforms.", "torchvision.models.", "torchvision.ops.")
 """What of torchvision is written in torch's own operators."""
 _DEVICE = re.compile(r"(?:\w*_)?device(?:_type|_name|s)?\Z")
 _CARD_NAME = "torch.cuda.get_device_name"
-RUNNING = frozenset(
-    {
-        "system",
-        "popen",
-        "Popen",
-        "run",
-        "call",
-        "check_call",
-        "check_output",
-        "getoutput",
-        "getstatusoutput",
-    }
-)
-"""What functions are called that start a program."""
-_LOADING = frozenset({"CDLL", "LoadLibrary", "register_custom_ops_library"})
+RUNNING = listed_names("running")
+_LOADING = listed_names("loading")
 _COMPILED = re.compile(r"_(?:backend|ext|C|cpp|kernels?|cuda)?\Z|.*_(?:ext|cpp|kernels?)\Z|_C\w*\Z")
 """What packages call modules of theirs that are compiled."""
 _RUNNING_PYTHON = re.compile(
