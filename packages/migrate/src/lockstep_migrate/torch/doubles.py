@@ -10,8 +10,8 @@ from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.statements import siblings
 from lockstep_migrate.name_lists import listed_names
-from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.table import Entry
+from lockstep_migrate.torch.takers import called_names
 from lockstep_migrate.torch.unit import Unit
 
 _DOUBLES = re.compile(

@@ -17,7 +17,8 @@ from lockstep_migrate.torch.context import DEVICE_KEY, OTHER_DEVICES, Use, is_de
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import RUNNING, library_called, library_of
+from lockstep_migrate.torch.takers import library_called, library_of
+from lockstep_migrate.torch.unfollowed import RUNNING
 from lockstep_migrate.torch.unit import Unit
 from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 

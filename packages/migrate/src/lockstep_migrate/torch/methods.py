@@ -23,7 +23,7 @@ from lockstep_migrate.torch.early import device_function
 from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import NO_DEVICES, library_of_object
+from lockstep_migrate.torch.takers import NO_DEVICES, library_of_object
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")
