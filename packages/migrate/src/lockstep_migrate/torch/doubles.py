@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
-from lockstep_migrate.engine.statements import siblings
+from lockstep_migrate.engine.statements import assigned_to, siblings
+from lockstep_migrate.engine.tree import is_own_attribute
 from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.table import Entry
 from lockstep_migrate.torch.takers import called_names
@@ -54,6 +56,10 @@ _PLAIN = frozenset({"item", "tolist"})
 _PLACES = re.compile(r"device|cuda|\.to\(")
 _CONVERSIONS = frozenset({"to", "type", "astype"})
 _ASKING = listed_names("asking")
+_CONVERTED_FIRST = re.compile(
+    r"\.(?:float|half|bfloat16)\(\)\.(?:to|cuda)\(|\.to\([^()]*(?:float32|dtype=)"
+)
+"""A tensor that is moved is converted before, or on the way."""
 _CONVERTING = re.compile(
     r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
 )
@@ -100,6 +106,8 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         ]
         if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
             return False
+    elif is_own_attribute(node):
+        inner = [*assigned_to(unit.scopes, node)]
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
         inner = [node.value] if not _is_later_result(node) else []
     elif isinstance(node, ast.BinOp):
@@ -123,6 +131,20 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     return any(
         _may_be_double(unit, one, unless_chosen=unless_chosen, steps=steps - 1) for one in inner
     )
+
+
+def double_items(unit: Unit) -> Iterator[ast.expr]:
+    """What the data sets of a module return in double precision: a loader makes tensors of it as they are."""
+    if _CONVERTED_FIRST.search(unit.scopes.source.text):
+        return
+    for function in unit.scopes.of(ast.FunctionDef):
+        for part in ast.walk(function) if function.name == "__getitem__" else ():
+            given = part.value if isinstance(part, ast.Return) else None
+            for one in getattr(given, "elts", [given]):
+                whole = one.value if isinstance(one, ast.Subscript) else one
+                of_torch = isinstance(whole, ast.Call) and unit.scopes.name(whole.func)
+                if whole and not of_torch and _may_be_double(unit, whole, unless_chosen=False):
+                    yield one
 
 
 def _computes_in_doubles(unit: Unit, call: ast.Call) -> bool:

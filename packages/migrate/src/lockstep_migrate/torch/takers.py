@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Bound
+from lockstep_migrate.engine.statements import assigned_to
+from lockstep_migrate.engine.tree import is_own_attribute
 from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.unit import Unit
 
@@ -56,6 +58,10 @@ def called_names(unit: Unit, function: ast.expr, steps: int = _STEPS) -> Iterato
     chain: list[str] = []
     node = function
     while isinstance(node, ast.Attribute | ast.Call):
+        if is_own_attribute(node):
+            for value in assigned_to(unit.scopes, node) if steps else ():
+                if isinstance(value, ast.Call):
+                    yield from called_names(unit, value.func, steps - 1)
         chain = [node.attr, *chain] if isinstance(node, ast.Attribute) else []
         node = node.value if isinstance(node, ast.Attribute) else node.func
     if not isinstance(node, ast.Name):
