@@ -369,6 +369,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
     elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
         unit.keep(node, "leftovers/text", "text for people")
+    elif isinstance(parent, ast.Assign) and any(map(unit.is_listed, parent.targets)):
+        unit.keep(node, "leftovers/text", "goes with what it is given to, which is listed")
     elif _is_matched(unit, node):
         unit.list(node, "leftovers/message", _OTHER_MESSAGE)
     elif _is_run(unit, node) or text in _RESOURCES:

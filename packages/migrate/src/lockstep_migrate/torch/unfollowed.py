@@ -138,11 +138,12 @@ def _find_run(unit: Unit, call: ast.Call) -> None:
     if called(call) not in RUNNING:
         _find_variable(unit, call.args[0])
         return
-    for given in call.args:
-        for word in ast.walk(given):
-            text = _text(word)
-            if re.search(r"(?<![a-z])gpus?(?![a-z])", text) and not unit.is_claimed(word):
-                unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
+    words = [word for given in call.args for word in ast.walk(given)]
+    if any(map(unit.is_listed, words)):
+        return  # the command is told already
+    for word in words:
+        if re.search(r"(?<![a-z])gpus?(?![a-z])", _text(word)) and not unit.is_claimed(word):
+            unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
 
 
 def _find_variable(unit: Unit, name: ast.expr) -> None:
