@@ -16,7 +16,7 @@ from importlib import resources
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Bound
 from lockstep_migrate.plan import Edit
-from lockstep_migrate.torch.takers import called_names, takers
+from lockstep_migrate.torch.takers import called_names, library_called, takers
 from lockstep_migrate.torch.unit import Unit
 
 _PROVIDER = "ExecutionProvider"
@@ -106,8 +106,14 @@ def _variable_of(setting: ast.AST) -> str:
 
 
 def _called_library(unit: Unit, call: ast.Call) -> str:
-    """The library whose function a call calls, or whose object's method."""
-    for name in called_names(unit, call.func):
+    """The library whose function a call calls, whose object's method, or whose object it is given."""
+    functions = [call.func]
+    others = library_called(unit, call.func) != ""
+    for given in (*call.args, *(item.value for item in call.keywords)):
+        if isinstance(given, ast.Name) and others:
+            found = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+            functions += [one.value.func for one in found if isinstance(one.value, ast.Call)]
+    for name in (name for function in functions for name in called_names(unit, function)):
         while name:
             if name in libraries():
                 return name
