@@ -21,7 +21,7 @@ _BARE_NUMBER = re.compile(
 """A device that may be given as a number."""
 
 _OF_LIBRARIES = re.compile(
-    r"(?:\b|_)gpus?\b|capturable|efficient_attention|max-autotune|reduce-overhead|\bfp8\b",
+    r"(?:\b|_)gpus?\b|efficient_attention",
     re.IGNORECASE,
 )
 """What libraries call the old device, or what only it has: alone these words say nothing."""
