@@ -31,6 +31,7 @@ from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
 from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
 from lockstep_migrate.torch.compiled import compiled_names, may_compile
+from lockstep_migrate.torch.doubles import converts_first
 from lockstep_migrate.torch.libraries import libraries
 from lockstep_migrate.torch.python import Rule, migrate_python
 from lockstep_migrate.torch.shared_head import Head, imported_words, new_heads, shared_heads
@@ -225,6 +226,8 @@ class _Project:
             forks=any(forks(texts[path]) for path in python),
             imported=imported_words(texts[path] for path in python),
             compiled=_compiled([texts[path] for path in python]),
+            moves_as_is=any(names_a_device(texts[path]) for path in python)
+            and not any(converts_first(texts[path]) for path in python),
         )
         if not self.settings.target.device and self.tensorflow is None:
             installed = {

@@ -42,6 +42,7 @@ _KEEPING = listed_names("keeping")
 _NAMED = listed_names("named")
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
 _BESIDE_NUMBERS = listed_names("beside numbers")
+_ARRAYS = re.compile(r"\b(?:numpy|pandas|scipy|sklearn)\b")
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
@@ -63,6 +64,16 @@ _CONVERTED_FIRST = re.compile(
 _CONVERTING = re.compile(
     r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
 )
+
+
+def converts_first(text: str) -> bool:
+    """Whether a module chooses a precision as it moves a tensor, or before."""
+    return _CONVERTED_FIRST.search(text) is not None
+
+
+def may_return_doubles(text: str) -> bool:
+    """Whether a module may hold a data set of arrays."""
+    return "__getitem__" in text and _ARRAYS.search(text) is not None
 
 
 def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
@@ -135,9 +146,7 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
 
 def double_items(unit: Unit) -> Iterator[ast.expr]:
     """What the data sets of a module return in double precision: a loader makes tensors of it as they are."""
-    if _CONVERTED_FIRST.search(unit.scopes.source.text):
-        return
-    for function in unit.scopes.of(ast.FunctionDef):
+    for function in unit.scopes.of(ast.FunctionDef) if unit.own.moves_as_is else ():
         for part in ast.walk(function) if function.name == "__getitem__" else ():
             given = part.value if isinstance(part, ast.Return) else None
             for one in getattr(given, "elts", [given]):

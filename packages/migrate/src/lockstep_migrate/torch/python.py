@@ -17,6 +17,7 @@ from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
 from lockstep_migrate.torch.by_name import find_by_name
 from lockstep_migrate.torch.choices import find_choices
+from lockstep_migrate.torch.doubles import may_return_doubles
 from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
@@ -99,6 +100,7 @@ def migrate_python(
     has_rules = bool(first) or bool(settings.user_rules)
     text = source.text
     named = names_a_device(text) or any(word in text for word in settings.table.words)
+    named = named or (own.moves_as_is and may_return_doubles(text))
     # Who asks for any accelerator chooses for all of them.
     named = named or ("torch.accelerator" not in text and may_choose(text))
     written = is_helper_module(text) or text.startswith(f'"""{AMP_MARK}')
