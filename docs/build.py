@@ -37,7 +37,6 @@ _LOCKSTEP_COMPLETE=fish_source lockstep | source    # ~/.config/fish/completions
 
 PAGE = Path(__file__).parent / "cli.md"
 _OTHER_JOBS = (
-    ["migrate", "undo"],
     ["migrate", "rules"],
     *(["cache", word] for word in ("start", "stop", "session", "stat", "destroy")),
     *(["remote", word] for word in ("add", "list", "test", "remove", "attach", "stop")),

@@ -175,7 +175,6 @@ WITHOUT_JSON = {
     "cache stop": "stops it",
     "cache session": "prints a name",
     "cache destroy": "drops a session",
-    "migrate undo": "restores files",
     "copy": "copies files",
     "remote": "a group of jobs",
     "remote add": "keeps a machine, and `remote list` tells it",

@@ -124,7 +124,7 @@ def test_environments_are_linked_and_not_watched(home: Path, name: str) -> None:
 
 
 def test_what_lockstep_keeps_and_writes_is_not_seen(home: Path) -> None:
-    for name in (".lockstep-migrate", "__pycache__", "out"):
+    for name in ("__pycache__", "out"):
         (home / "project" / name).mkdir()
     place = Ground(
         home / "project" / "copies" / "work",

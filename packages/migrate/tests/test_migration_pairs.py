@@ -67,7 +67,7 @@ def parts_of(case: Path) -> Parts:
 class _Run:
     """A target with its options: `TARGET[+OPTION[=VALUE]]...`.
 
-    `tensorflow`, `similar`, `advice-apply` and `visible-device` are options of the command line; `main=FILE` stands for
+    `tensorflow`, `similar` and `advice-apply` are options of the command line; `main=FILE` stands for
     `--distributed --main FILE` (a project of one file needs no name) and takes `model=NAMES`; `rules=FILE` is a file of
     the case; `advice` tells of advice, too.
     """
@@ -98,7 +98,6 @@ class _Run:
             user_rules=read_user_rules(folder / given["rules"]) if "rules" in given else (),
             similar="similar" in given,
             distribution=distribution,
-            visible_device="visible-device" in given,
             advice="advice" in given,
             advice_apply="advice-apply" in given,
         )

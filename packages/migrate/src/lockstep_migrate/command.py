@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,27 +16,20 @@ from lockstep.files import check_output_file
 from lockstep.options import PATH
 from lockstep.terminal import enveloped, json_text, progress_bar
 from lockstep_migrate.delivery.diff import unified_diff
-from lockstep_migrate.delivery.in_place import undo, way_back, write_in_place
+from lockstep_migrate.delivery.in_place import write_in_place
 from lockstep_migrate.delivery.json import render_migration_json
 from lockstep_migrate.delivery.next_words import next_command
 from lockstep_migrate.delivery.output import is_file_name, write_tree
-from lockstep_migrate.delivery.reports import (
-    NAMES,
-    PEER_LAUNCHER,
-    PEER_NAMES,
-    PEER_SUFFIX,
-    ReportNames,
-    write_reports,
-)
 from lockstep_migrate.delivery.screen import Delivery, print_migration
+from lockstep_migrate.delivery.tables import REPORTS, write_reports
 from lockstep_migrate.files.collection import REPORT_FOLDER, Collection, collect, from_here
 from lockstep_migrate.options import Distribution, Framework, MigrationOptions
-from lockstep_migrate.plan import NewFile, Plan
+from lockstep_migrate.plan import Plan
 from lockstep_migrate.project import plan_collection, target_named
 from lockstep_migrate.targets import migration_targets
 from lockstep_migrate.torch.user_rules import read_user_rules
 
-_FOR_PYTORCH = ("distributed", "visible_device", "similar", "advice", "advice_apply", "rules")
+_FOR_PYTORCH = ("distributed", "similar", "advice", "advice_apply", "rules")
 
 
 class _Command(click.Command):
@@ -97,7 +90,6 @@ class _Request:
     options: MigrationOptions
     writes: _Writes
     output: Path
-    names: ReportNames
     report: Path | None
     force: bool
     arguments: tuple[str, ...]
@@ -111,23 +103,6 @@ _TO = click.option(
     is_eager=True,
     help="Write scripts for this device; neutral ones use any device.",
 )
-
-
-@click.command("undo")
-@click.argument("path", type=PATH, default=".")
-@click.option(
-    "--discard-edits", cls=shared.Option, old=["--force"], is_flag=True,
-    help="Undo it also in files that were edited since.",
-)  # fmt: skip
-def _undo_job(path: Path, discard_edits: bool) -> int:
-    """Take back the latest --in-place in PATH, byte for byte."""
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or directory; give the path that was migrated")
-    done = undo(path if path.is_dir() else path.parent, force=discard_edits)
-    click.echo(f"restored {len(done.restored)} files, removed {len(done.removed)} that were added")
-    if done.runs_left:
-        click.echo(f"an earlier run can be undone too: {done.runs_left} left")
-    return ExitCode.AGREES
 
 
 @click.command("rules")
@@ -144,7 +119,7 @@ def _rules_job(to: str, as_json: bool) -> None:
         click.echo(f"{entry.rule}\n    {entry.words}")
 
 
-_OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
+_OTHER_JOBS = {"rules": _rules_job}
 
 
 @click.command(cls=_Command)
@@ -177,15 +152,9 @@ _OTHER_JOBS = {"undo": _undo_job, "rules": _rules_job}
 )
 @click.option("--main", type=PATH, help="You start this script.")
 @click.option("--model", help="The variable that holds the model there.  [default: model]")
-@click.option(
-    "--visible-device", is_flag=True, help="Take the device's number from the environment."
-)
 @click.option("--advice", is_flag=True, help="List faster equal forms, too.")
 @click.option(
     "--advice-apply", is_flag=True, help="Write faster equal forms where that is possible."
-)
-@click.option(
-    "--peer-layout", is_flag=True, help="Folder and report names of the vendor's own tool."
 )
 @shared.as_json
 @click.option("--report", type=PATH, help="Write the reports into this folder.")
@@ -247,8 +216,7 @@ def _asked(given: Mapping[str, Any], arguments: tuple[str, ...]) -> _Request:
         paths=paths,
         options=_options(given),
         writes=_where(output, given["in_place"], writing=writing),
-        output=_output_folder(paths, output, peer_layout=given["peer_layout"]),
-        names=PEER_NAMES if given["peer_layout"] else NAMES,
+        output=output or Path(),
         report=given["report"],
         force=given["force"],
         arguments=arguments,
@@ -263,7 +231,6 @@ def _options(given: Mapping[str, Any]) -> MigrationOptions:
         user_rules=read_user_rules(rules) if rules is not None else (),
         similar=given["similar"],
         distribution=_distribution(given["distributed"], given["main"], given["model"]),
-        visible_device=given["visible_device"],
         advice=given["advice"],
         advice_apply=given["advice_apply"],
     )
@@ -331,21 +298,10 @@ def _where(output: Path | None, in_place: bool, *, writing: bool) -> _Writes:
     return _Writes.IN_PLACE if in_place else _Writes.OUTPUT
 
 
-def _output_folder(paths: Iterable[Path], output: Path | None, *, peer_layout: bool) -> Path:
-    """Where `-o` leads; for the vendor's layout a folder inside it, named after the input."""
-    if not peer_layout:
-        return output or Path()
-    if output is None:
-        raise UsageError("--peer-layout writes a folder: give its parent with -o")
-    first = next(iter(paths), Path()).resolve()
-    name = first.stem if first.is_file() else first.name
-    return output / f"{name}{PEER_SUFFIX}"
-
-
 def _check_reports(request: _Request) -> None:
     """Refuse to replace a report before any work is done."""
     if request.report is not None:
-        for name, _ in request.names.writers():
+        for name in REPORTS:
             if (request.report / name).exists():
                 check_output_file(request.report / name, force=request.force)
 
@@ -354,8 +310,6 @@ def _planned(request: _Request) -> tuple[Collection, Plan]:
     with progress_bar("migrating") as progress:
         collection = collect(request.paths, exclude=_outputs(request))
         plan = plan_collection(collection, _named_options(request, collection), progress)
-    if request.names is PEER_NAMES:
-        plan = replace(plan, new_files=tuple(map(_peer_named, plan.new_files)))
     return collection, plan
 
 
@@ -368,12 +322,6 @@ def _named_options(request: _Request, collection: Collection) -> MigrationOption
     return replace(request.options, distribution=replace(asked, started=request.output.name))
 
 
-def _peer_named(new: NewFile) -> NewFile:
-    """The launch script under the name of the vendor's tool."""
-    launcher = new.executable and new.path.suffix == ".sh"
-    return replace(new, path=PurePosixPath(PEER_LAUNCHER)) if launcher else new
-
-
 def _has_work(plan: Plan) -> bool:
     return bool(plan.new_files) or any(file.changed for file in plan.files)
 
@@ -383,15 +331,15 @@ def _has_work(plan: Plan) -> bool:
 
 def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
     """Write what was asked for, and say where it is."""
-    place, folder = "", request.report
+    place, folder, way_back = "", request.report, ""
     if request.writes is _Writes.OUTPUT:
         written = write_tree(plan, collection, request.output, force=request.force)
         place = from_here(written)
-        folder = folder or _beside(written, request.names)
+        folder = folder or _beside(written)
     elif request.writes is _Writes.IN_PLACE:
-        write_in_place(plan, collection.root, force=request.force)
+        way_back = write_in_place(plan, collection.root, force=request.force)
         place = "place"
-    reports = write_reports(plan, folder, request.names) if folder is not None else ()
+    reports = write_reports(plan, folder) if folder is not None else ()
     unsupported, changes = (
         next((from_here(path) for path in reports if path.stem.startswith(name)), "")
         for name in ("unsupported", "change")
@@ -401,22 +349,22 @@ def _deliver(plan: Plan, collection: Collection, request: _Request) -> Delivery:
         written=tuple(map(from_here, reports)),
         unsupported=unsupported,
         changes=changes,
-        next_command=_next_command(plan, collection, request) if _has_work(plan) else "",
+        next_command=_next_command(plan, collection, request, way_back) if _has_work(plan) else "",
         prefix=_prefix(collection.root),
         not_read=tuple(f"{item.path}: {item.reason}" for item in collection.skipped),
     )
 
 
-def _beside(written: Path, names: ReportNames) -> Path:
+def _beside(written: Path) -> Path:
     """The folder for reports of an output: inside it, or beside a single file and named after it."""
     if not written.is_dir():
         return written.with_name(f"{written.stem}-migrate")
-    return written if names is PEER_NAMES else written / REPORT_FOLDER
+    return written / REPORT_FOLDER
 
 
-def _next_command(plan: Plan, collection: Collection, request: _Request) -> str:
+def _next_command(plan: Plan, collection: Collection, request: _Request, way_back: str) -> str:
     if request.writes is _Writes.IN_PLACE:
-        return way_back(collection.root)
+        return way_back
     written = request.output if request.writes is _Writes.OUTPUT else None
     return next_command(plan, collection, request.arguments, written)
 

@@ -51,8 +51,6 @@ class MigrationOptions:
         Whether what has no equal becomes what is similar; each such place is listed as a risk.
     distribution
         What becomes a training on many cards; None for none.
-    visible_device
-        Whether scripts take the device from an environment variable.
     advice
         Whether equal but faster forms are listed.
     advice_apply
@@ -64,6 +62,5 @@ class MigrationOptions:
     user_rules: UserRules = ()
     similar: bool = False
     distribution: Distribution | None = None
-    visible_device: bool = False
     advice: bool = False
     advice_apply: bool = False

@@ -15,11 +15,10 @@ from lockstep.terminal import Progress
 from lockstep_migrate.distributed.head import takes_devices
 from lockstep_migrate.distributed.roles import Roles, roles_of
 from lockstep_migrate.engine.own_names import OwnNames, merged_own, own_names
-from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText, UndecodableError, read_python
 from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.collection import Collection, Found, Kind, failure, read
-from lockstep_migrate.files.framework import pytorch_script, tensorflow_script
+from lockstep_migrate.files.framework import tensorflow_script
 from lockstep_migrate.files.native import native_mentions
 from lockstep_migrate.files.notebook import NotebookError, notebook_mentions
 from lockstep_migrate.files.packages import unknown_packages
@@ -32,6 +31,7 @@ from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import MODULE as AMP_MODULE
 from lockstep_migrate.torch.apex import has_equal, imports_amp, needs_apex, new_module
 from lockstep_migrate.torch.compiled import compiled_names, may_compile
+from lockstep_migrate.torch.doubles import converts_first
 from lockstep_migrate.torch.libraries import libraries
 from lockstep_migrate.torch.python import Rule, migrate_python
 from lockstep_migrate.torch.shared_head import Head, imported_words, new_heads, shared_heads
@@ -40,7 +40,7 @@ from lockstep_migrate.torch.unit import Settings, chooses_cards, forks
 from lockstep_migrate.torch.vocabulary import names_a_device
 
 if TYPE_CHECKING:
-    from lockstep_migrate.tensorflow import Generation, Project
+    from lockstep_migrate.tensorflow.reading import Reading
 
 _TREE_CHARACTERS = 1 << 20
 """Source text whose trees are kept between two readings; a tree takes about a hundred times as many bytes."""
@@ -95,7 +95,12 @@ def plan_collection(
         advice=options.advice or options.advice_apply,
         advice_apply=options.advice_apply,
     )
-    return _Project(collection, settings, roles_of(collection, options), framework).plan(progress)
+    project = _Project(collection, settings, roles_of(collection, options))
+    if framework is Framework.TENSORFLOW:
+        from lockstep_migrate.tensorflow.reading import Reading  # loaded if asked for
+
+        project.tensorflow = Reading(settings)
+    return project.plan(progress)
 
 
 def _check_devices(target: MigrationTarget) -> None:
@@ -111,17 +116,13 @@ class _Project:
     collection: Collection
     settings: Settings
     roles: Roles
-    framework: Framework
-    modules: dict[PurePosixPath, ModuleScopes] = field(default_factory=dict)
-    """Of TensorFlow scripts, which are read together: how one is written tells how all are."""
-    together: Project | None = None
+    tensorflow: Reading | None = None
+    """What reads the scripts if they are TensorFlow's."""
     trees: dict[PurePosixPath, ast.Module] = field(default_factory=dict)
     """Parsed modules of the first reading, as many as there is room for."""
     budget_characters: int = _TREE_CHARACTERS
     own: OwnNames = field(default_factory=OwnNames)
     failures: list[Failure] = field(default_factory=list)
-    required: dict[PurePosixPath, Generation] = field(default_factory=dict)
-    """Which TensorFlow the files of a folder ask for."""
     heads: dict[PurePosixPath, Head] = field(default_factory=dict)
     amp_files: set[PurePosixPath] = field(default_factory=set)
     """Files that import apex.amp."""
@@ -155,7 +156,7 @@ class _Project:
     def _tell_unknown(self, files: list[FilePlan]) -> None:
         """List what no table knows among the imports of a project that has something to migrate."""
         found = any(one.outcome is not Outcome.KEPT for file in files for one in file.mentions)
-        if not found or self.framework is Framework.TENSORFLOW:
+        if not found or self.tensorflow is not None:
             return
         words = {name.split(".")[0] for name in (*libraries(), *self.settings.table.words)}
         python = [file for file in files if file.path.suffix == ".py"]
@@ -208,13 +209,9 @@ class _Project:
                 configured.update(dict.fromkeys(_device_settings(source.text), str(found.path)))
                 keys = frozenset(_KEY.findall(source.text))
                 own.append(OwnNames(given=keys, keys=keys))
-            if self.framework is Framework.TENSORFLOW:
-                self._require(found, source)
-            if found.kind is not Kind.PYTHON:
-                continue
-            if self.framework is Framework.TENSORFLOW:
-                self._gather(found.path, source)
-            elif names_a_device(source.text):
+            if self.tensorflow is not None:
+                self.tensorflow.gather(found, source)
+            elif found.kind is Kind.PYTHON and names_a_device(source.text):
                 own += self._own(found.path, source)
         python = [found.path for found, _ in sources if found.kind is Kind.PYTHON]
         names = {part for path in python for part in path.with_suffix("").parts}
@@ -229,8 +226,10 @@ class _Project:
             forks=any(forks(texts[path]) for path in python),
             imported=imported_words(texts[path] for path in python),
             compiled=_compiled([texts[path] for path in python]),
+            moves_as_is=any(names_a_device(texts[path]) for path in python)
+            and not any(converts_first(texts[path]) for path in python),
         )
-        if not self.settings.target.device and self.framework is Framework.PYTORCH:
+        if not self.settings.target.device and self.tensorflow is None:
             installed = {
                 found.path.parent
                 for found in self.collection.files
@@ -258,20 +257,6 @@ class _Project:
             self.keeps_apex |= needs_apex(tree)
         return [own_names(tree, path)]
 
-    def _require(self, found: Found, source: SourceText) -> None:
-        """Note which TensorFlow a file asks for that says what a folder needs."""
-        if found.kind is Kind.PYTHON and found.path.name != "setup.py":
-            return
-        from lockstep_migrate.tensorflow import required_generation  # loaded if asked for
-
-        stated = required_generation(source.text)
-        if stated is not None:
-            self.required.setdefault(found.path.parent, stated)
-
-    def _gather(self, path: PurePosixPath, source: SourceText) -> None:
-        with suppress(SyntaxError):  # said when the file's turn comes
-            self.modules[path] = ModuleScopes(source, parse(source.text))
-
     def _file(self, found: Found, source: SourceText) -> FilePlan | None:
         try:
             mentions, additions = self._mentions(found, source)
@@ -291,8 +276,8 @@ class _Project:
 
     def _mentions(self, found: Found, source: SourceText) -> Mentioned:
         target = self.settings.target
-        if found.kind is Kind.PYTHON and self.framework is Framework.TENSORFLOW:
-            return self._tensorflow(found.path, source)
+        if found.kind is Kind.PYTHON and self.tensorflow is not None:
+            return self.tensorflow.mentions(source, found.path)
         if found.kind is Kind.PYTHON:
             tree = self.trees.pop(found.path, None)
             path = found.path
@@ -315,22 +300,6 @@ class _Project:
         own = self.own.modules | self.own.asked
         return config_mentions(source.text, kind, target, own), ()
 
-    def _tensorflow(self, path: PurePosixPath, source: SourceText) -> Mentioned:
-        from lockstep_migrate.tensorflow import (
-            project_of,
-            tensorflow_mentions,
-        )  # loaded if asked for
-
-        if path not in self.modules:
-            parse(source.text)  # raises what is wrong with it
-        scopes = self.modules[path]
-        if self.together is None:
-            self.together = project_of(self.modules.values(), self.required)
-        generation = self.together.generation_for(scopes, path)
-        start = self.together.start_of(scopes)
-        mentions, additions = tensorflow_mentions(scopes, generation, start)
-        return (*mentions, *pytorch_script(source, self.settings)), additions
-
     def _python(
         self,
         source: SourceText,
@@ -351,11 +320,8 @@ class _Project:
 
     def _python_text(self, text: str) -> Mentioned:
         source = SourceText(text.encode("utf-8", "surrogatepass"), text, "utf-8")
-        if self.framework is Framework.TENSORFLOW:
-            from lockstep_migrate.tensorflow import tensorflow_mentions
-
-            mentions, additions = tensorflow_mentions(ModuleScopes(source, parse(text)))
-            return (*mentions, *pytorch_script(source, self.settings)), additions
+        if self.tensorflow is not None:
+            return self.tensorflow.mentions(source)
         return self._python(source, self.roles.rules())
 
 

@@ -11,7 +11,6 @@ from lockstep_migrate.targets import migration_targets
 from lockstep_migrate.torch.python import migrate_python
 from lockstep_migrate.torch.table import table_of
 from lockstep_migrate.torch.unit import Settings
-from lockstep_migrate.torch.visible_device import find_visible_device
 
 HEAD = """\
 import torch
@@ -49,8 +48,3 @@ class Migrated:
         """Reasons of what is listed under a rule."""
         rows = rows_of(self.plan)
         return [row.reason for row in rows if (row.rule, row.outcome) == (rule, Outcome.LISTED)]
-
-
-def visible(text, target="neutral"):
-    """With the device from the environment."""
-    return Migrated(text, [find_visible_device], target)

@@ -9,14 +9,10 @@ from collections.abc import Iterator
 from lockstep_migrate.advice.advisor import Advisor
 from lockstep_migrate.advice.training import inside, training_loops
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.plan import Edit
 
-_SHUFFLES = frozenset(
-    {
-        "torch.nn.ChannelShuffle", "torch.nn.functional.channel_shuffle", "torch.channel_shuffle",
-        "torch.native_channel_shuffle",
-    }
-)  # fmt: skip
+_SHUFFLES = listed_names("shuffles")
 _SHUFFLE = re.compile(r"channel_?shuffle|shuffle_?channel", re.IGNORECASE)
 _SELECTED = (
     "x.index_select(1, torch.arange(x.shape[1], dtype=torch.int32, device=x.device)"

@@ -15,16 +15,12 @@ from lockstep_migrate.engine.arguments import (
 )
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.tree import parts_of
+from lockstep_migrate.name_lists import listed_names
 
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _EVALUATION = ("val", "test", "eval", "dev", "infer", "predict")
 _POSITIONS = {"batch_size": 1, "batch_sampler": 4, "drop_last": 8}
-_CLASS_LOSSES = frozenset(
-    {
-        "torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss",
-        "torch.nn.functional.cross_entropy", "torch.nn.functional.nll_loss",
-    }
-)  # fmt: skip
+_CLASS_LOSSES = listed_names("class losses")
 _READS = frozenset({"item", "tolist", "numpy", "cpu"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

@@ -1,1 +1,1 @@
-"""Carry out a plan: write files and reports, undo."""
+"""Carry out a plan: write files and reports."""

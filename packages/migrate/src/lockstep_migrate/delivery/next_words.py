@@ -36,10 +36,7 @@ def _preview(given: list[str]) -> list[str]:
     for word in waiting:
         if word in ("-o", "--output", "--report"):
             next(waiting, None)
-        elif not word.startswith(("--output=", "--report=")) and word not in (
-            "--force",
-            "--peer-layout",
-        ):
+        elif not word.startswith(("--output=", "--report=")) and word != "--force":
             words.append(word)
     return words
 

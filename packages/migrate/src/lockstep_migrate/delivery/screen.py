@@ -17,7 +17,6 @@ from lockstep.terminal import (
     counted,
     printable,
 )
-from lockstep_migrate.delivery.log import place_of
 from lockstep_migrate.delivery.rows import (
     Counts,
     advice_rows,
@@ -27,7 +26,7 @@ from lockstep_migrate.delivery.rows import (
     listed_rows,
 )
 from lockstep_migrate.delivery.tables import api_of
-from lockstep_migrate.plan import Outcome, Plan, Row
+from lockstep_migrate.plan import Failure, Outcome, Plan, Row
 
 FILES = 12
 GROUPS = 12
@@ -107,7 +106,7 @@ def print_migration(plan: Plan, delivery: Delivery, *, show_all: bool = False) -
 _HARM = (
     ("names/", "methods/", "devices/", "strings/library"),  # fails, or trains elsewhere
     ("strings/", "shell/value", "shell/variable", "keywords/", "kernels/", "distributed/"),
-    ("native/", "config/", "shell/", "visible/", "framework/", "tensorflow/", "user/"),
+    ("native/", "config/", "shell/", "framework/", "tensorflow/", "user/"),
     ("leftovers/", "notebook/"),
 )
 
@@ -203,8 +202,13 @@ def _add_failures(text: Text, plan: Plan, prefix: str, *, show_all: bool) -> Non
     text.append("\nCould not be read\n", style="bold red")
     shown = plan.failures if show_all else plan.failures[:FAILURES]
     for failure in shown:
-        add_paragraph(text, printable(f"{prefix}{place_of(failure)}: {failure.reason}"))
+        add_paragraph(text, printable(f"{prefix}{_place_of(failure)}: {failure.reason}"))
     add_more(text, len(plan.failures) - len(shown), indent="  ", more="with --all")
+
+
+def _place_of(failure: Failure) -> str:
+    """Where a file failed: `train.py:3`, or the file alone."""
+    return f"{failure.path}:{failure.line}" if failure.line else str(failure.path)
 
 
 def _add_not_read(text: Text, delivery: Delivery, *, show_all: bool) -> None:

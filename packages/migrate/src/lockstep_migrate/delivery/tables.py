@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.terminal import Cell, workbook_at, write_csv_table, write_sheets
+from lockstep.errors import OutputExistsError
+from lockstep.terminal import Cell, write_csv_table
 from lockstep_migrate.delivery.rows import (
     CELL_CHARACTERS,
     NEW_FILE,
@@ -14,14 +15,13 @@ from lockstep_migrate.delivery.rows import (
     edit_rows,
     listed_rows,
 )
+from lockstep_migrate.files.collection import CHANGES
 from lockstep_migrate.plan import Outcome, Plan, Row
 
 CHANGE_TITLES = (
     "file", "line", "column", "rule id", "outcome", "before", "after", "reason", "replacement",
 )  # fmt: skip
 UNSUPPORTED_TITLES = ("API", "file", "line", "why", "replacement", "rule id")
-
-_WIDTHS = (50, 40, 8, 70, 50, 30)
 
 
 def write_changes(plan: Plan, path: Path) -> None:
@@ -46,19 +46,30 @@ def write_unsupported_csv(plan: Plan, path: Path) -> None:
     write_csv_table(path, UNSUPPORTED_TITLES, map(_unsupported, listed_rows(plan)))
 
 
-def write_unsupported_xlsx(plan: Plan, path: Path) -> None:
-    """Write the same as an Excel workbook.
+REPORTS = {CHANGES: write_changes, "unsupported.csv": write_unsupported_csv}
+"""The reports by their names."""
+
+
+def write_reports(plan: Plan, folder: Path) -> tuple[Path, ...]:
+    """Write every report into a folder, which is made where it is missing.
 
     Raises
     ------
-    OSError
-        If the file cannot be written.
+    OutputExistsError
+        If one of them cannot be written.
     """
-    rows = listed_rows(plan)
-    with workbook_at(path) as workbook:
-        plain = workbook.add_format()
-        cells = ((_unsupported(row), plain) for row in rows)
-        write_sheets(workbook, "Unsupported", UNSUPPORTED_TITLES, cells, len(rows), widths=_WIDTHS)
+    paths = []
+    for name, write in REPORTS.items():
+        path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(plan, path)
+        except OSError as error:
+            raise OutputExistsError(
+                f"{path}: cannot be written ({error.strerror or error}); give another folder with --report"
+            ) from error
+        paths.append(path)
+    return tuple(paths)
 
 
 def api_of(row: Row) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from lockstep.errors import OutputExistsError, UsageError, needs_posix
+from lockstep.errors import OutputExistsError, UsageError
 from lockstep.files import aside_of
 
 
@@ -81,51 +81,6 @@ def replace(path: Path, data: bytes, like: Path | None = None, *, executable: bo
     except OSError:
         aside.unlink()
         raise
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder as a lock that one process at a time can have; it is made, and goes when it is empty.
-
-    The system lets go of it when the process ends, however it ends, so that a killed one is in nobody's way.
-
-    Raises
-    ------
-    UsageError
-        If another run holds it.
-    OutputExistsError
-        If it cannot be made.
-    """
-    with naming(folder, "no file was changed"):
-        folder.mkdir(exist_ok=True)
-        file = os.open(folder, os.O_RDONLY)
-    try:
-        _take(file, folder)
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                folder.rmdir()
-    finally:
-        os.close(file)
-
-
-def _take(file: int, folder: Path) -> None:
-    busy = UsageError(
-        f"{folder.parent}: another run is changing files here; run again when it has ended"
-    )
-    try:
-        import fcntl
-    except ImportError as error:  # Windows
-        raise needs_posix("--in-place") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(file), folder.stat()):
-            raise busy  # the run before this one has just removed the folder
-    except (BlockingIOError, FileNotFoundError):
-        raise busy from None
-    except OSError:
-        return  # some network file systems have no locks; there it is as if nobody else were at work
 
 
 def _take_after(path: Path, like: Path) -> None:

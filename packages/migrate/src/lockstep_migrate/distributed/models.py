@@ -9,30 +9,11 @@ from dataclasses import dataclass
 from lockstep.plugin import devices
 from lockstep_migrate.distributed.training import Function, Script, Wrap, is_before
 from lockstep_migrate.engine.arguments import called
+from lockstep_migrate.name_lists import listed_names
 
-_OF_THE_WRAPPER = frozenset(
-    {
-        "train", "eval", "parameters", "buffers", "zero_grad", "to", "half", "float", "double",
-        "bfloat16", "type", "requires_grad_", "apply", "modules",
-        "forward", "training", "no_sync", "join", "module", "share_memory", "compile",
-        "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
-        "register_comm_hook", "__class__", "__call__", "device_ids", "device",
-        *(one.name for one in devices() if one.method),
-    }
-)  # fmt: skip
-_OF_ANY_MODULE = frozenset(
-    {
-        "state_dict", "load_state_dict", "named_parameters", "named_modules", "named_buffers",
-        "named_children", "children", "get_submodule", "get_parameter", "get_buffer", "extra_repr",
-        "register_buffer", "register_parameter", "add_module",
-    }
-)  # fmt: skip
-_TAKING_THE_MODEL = frozenset(
-    {
-        "torch.save", "copy.deepcopy", "copy.copy", "torch.onnx.export", "torch.jit.trace",
-        "torch.jit.script", "isinstance", "print", "str", "repr", "type", "pickle.dump",
-    }
-)  # fmt: skip
+_OF_THE_WRAPPER = listed_names("of the wrapper") | {one.name for one in devices() if one.method}
+_OF_ANY_MODULE = listed_names("of any module")
+_TAKING_THE_MODEL = listed_names("taking the model")
 _INDIFFERENT = frozenset({"id", "bool", "wandb.watch", "torch.compile", "next", "hasattr"})
 _OF_LAYERS = frozenset({"len", "list", "tuple", "iter", "enumerate", "reversed", "zip"})
 """Functions that go over the layers of an `nn.Sequential`, which the wrapper has not."""

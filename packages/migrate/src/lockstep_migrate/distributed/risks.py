@@ -10,21 +10,10 @@ from typing import NamedTuple
 
 from lockstep_migrate.distributed.training import Loader, Script
 from lockstep_migrate.engine.arguments import called, is_constant, keyword
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.unit import Unit
 
-OWN_PROCESSES = frozenset(
-    {
-        "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.DataParallel", "torch.nn.parallel.DataParallel",
-        "apex.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler",
-        "torch.utils.data.distributed.DistributedSampler", "torch.multiprocessing.spawn",
-        "torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.fully_shard",
-        "horovod.torch.init", "deepspeed.initialize", "accelerate.Accelerator",
-        "pytorch_lightning.Trainer", "lightning.Trainer", "lightning.pytorch.Trainer",
-        "transformers.Trainer", "fairscale.nn.FullyShardedDataParallel",
-    }
-)  # fmt: skip
-"""What runs a training on many devices by itself."""
+OWN_PROCESSES = listed_names("own processes")
 
 SAVING = "distributed/saving"
 _WRITING = frozenset({"w", "wb", "a", "ab", "w+", "x", "wt", "at"})

@@ -20,7 +20,6 @@ from lockstep_migrate.hookspecs import MigrationTarget
 from lockstep_migrate.options import Distribution, MigrationOptions
 from lockstep_migrate.plan import FilePlan, NewFile
 from lockstep_migrate.torch.python import Rule
-from lockstep_migrate.torch.visible_device import find_visible_device
 
 _USUAL_MODEL = Distribution(Path()).model
 
@@ -37,8 +36,6 @@ class Roles:
         The variables that hold its models.
     modules
         The project's files that it imports.
-    visible_device
-        Whether every file takes the device from the environment.
     taken
         Files that are there already.
     started
@@ -48,22 +45,14 @@ class Roles:
     main: PurePosixPath | None = None
     names: tuple[str, ...] = ()
     modules: frozenset[PurePosixPath] = frozenset()
-    visible_device: bool = False
     taken: frozenset[PurePosixPath] = frozenset()
     started: str = ""
 
     def rules(self, path: PurePosixPath | None = None) -> tuple[Rule, ...]:
         """The rules for one file, or for a text that is none."""
-        if self.main is None:
-            return (find_visible_device,) if self.visible_device else ()
-        found: list[Rule] = []
         if path is not None and path == self.main:
-            found.append(partial(distribute, names=self.names))
-        elif path in self.modules:
-            found.append(list_imported)
-        if self.visible_device:
-            found.append(find_visible_device)
-        return tuple(found)
+            return (partial(distribute, names=self.names),)
+        return (list_imported,) if path in self.modules else ()
 
     def launch(self, files: Sequence[FilePlan], target: MigrationTarget) -> tuple[NewFile, ...]:
         """The launch script, where the main script became one for many processes."""
@@ -84,7 +73,7 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
     Raises UsageError if the main script is none of the files, or has no variable of a name that was given.
     """
     if options.distribution is None:
-        return Roles(visible_device=options.visible_device)
+        return Roles()
     main = _main(collection, options.distribution)
     trees = _trees(collection)
     names = tuple(name.strip() for name in options.distribution.model.split(","))
@@ -94,7 +83,6 @@ def roles_of(collection: Collection, options: MigrationOptions) -> Roles:
         main=main,
         names=names,
         modules=imported_modules(main, trees),
-        visible_device=options.visible_device,
         taken=frozenset(found.path for found in collection.files),
         started=options.distribution.started,
     )

@@ -91,6 +91,11 @@ def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr
     return call.args[position] if position is not None and position < len(call.args) else None
 
 
+def given_device(call: ast.Call) -> ast.expr | None:
+    """What a call that moves somewhere is given first, or as `device`; methods of other things may take both."""
+    return call.args[0] if call.args else argument(call, "device")
+
+
 def has_stars(call: ast.Call) -> bool:
     """Whether a call takes arguments out of `*` or `**`."""
     return any(isinstance(item, ast.Starred) for item in call.args) or any(

@@ -34,6 +34,10 @@ class Claims:
         """Whether a rule changes what stands at a node."""
         return node in self._claimed and self._claimed[node].outcome.is_change
 
+    def is_listed(self, node: ast.AST) -> bool:
+        """Whether a rule leaves what stands at a node to a person."""
+        return node in self._claimed and self._claimed[node].outcome is Outcome.LISTED
+
     def mention_of(self, node: ast.AST) -> Mention | None:
         """What was claimed at a node."""
         return self._claimed.get(node)

@@ -75,6 +75,8 @@ class OwnNames:
         Whether the project reads how classes are called: `cls.__name__`.
     gpu_words
         Texts such as `"MULTI_GPU"` that the project gives something, or puts something under.
+    moves_as_is
+        Whether the project names a device, and nowhere chooses a precision as it moves a tensor there.
     requested
         What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
     """
@@ -100,6 +102,7 @@ class OwnNames:
     asks_for_gpu: bool = False
     gpu_words: frozenset[str] = frozenset()
     reads_names: bool = False
+    moves_as_is: bool = False
 
     def has_module(self, dotted: str) -> bool:
         """Whether a module's dotted name is of the project: both its first and its last name are."""

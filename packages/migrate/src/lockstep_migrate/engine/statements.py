@@ -68,6 +68,16 @@ def may_be_missing(scopes: ModuleScopes, statement: ast.AST) -> bool:
     return False
 
 
+def assigned_to(scopes: ModuleScopes, attribute: ast.expr) -> list[ast.expr]:
+    """What a module assigns to an attribute such as `self.x`, wherever it does."""
+    name = scopes.text(attribute)
+    return [
+        assignment.value
+        for assignment in scopes.of(ast.Assign)
+        if any(scopes.text(target) == name for target in assignment.targets)
+    ]
+
+
 def main_guard(scopes: ModuleScopes) -> ast.If | None:
     """The `if __name__ == "__main__":` of a module."""
     for statement in scopes.tree.body:

@@ -10,6 +10,10 @@ from importlib import resources
 
 from lockstep_migrate.hookspecs import MigrationTarget
 
+_ALTERNATIVE = re.compile(r"(?:\([^()]*\)|[^()|])+")
+_PATH = re.compile(r"(?:\w+\\\.)+")
+"""The beginning of a pattern for a dotted name: all but the last name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -40,6 +44,24 @@ def choices(kind: str) -> tuple[Choice, ...]:
         for row in rows
         if row["kind"] == kind
     )
+
+
+def may_choose(text: str) -> bool:
+    """Whether a text may hold one of the choices: those name no device, so nothing else leads to them."""
+    return any(package in text and rest.search(text) for package, rest in _hints())
+
+
+@functools.cache
+def _hints() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Of each row the package that its dotted name begins with, empty for other rows, and the rest of its pattern."""
+    found: dict[tuple[str, str], None] = {}
+    for kind in ("text", "value", "keyword", "method", "name", "default"):
+        for pattern in (choice.pattern.pattern for choice in choices(kind)):
+            dotted = kind in ("name", "default")
+            for part in _ALTERNATIVE.findall(pattern) if dotted else [pattern]:
+                package = part.partition("\\.")[0] if dotted else ""
+                found[package, _PATH.sub("", part) if dotted else part] = None
+    return tuple((package, re.compile(rf"(?<!\w)(?:{rest})(?!\w)")) for package, rest in found)
 
 
 def chosen(target: MigrationTarget, key: str, value: str) -> Choice | None:

@@ -12,10 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from lockstep.errors import UsageError
 from lockstep_migrate.engine.text import SourceText, UndecodableError, read_plain, read_python
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.plan import Failure
-
-OWN_FOLDER = ".lockstep-migrate"
-"""Where changing files in place keeps what they were."""
 
 REPORT_FOLDER = "lockstep-migrate"
 """Where reports go inside an output folder."""
@@ -32,27 +30,7 @@ NOTEBOOK_BYTES = 200 << 20
 SMALL_BYTES = 1 << 20
 """Larger JSON or YAML files are data (annotations, vocabularies, results), larger scripts installers."""
 
-SKIPPED_FOLDERS = frozenset(
-    {
-        OWN_FOLDER,
-        ".bzr",
-        ".eggs",
-        ".git",
-        ".hg",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".nox",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".svn",
-        ".tox",
-        ".venv",
-        "__pycache__",
-        "node_modules",
-        "site-packages",
-    }
-)
-"""Folders that hold nobody's own sources; `*.egg-info` and environments (`pyvenv.cfg`) go with them."""
+SKIPPED_FOLDERS = listed_names("skipped folders")
 
 
 class Kind(enum.Enum):

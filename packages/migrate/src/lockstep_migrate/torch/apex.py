@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import PurePosixPath
 
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.plan import Edit, NewFile
 from lockstep_migrate.torch.table import Table, built_in
 from lockstep_migrate.torch.unit import Unit
@@ -15,9 +16,7 @@ MARK = "The functions of apex.amp that this project calls"
 """What it begins with."""
 
 _RULE = "apex/amp"
-_FUNCTIONS = frozenset(
-    {"initialize", "load_state_dict", "master_params", "scale_loss", "state_dict"}
-)
+_FUNCTIONS = listed_names("apex functions")
 _ARGUMENTS = frozenset(
     {"models", "optimizers", "enabled", "opt_level", "loss_scale", "num_losses", "verbosity"}
     | {"min_loss_scale", "max_loss_scale"}

@@ -10,63 +10,23 @@ from functools import lru_cache
 from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.name_lists import listed_names
 
 _LOOKUPS = frozenset({"get", "pop", "setdefault", "getattr", "hasattr", "setattr", "delattr"})
-BY_NAME = frozenset({"methodcaller", "attrgetter", "__getattribute__", "__getattr__"})
-"""Functions that are given the name of a method or attribute first."""
-_TESTS = frozenset(
-    {
-        "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "find", "index",
-        "count", "replace", "strip", "lstrip", "rstrip", "removeprefix", "match", "search",
-        "fullmatch", "assertEqual", "assert_equal",
-    }
-)  # fmt: skip
-_TELLING = frozenset(
-    {
-        "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log",
-        "write", "format_exc", "skipTest", "echo", "skip", "fail",
-    }
-)  # fmt: skip
-_AMP = frozenset(
-    {
-        "torch.amp.autocast", "torch.autocast", "torch.amp.GradScaler", "torch.GradScaler",
-        "torch.amp.custom_fwd", "torch.amp.custom_bwd", "torch.amp.is_autocast_available",
-        "torch.is_autocast_enabled", "torch.get_autocast_dtype", "torch.set_autocast_dtype",
-        "torch.set_autocast_enabled", "torch.amp.autocast_mode.autocast",
-        "torch.amp.autocast_mode.is_autocast_available", "torch.amp.grad_scaler.GradScaler",
-        "torch.get_device_module",
-    }
-)  # fmt: skip
+BY_NAME = listed_names("by name")
+_TESTS = listed_names("tests")
+_TELLING = listed_names("telling")
+_AMP = listed_names("amp")
 _KINDS = frozenset({"device_type", "device_types", "choices"})
-_REGISTERING = frozenset({"register_kernel", "register_autocast"})
-"""Parameters and functions that are given types of devices, which need not be there."""
-_NAMING = frozenset(
-    {"name", "dest", "key", "flag", "attr", "attribute", "prefix", "suffix", "metavar"}
-)
+_REGISTERING = listed_names("registering")
+_NAMING = listed_names("naming")
 _OTHER_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
-_COLUMNS = frozenset({"fieldnames", "columns", "names", "fields", "dtype", "field_names"})
+_COLUMNS = listed_names("columns")
 _FIELDS = frozenset({"__slots__", "__match_args__", "__all__", "_fields"})
-_DECLARING = frozenset(
-    {
-        "namedtuple",
-        "NamedTuple",
-        "make_dataclass",
-        "TypedDict",
-        "DictWriter",
-        "DataFrame",
-        "Enum",
-        "fromkeys",
-    }
-)
-_PLACES = frozenset(
-    {
-        "join", "Path", "PurePath", "getLogger", "len", "exists", "makedirs", "open", "sub", "compile",
-        "listdir", "glob", "import_module", "escape", "sorted", "ord",
-    }
-)  # fmt: skip
+_DECLARING = listed_names("declaring")
+_PLACES = listed_names("places")
 DEVICE_KEY = "a key that may be a device type: rename it together with its look-ups"
-_READING = frozenset({"load", "loads", "safe_load", "full_load", "unsafe_load"})
-"""What functions are called that return what a file or a text holds: of torch, json, pickle, yaml, toml."""
+_READING = listed_names("reading")
 _OTHERS_TABLES = ("sys.modules", "os.environ")
 """What is a key of these is no device."""
 TENSOR_TYPE = re.compile(r"torch\.cuda\.(?:sparse\.)?\w+Tensor\Z")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from lockstep_migrate.engine.arguments import argument, called, keyword
 from lockstep_migrate.engine.scopes import ModuleScopes
-from lockstep_migrate.engine.statements import siblings
-from lockstep_migrate.torch.libraries import called_names
+from lockstep_migrate.engine.statements import assigned_to, siblings
+from lockstep_migrate.engine.tree import is_own_attribute
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.table import Entry
+from lockstep_migrate.torch.takers import called_names
 from lockstep_migrate.torch.unit import Unit
 
 _DOUBLES = re.compile(
@@ -27,8 +30,7 @@ _DOUBLES = re.compile(
 )
 _TABLE = re.compile(r"\.values\b(?!\()|\.to_numpy\(")
 """The numbers of a table, which are of double precision unless that is chosen."""
-_IN_DOUBLES = frozenset({"pandas", "scipy", "sklearn", "soundfile", "statsmodels", "trimesh"})
-"""Libraries that compute in double precision."""
+_IN_DOUBLES = listed_names("in doubles")
 _WHOLE_RESULTS = re.compile(r"predict\w*|labels?|fit_predict|score|inverse_transform")
 _MOVING = frozenset({"to", "cuda"})
 _CHOSEN = re.compile(
@@ -36,60 +38,42 @@ _CHOSEN = re.compile(
     r"|permutation|choice|nonzero|return_distance=False|arange\([^./]*\)\Z|\.shape|len\("
 )
 """What says of an array that it is none of double precision."""
-_KEEPING = frozenset(
-    {
-        "copy",
-        "reshape",
-        "transpose",
-        "flatten",
-        "ravel",
-        "squeeze",
-        "view",
-        "swapaxes",
-        "repeat",
-        "std",
-        "mean",
-        "sum",
-        "var",
-        "min",
-        "max",
-        "cumsum",
-        "clip",
-    }
-)
-"""Methods of arrays that keep the precision."""
-_NAMED = frozenset({"astype", "float16", "float32", "single", "int32", "int64", "uint8"})
-"""Calls that name the precision which they give."""
+_KEEPING = listed_names("keeping")
+_NAMED = listed_names("named")
 _DOUBLE_NAME = re.compile(r"float64|double|\bf8\b|\((?:dtype=)?float[),]|\bd\b")
-_BESIDE_NUMBERS = frozenset(
-    {
-        "kneighbors", "radius_neighbors", "query", "search", "unique",
-        "make_classification", "make_blobs", "make_moons", "make_circles", "load_digits", "load_iris",
-    }
-)  # fmt: skip
-"""What functions are called that return whole numbers behind their first result: searches, and examples with labels."""
+_BESIDE_NUMBERS = listed_names("beside numbers")
+_ARRAYS = re.compile(r"\b(?:numpy|pandas|scipy|sklearn)\b")
 _OF_NUMPY = re.compile(r"\b(?:np|numpy)\.")
 _SINGLE = re.compile(r"dtype|float(?:16|32)|half|single")
 _WHOLE = re.compile(r"[\w.]+\([\s\d,\[\]()-]*\)")
 """An array of whole numbers: `np.array([1, 2])`."""
 _STEPS = 6
 _DATA_SET = "torch.utils.data.TensorDataset"
-_PLACED_BY = frozenset({"place", "move", "put", "to_device", "to_gpu", "send"})
-"""What projects call their functions that move tensors."""
-_HELD_BY = frozenset({"Parameter", "register_buffer", "register_parameter"})
-"""What makes a tensor a module's, which moves with it."""
+_PLACED_BY = listed_names("placed by")
+_HELD_BY = listed_names("held by")
 _MOVES = re.compile(r"\.(?:to|cuda)\([^()]*\)?")
 _ON_CPU = frozenset({"cpu", "numpy"})
 _PLAIN = frozenset({"item", "tolist"})
 _PLACES = re.compile(r"device|cuda|\.to\(")
 _CONVERSIONS = frozenset({"to", "type", "astype"})
-_ASKING = frozenset(
-    {"finfo", "isinstance", "promote_types", "result_type", "can_cast", "assertEqual", "assertIs"}
+_ASKING = listed_names("asking")
+_CONVERTED_FIRST = re.compile(
+    r"\.(?:float|half|bfloat16)\(\)\.(?:to|cuda)\(|\.to\([^()]*(?:float32|dtype=)"
 )
-"""Functions that only ask about a dtype."""
+"""A tensor that is moved is converted before, or on the way."""
 _CONVERTING = re.compile(
     r"\.(?:float|half|bfloat16|long|int|bool|type)\(|dtype|torch\.(?:float|half|bfloat|int|long)"
 )
+
+
+def converts_first(text: str) -> bool:
+    """Whether a module chooses a precision as it moves a tensor, or before."""
+    return _CONVERTED_FIRST.search(text) is not None
+
+
+def may_return_doubles(text: str) -> bool:
+    """Whether a module may hold a data set of arrays."""
+    return "__getitem__" in text and _ARRAYS.search(text) is not None
 
 
 def holds_doubles(unit: Unit, entry: Entry, call: ast.Call | None) -> bool:
@@ -133,6 +117,8 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
         ]
         if any(_CHOSEN.search(one) and not _DOUBLES.search(one) for one in texts):
             return False
+    elif is_own_attribute(node):
+        inner = [*assigned_to(unit.scopes, node)]
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
         inner = [node.value] if not _is_later_result(node) else []
     elif isinstance(node, ast.BinOp):
@@ -156,6 +142,18 @@ def _may_be_double(unit: Unit, node: ast.AST, *, unless_chosen: bool, steps: int
     return any(
         _may_be_double(unit, one, unless_chosen=unless_chosen, steps=steps - 1) for one in inner
     )
+
+
+def double_items(unit: Unit) -> Iterator[ast.expr]:
+    """What the data sets of a module return in double precision: a loader makes tensors of it as they are."""
+    for function in unit.scopes.of(ast.FunctionDef) if unit.own.moves_as_is else ():
+        for part in ast.walk(function) if function.name == "__getitem__" else ():
+            given = part.value if isinstance(part, ast.Return) else None
+            for one in getattr(given, "elts", [given]):
+                whole = one.value if isinstance(one, ast.Subscript) else one
+                of_torch = isinstance(whole, ast.Call) and unit.scopes.name(whole.func)
+                if whole and not of_torch and _may_be_double(unit, whole, unless_chosen=False):
+                    yield one
 
 
 def _computes_in_doubles(unit: Unit, call: ast.Call) -> bool:

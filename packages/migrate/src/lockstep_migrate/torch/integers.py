@@ -18,6 +18,7 @@ from lockstep_migrate.engine.arguments import (
     wrapped,
 )
 from lockstep_migrate.engine.scopes import ModuleScopes
+from lockstep_migrate.engine.statements import assigned_to
 from lockstep_migrate.engine.tree import is_own_attribute
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.early import device_function
@@ -59,11 +60,7 @@ def is_number(scopes: ModuleScopes, node: ast.AST | None, depth: int = 4) -> boo
             and any(is_number(scopes, side, depth - 1) for side in sides)
         )
     if node is not None and is_own_attribute(node):
-        given = [
-            assignment.value
-            for assignment in scopes.of(ast.Assign)
-            if any(scopes.text(target) == scopes.text(node) for target in assignment.targets)
-        ]
+        given = assigned_to(scopes, node)
         return bool(given and depth) and all(is_number(scopes, one, depth - 1) for one in given)
     if isinstance(node, ast.Attribute):
         return any(_is_int_flag(call, node.attr) for call in scopes.of(ast.Call))

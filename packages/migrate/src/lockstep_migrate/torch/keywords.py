@@ -12,8 +12,12 @@ from lockstep_migrate.engine.arguments import (
     has_stars,
     insertion,
     is_constant,
+    keyword,
+    removals,
 )
 from lockstep_migrate.engine.statements import siblings
+from lockstep_migrate.name_lists import listed_names
+from lockstep_migrate.plan import Edit
 from lockstep_migrate.torch.one_device import ONE_DEVICE
 from lockstep_migrate.torch.unit import Unit
 
@@ -30,17 +34,13 @@ _GUARDED = (
 )
 _NUMBERED = frozenset({"device_ids", "output_device"})
 _PLAIN = ast.List | ast.Name | ast.Attribute | ast.Constant | ast.Subscript | ast.Call
-_PARALLEL = frozenset(
-    {
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.parallel.distributed.DistributedDataParallel",
-        "apex.parallel.DistributedDataParallel",
-    }
-)
+_PARALLEL = listed_names("parallel")
 _LOADERS = frozenset({"torch.load", "torch.hub.load_state_dict_from_url", "torch.jit.load"})
 _LOCATION_AT = 1
 _CUDA = re.compile(r"cuda|gpu|is_available", re.IGNORECASE)
 _LOOPS = ast.For | ast.While
+_BY_ACTIVITIES = "torch.profiler.profile"
+_PROFILERS = frozenset({_BY_ACTIVITIES, "torch.autograd.profiler.profile"})
 
 
 def find_keywords(unit: Unit) -> None:
@@ -147,3 +147,32 @@ def _claim_load(unit: Unit, call: ast.Call) -> None:
         "puts tensors back where they were saved: a checkpoint from CUDA asks for CUDA again",
         replacement=f"map_location={device}",
     )
+
+
+def find_profiler_arguments(unit: Unit) -> None:
+    """Claim `use_cuda` where it is given to a profiler of torch."""
+    for node in unit.scopes.of(ast.Call):
+        item = keyword(node, "use_cuda")
+        if item is not None and unit.scopes.name(node.func) in _PROFILERS:
+            _claim_profiler(unit, node, item)
+
+
+def _claim_profiler(unit: Unit, call: ast.Call, item: ast.keyword) -> None:
+    rule = "profiler/use-cuda"
+    if unit.scopes.name(call.func) == _BY_ACTIVITIES:
+        reason = "torch.profiler chooses the device by its activities"
+        unit.list(
+            item, rule, reason, replacement="activities=torch.profiler.supported_activities()"
+        )
+        return
+    if not isinstance(item.value, ast.Constant):
+        reason = "use_device takes the device type, or None"
+        device = unit.settings.readable("{type}")
+        replacement = f"use_device={device} if ... else None"
+        unit.list(item, rule, reason, replacement=replacement)
+    elif item.value.value:
+        edit = Edit(unit.scopes.span(item), f"use_device={unit.fill('{type}')}")
+        unit.rewrite(item, rule, "use_device takes the device type", [edit])
+    else:
+        edits = removals(unit.scopes, call, [item])
+        unit.rewrite(item, rule, "no device is profiled unless one is named", edits)

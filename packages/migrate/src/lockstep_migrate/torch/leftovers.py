@@ -11,12 +11,14 @@ from lockstep.plugin import devices
 from lockstep_migrate.engine.arguments import attribute_span, called
 from lockstep_migrate.engine.tree import parse
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.plan import Span
 from lockstep_migrate.torch.context import DEVICE_KEY, OTHER_DEVICES, Use, is_device_key, use_of
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.strings import is_docstring
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import RUNNING, library_called, library_of
+from lockstep_migrate.torch.takers import library_called, library_of
+from lockstep_migrate.torch.unfollowed import RUNNING
 from lockstep_migrate.torch.unit import Unit
 from lockstep_migrate.torch.vocabulary import DEVICE_WORDS, is_device_word
 
@@ -87,10 +89,7 @@ _OPTION = re.compile(
     r"(?<![\w-])--?[A-Za-z][\w.-]*(?:=|\s+)[\"']?(?:cuda|nccl)(?![\w-])|--[\w.-]*accelerator[= ]gpu\b"
 )
 """An option of a command that is given the device: `--device cuda:0`."""
-_LABELLING = frozenset(
-    {"getLogger", "get_logger", "record_function", "SummaryWriter", "add_scalar", "add_histogram"}
-)
-"""Functions that are given a name under which a person finds something again."""
+_LABELLING = listed_names("labelling")
 _LABELS = re.compile(r"(?:\A|_)name\Z|\A(?:project|group|tag|label|title|notes|prefix)\Z")
 """Parameters that such a name is given to."""
 _IN_PACKAGE = re.compile(r"[a-z_]\w*(?:\.[A-Za-z_]\w*)+")
@@ -370,6 +369,8 @@ def _claim_string(unit: Unit, node: ast.Constant, text: str) -> None:
         unit.keep(node, "leftovers/neutral", "asks for the device type as the script runs")
     elif isinstance(parent, ast.keyword) and parent.arg in _HELP:
         unit.keep(node, "leftovers/text", "text for people")
+    elif isinstance(parent, ast.Assign) and any(map(unit.is_listed, parent.targets)):
+        unit.keep(node, "leftovers/text", "goes with what it is given to, which is listed")
     elif _is_matched(unit, node):
         unit.list(node, "leftovers/message", _OTHER_MESSAGE)
     elif _is_run(unit, node) or text in _RESOURCES:

@@ -10,24 +10,18 @@ import ast
 import csv
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
 
 from lockstep_migrate.engine.arguments import called
 from lockstep_migrate.engine.scopes import Bound
 from lockstep_migrate.plan import Edit
+from lockstep_migrate.torch.takers import called_names, library_called, takers
 from lockstep_migrate.torch.unit import Unit
 
 _PROVIDER = "ExecutionProvider"
 _WORD = re.compile(rf"cuda(?::\d+)?\Z|CUDA{_PROVIDER}\Z")
-_HOLDING = (
-    ast.Dict, ast.List, ast.Tuple, ast.Set, ast.keyword, ast.IfExp, ast.Starred, ast.BinOp,
-    ast.FormattedValue, ast.JoinedStr,
-)  # fmt: skip
 _BY_TORCH = ("torch", "torchvision", "torchaudio", "transformers", "accelerate", "timm")
-_ASKING = frozenset({"get", "getenv", "pop"})
-"""Functions that return their second argument if there is nothing else."""
-_STEPS = 3
 
 
 @functools.cache
@@ -87,28 +81,16 @@ def _claim(unit: Unit, text: ast.Constant | ast.JoinedStr, library: str) -> None
     unit.settle(ast.walk(text), text)
 
 
-def _library_of(unit: Unit, node: ast.AST, steps: int = _STEPS) -> str:
+def _library_of(unit: Unit, text: ast.AST) -> str:
     """The library that reads a text; empty where it is none that is known."""
-    scopes = unit.scopes
-    below, parent = node, scopes.parents[node]
-    while isinstance(parent, _HOLDING) or (
-        isinstance(parent, ast.Call)
-        and below is not parent.func
-        and (called(parent) == "dict" or (called(parent) in _ASKING and below in parent.args[1:]))
-    ):
-        below, parent = parent, scopes.parents[parent]
-    if variable := _variable_of(parent):
-        root = variable.split("_")[0].lower()  # os.environ["JAX_PLATFORMS"] = "cuda"
-        return root if root in libraries() else ""
-    if isinstance(parent, ast.Call) and below is not parent.func:
-        return _called_library(unit, parent)
-    if isinstance(parent, ast.Compare):
-        sides = (parent.left, *parent.comparators)
-        calls = [side for side in sides if isinstance(side, ast.Call)]
-        return next(filter(None, (_called_library(unit, call) for call in calls)), "")
-    if isinstance(parent, ast.Assign | ast.AnnAssign) and steps:
-        uses = _uses(unit, parent)
-        return next(filter(None, (_library_of(unit, use, steps - 1) for use in uses)), "")
+    for taker in takers(unit, text):
+        if variable := _variable_of(taker):
+            root = variable.split("_")[0].lower()  # os.environ["JAX_PLATFORMS"] = "cuda"
+            return root if root in libraries() else ""
+        sides = [taker.left, *taker.comparators] if isinstance(taker, ast.Compare) else [taker]
+        calls = (side for side in sides if isinstance(side, ast.Call))
+        if library := next(filter(None, (_called_library(unit, call) for call in calls)), ""):
+            return library
     return ""
 
 
@@ -123,35 +105,15 @@ def _variable_of(setting: ast.AST) -> str:
     return text if text.isupper() else ""
 
 
-def _uses(unit: Unit, statement: ast.Assign | ast.AnnAssign) -> Iterator[ast.Name]:
-    """Where a variable is read that a statement assigns, or an entry of which it sets."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    for target in targets:
-        base = target.value if isinstance(target, ast.Subscript) else target
-        if isinstance(base, ast.Name):
-            for binding in unit.scopes.bindings(base.id, unit.scopes.scope(base)):
-                yield from (use for use in unit.scopes.uses(binding) if use is not base)
-
-
-def called_names(unit: Unit, function: ast.expr, steps: int = _STEPS) -> Iterator[str]:
-    """The dotted names that a called function may have by the imports; of a method, what made its object has."""
-    chain: list[str] = []
-    node = function
-    while isinstance(node, ast.Attribute | ast.Call):
-        chain = [node.attr, *chain] if isinstance(node, ast.Attribute) else []
-        node = node.value if isinstance(node, ast.Attribute) else node.func
-    if not isinstance(node, ast.Name):
-        return
-    for binding in unit.scopes.bindings(node.id, unit.scopes.scope(node)):
-        if binding.kind is Bound.IMPORT:
-            yield ".".join((binding.qualified, *chain))
-        elif isinstance(binding.value, ast.Call) and steps:
-            yield from called_names(unit, binding.value.func, steps - 1)
-
-
 def _called_library(unit: Unit, call: ast.Call) -> str:
-    """The library whose function a call calls, or whose object's method."""
-    for name in called_names(unit, call.func):
+    """The library whose function a call calls, whose object's method, or whose object it is given."""
+    functions = [call.func]
+    others = library_called(unit, call.func) != ""
+    for given in (*call.args, *(item.value for item in call.keywords)):
+        if isinstance(given, ast.Name) and others:
+            found = unit.scopes.bindings(given.id, unit.scopes.scope(given))
+            functions += [one.value.func for one in found if isinstance(one.value, ast.Call)]
+    for name in (name for function in functions for name in called_names(unit, function)):
         while name:
             if name in libraries():
                 return name

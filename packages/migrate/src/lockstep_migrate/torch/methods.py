@@ -10,6 +10,7 @@ from lockstep_migrate.engine.arguments import (
     attribute_span,
     called,
     first_edit,
+    given_device,
     has_stars,
     insertion,
     is_constant,
@@ -20,10 +21,9 @@ from lockstep_migrate.engine.scopes import Bound
 from lockstep_migrate.plan import Edit, Span
 from lockstep_migrate.torch.context import location_mapper, maps_locations
 from lockstep_migrate.torch.early import device_function
-from lockstep_migrate.torch.indices import given_device
 from lockstep_migrate.torch.receivers import is_own
 from lockstep_migrate.torch.table import Action, Entry
-from lockstep_migrate.torch.unfollowed import NO_DEVICES, library_of_object
+from lockstep_migrate.torch.takers import NO_DEVICES, library_of_object
 from lockstep_migrate.torch.unit import SCRIPTED, Unit
 
 _POSITIONAL = ("device", "non_blocking", "memory_format")

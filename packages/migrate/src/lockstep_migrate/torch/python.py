@@ -11,21 +11,22 @@ from lockstep_migrate.engine.own_names import OwnNames
 from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.engine.text import SourceText
 from lockstep_migrate.engine.tree import parse
+from lockstep_migrate.files.choices import may_choose
 from lockstep_migrate.plan import Edit, Mention
 from lockstep_migrate.torch.apex import MARK as AMP_MARK
 from lockstep_migrate.torch.apex import find_apex
 from lockstep_migrate.torch.by_name import find_by_name
 from lockstep_migrate.torch.choices import find_choices
+from lockstep_migrate.torch.doubles import may_return_doubles
 from lockstep_migrate.torch.helper import is_helper_module
 from lockstep_migrate.torch.integers import find_integers
 from lockstep_migrate.torch.kernels import find_kernels
-from lockstep_migrate.torch.keywords import find_keywords
+from lockstep_migrate.torch.keywords import find_keywords, find_profiler_arguments
 from lockstep_migrate.torch.ladders import find_ladders
 from lockstep_migrate.torch.leftovers import find_leftovers
 from lockstep_migrate.torch.libraries import find_libraries
 from lockstep_migrate.torch.methods import find_methods
 from lockstep_migrate.torch.names import find_names
-from lockstep_migrate.torch.profiler import find_profiler_arguments
 from lockstep_migrate.torch.results import find_method_rows, find_results
 from lockstep_migrate.torch.strings import find_strings
 from lockstep_migrate.torch.unfollowed import find_unfollowed
@@ -99,6 +100,9 @@ def migrate_python(
     has_rules = bool(first) or bool(settings.user_rules)
     text = source.text
     named = names_a_device(text) or any(word in text for word in settings.table.words)
+    named = named or (own.moves_as_is and may_return_doubles(text))
+    # Who asks for any accelerator chooses for all of them.
+    named = named or ("torch.accelerator" not in text and may_choose(text))
     written = is_helper_module(text) or text.startswith(f'"""{AMP_MARK}')
     advised = settings.advice and may_need_advice(text)
     if written or not (has_rules or named or advised):

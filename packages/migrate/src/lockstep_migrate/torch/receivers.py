@@ -6,7 +6,9 @@ import ast
 import re
 
 from lockstep_migrate.engine.scopes import Binding, ModuleScopes
+from lockstep_migrate.engine.statements import assigned_to
 from lockstep_migrate.engine.tree import is_own_attribute
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.torch.unit import Unit
 
 SETTINGS = re.compile(
@@ -14,8 +16,7 @@ SETTINGS = re.compile(
     re.IGNORECASE,
 )
 """What scripts call what they read from the command line."""
-_OF_TENSORS = frozenset({"contiguous", "flatten", "permute", "reshape", "view"})
-"""Methods that tensors have, and hardly anything else."""
+_OF_TENSORS = listed_names("of tensors")
 
 
 def is_setting(node: ast.Attribute) -> bool:
@@ -70,14 +71,8 @@ class _Receiver:
 
     def _attribute_owner(self, value: ast.expr) -> bool:
         """Whether `self.x` was given an instance of an owner; what never was is a tensor or module of torch."""
-        name = self._scopes.text(value)
-        known = [
-            self._calls_owner(assignment.value)
-            for assignment in self._scopes.of(ast.Assign)
-            if isinstance(assignment.value, ast.Call)
-            and any(self._scopes.text(target) == name for target in assignment.targets)
-        ]
-        return True in known
+        given = assigned_to(self._scopes, value)
+        return any(isinstance(one, ast.Call) and self._calls_owner(one) for one in given)
 
     def _calls_owner(self, call: ast.Call) -> bool | None:
         if self._scopes.name(call.func).startswith("torch."):

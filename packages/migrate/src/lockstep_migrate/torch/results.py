@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import attribute_span
 from lockstep_migrate.plan import Edit, Span
-from lockstep_migrate.torch.doubles import reaches_no_device
+from lockstep_migrate.torch.doubles import double_items, reaches_no_device
 from lockstep_migrate.torch.table import Action, Entry
 from lockstep_migrate.torch.unit import Unit
 
@@ -53,6 +53,10 @@ def find_method_rows(unit: Unit) -> None:
     for text in unit.scopes.of(ast.Constant):
         if isinstance(text.value, str):
             _list_row(unit, text, text.value)
+    if (doubles := unit.settings.table.lookup("torch.from_numpy")) is not None:
+        for returned in double_items(unit):
+            reason = "a loader makes tensors of double precision of this, which Apple's GPU does not have"
+            unit.list(returned, doubles.rule, reason, ".astype(np.float32)")
     for node in unit.scopes.of(ast.Attribute):
         if unit.scopes.call_of(node) is not None and node.attr not in unit.own.methods:
             span = attribute_span(unit.scopes, node)

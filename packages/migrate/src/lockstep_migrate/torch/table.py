@@ -197,7 +197,9 @@ class Table:
         if not writes or self._has(entry.becomes):
             return entry
         lacking = [one.name for one in self._target.among if not self._gives(one, entry.becomes)]
-        reason = f"{' and '.join(lacking) or self._target.name} has no counterpart of {name}"
+        first, last = ", ".join(lacking[:-1]), (lacking or [self._target.name])[-1]
+        who = f"{first} and {last} have" if first else f"{last} has"
+        reason = f"{who} no counterpart of {name}"
         return replace(entry, action=Action.LIST, becomes="", reason=reason)
 
     def _gives(self, device: MigrationTarget, becomes: str) -> bool:

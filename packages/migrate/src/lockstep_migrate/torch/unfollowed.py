@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 
 from lockstep_migrate.engine.arguments import called
-from lockstep_migrate.engine.scopes import Binding, ModuleScopes
+from lockstep_migrate.engine.scopes import ModuleScopes
 from lockstep_migrate.files.shell import LIGHTNING, LIGHTNING_GPU
 from lockstep_migrate.files.surroundings import surroundings
+from lockstep_migrate.name_lists import listed_names
 from lockstep_migrate.names import has_name
 from lockstep_migrate.plan import Outcome
 from lockstep_migrate.torch.context import parameter_of
-from lockstep_migrate.torch.libraries import called_names
 from lockstep_migrate.torch.receivers import is_setting
 from lockstep_migrate.torch.table import Action
+from lockstep_migrate.torch.takers import (
+    ANY_DEVICE,
+    NO_DEVICES,
+    OF_TORCH,
+    library_called,
+    package_of,
+)
 from lockstep_migrate.torch.unit import Unit
 
 _GPU = re.compile(r"(?:.*_)?gpus?(?:_.*)?\Z", re.IGNORECASE)
 _GPU_TEXT = re.compile(r"/?gpus?(?::\d+)?\Z|\S*[=/]\S*(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
 """A text that is the word, a device of TensorFlow's, or an image, address or option with the word in it."""
 _GPU_NAME = re.compile(r"gpu|GPU|Gpu|CUDA|Cuda")
+_KERNEL_NAME = re.compile(r"Fused[A-Z]|[48]bit(?!\w*Config)")
+"""What libraries call layers and optimizers that have kernels of their own."""
 _GPU_VARIABLE = re.compile(r"[A-Z][A-Z\d_]*GPUS?(?:_[A-Z\d_]+)?\Z")
 _ENVIRONMENT = frozenset({"get", "getenv", "setdefault", "setenv", "pop", "putenv"})
 _PLACING = re.compile(
@@ -35,52 +43,12 @@ _PLACING = re.compile(
     re.IGNORECASE,
 )
 """What libraries call a parameter or function that chooses a device."""
-_OF_TORCH = frozenset({"torch", "torchvision", "torchaudio"})
-NO_DEVICES = frozenset({"absl", "click", "fire", "pytest", "typer"})
-"""Packages for command lines and tests, which place nothing on a device."""
-_ANY_DEVICE = frozenset(
-    {
-        "transformers",
-        "accelerate",
-        "diffusers",
-        "timm",
-        "peft",
-        "safetensors",
-        "sentence_transformers",
-        "torchmetrics",
-        "botorch",
-        "e3nn",
-        "gpytorch",
-        "ignite",
-        "kornia",
-        "linear_operator",
-        "monai",
-        "open_clip",
-        "pyro",
-        "pytorch_metric_learning",
-        "torchrl",
-    }
-)
-"""Libraries that take every device of torch's."""
 _OF_TORCH_WHOLLY = ("torchvision.transforms.", "torchvision.models.", "torchvision.ops.")
 """What of torchvision is written in torch's own operators."""
 _DEVICE = re.compile(r"(?:\w*_)?device(?:_type|_name|s)?\Z")
 _CARD_NAME = "torch.cuda.get_device_name"
-RUNNING = frozenset(
-    {
-        "system",
-        "popen",
-        "Popen",
-        "run",
-        "call",
-        "check_call",
-        "check_output",
-        "getoutput",
-        "getstatusoutput",
-    }
-)
-"""What functions are called that start a program."""
-_LOADING = frozenset({"CDLL", "LoadLibrary", "register_custom_ops_library"})
+RUNNING = listed_names("running")
+_LOADING = listed_names("loading")
 _COMPILED = re.compile(r"_(?:backend|ext|C|cpp|kernels?|cuda)?\Z|.*_(?:ext|cpp|kernels?)\Z|_C\w*\Z")
 """What packages call modules of theirs that are compiled."""
 _RUNNING_PYTHON = re.compile(
@@ -108,7 +76,7 @@ def find_unfollowed(unit: Unit) -> None:
             library = (
                 "" if unit.is_claimed(item) or not uses_torch else library_called(unit, call.func)
             )
-            if library and not (library in _ANY_DEVICE and getattr(item, "arg", "") == "device"):
+            if library and not (library in ANY_DEVICE and getattr(item, "arg", "") == "device"):
                 unit.list(item, "libraries/gpu", _asks(library))
         if called(call) in _LOADING and call.args and not unit.is_claimed(call.args[0]):
             reason = "loads compiled code, which may be for the old device alone"
@@ -158,7 +126,7 @@ def _taking(unit: Unit, call: ast.Call) -> str:
     root = name.split(".")[0]
     if not library and root in ("torchvision", "torchaudio"):
         library = root
-    return "" if library in _ANY_DEVICE or name.startswith(_OF_TORCH_WHOLLY) else library
+    return "" if library in ANY_DEVICE or name.startswith(_OF_TORCH_WHOLLY) else library
 
 
 def _asks(library: str) -> str:
@@ -170,11 +138,12 @@ def _find_run(unit: Unit, call: ast.Call) -> None:
     if called(call) not in RUNNING:
         _find_variable(unit, call.args[0])
         return
-    for given in call.args:
-        for word in ast.walk(given):
-            text = _text(word)
-            if re.search(r"(?<![a-z])gpus?(?![a-z])", text) and not unit.is_claimed(word):
-                unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
+    words = [word for given in call.args for word in ast.walk(given)]
+    if any(map(unit.is_listed, words)):
+        return  # the command is told already
+    for word in words:
+        if re.search(r"(?<![a-z])gpus?(?![a-z])", _text(word)) and not unit.is_claimed(word):
+            unit.list(word, "leftovers/code", "asks for GPUs in a command that is run")
 
 
 def _find_variable(unit: Unit, name: ast.expr) -> None:
@@ -296,7 +265,7 @@ def _is_foreign(unit: Unit, attribute: ast.Attribute) -> bool:
     """Whether an attribute is read that the project nowhere gives anything, such as one of a library's class."""
     if attribute.attr in unit.own.given or not isinstance(attribute.ctx, ast.Load):
         return False
-    known = unit.scopes.name(attribute).split(".")[0] in _OF_TORCH | NO_DEVICES
+    known = unit.scopes.name(attribute).split(".")[0] in OF_TORCH | NO_DEVICES
     return not unit.is_claimed(attribute) and not known and not is_setting(attribute)
 
 
@@ -313,11 +282,16 @@ def _find_compiled(unit: Unit, statement: ast.Import | ast.ImportFrom, told: set
     named = [alias for alias in statement.names if _GPU_NAME.search(alias.name)]
     things = [surroundings().package(one) for one in packages if one not in told]
     told.update(packages)
-    foreign = [one for one in packages if one not in _known_packages(unit)]
+    foreign = [one for one in packages if package_of(unit, one)]
     if found := next(filter(None, things), None):
         unit.list(statement, "leftovers/import", found.about)
     elif named and foreign:
         unit.list(statement, "libraries/gpu", _asks(foreign[0]))
+    elif foreign and any(_KERNEL_NAME.search(alias.name) for alias in statement.names):
+        reason = (
+            f"has kernels of {foreign[0]}'s own by its name, which may be for the old device alone"
+        )
+        unit.list(statement, "leftovers/import", reason)
     elif compiled and foreign:
         reason = "imports compiled code, which may be for the old device alone"
         unit.list(statement, "leftovers/import", reason)
@@ -402,7 +376,7 @@ def _is_elsewhere(unit: Unit, node: ast.expr) -> bool:
     meanings = unit.scopes.meanings(node)
     return any(
         meaning.name.startswith("torch.")
-        or (meaning.binding is not None and _package(unit, meaning.binding) != "")
+        or (meaning.binding is not None and package_of(unit, meaning.binding.qualified) != "")
         or unit.own.has_module(meaning.name)
         for meaning in meanings
     )
@@ -455,26 +429,6 @@ def _text(node: ast.AST) -> str:
     return value if isinstance(value, str) else ""
 
 
-def library_called(unit: Unit, function: ast.expr) -> str:
-    """The package whose function is called, or whose object's method; empty for the project, Python and torch."""
-    root = next(called_names(unit, function), "").split(".")[0]
-    return "" if root in _known_packages(unit) else root
-
-
-def library_of_object(unit: Unit, node: ast.expr) -> str:
-    """The package whose call gives an object, at once or by a variable; empty for those that give torch's own."""
-    library = ""
-    if isinstance(node, ast.Call):
-        library = library_called(unit, node.func)
-    elif isinstance(node, ast.Name):
-        values = [one.value for one in unit.scopes.bindings(node.id, unit.scopes.scope(node))]
-        calls = [
-            library_called(unit, value.func) for value in values if isinstance(value, ast.Call)
-        ]
-        library = calls[0] if len(calls) == len(values) and calls else ""
-    return "" if library in _ANY_DEVICE else library
-
-
 def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
     """Whether something is asked for what it has under a key that the project nowhere puts anything under.
 
@@ -490,36 +444,3 @@ def is_unknown_key(unit: Unit, key: ast.Constant) -> bool:
     text = unit.text(parent)
     is_view = text.startswith("vars(") or ".__dict__" in text
     return asks and key.value not in (unit.own.given if is_view else unit.own.keys)
-
-
-def library_of(unit: Unit, setting: ast.expr, steps: int = _STEPS) -> str:
-    """The package that is given a setting, at once, inside of others or by a variable; empty if it is none."""
-    below: ast.AST = setting
-    parent = unit.scopes.parents[setting]
-    while isinstance(parent, ast.Dict | ast.List | ast.Tuple | ast.keyword | ast.IfExp):
-        below, parent = parent, unit.scopes.parents[parent]
-    if isinstance(parent, ast.Call) and below is not parent.func:
-        name = unit.scopes.name(parent.func)
-        return "torch" if name.startswith("torch.") else library_called(unit, parent.func)
-    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    if not isinstance(target, ast.Name) or not steps:
-        return ""
-    bindings = unit.scopes.bindings(target.id, unit.scopes.scope(target))
-    uses = [use for one in bindings for use in unit.scopes.uses(one)]
-    whole = [
-        use
-        for use in uses
-        if not isinstance(unit.scopes.parents[use], ast.Subscript | ast.Attribute)
-    ]
-    return next(filter(None, (library_of(unit, use, steps - 1) for use in whole)), "")
-
-
-def _package(unit: Unit, binding: Binding) -> str:
-    """The package that an import comes from, if it is neither the project's, Python's nor torch's."""
-    root = binding.qualified.split(".")[0]
-    return "" if root in _known_packages(unit) else root
-
-
-def _known_packages(unit: Unit) -> frozenset[str]:
-    """The packages of the project's own, Python's and torch's; the empty name is that of a relative import."""
-    return unit.own.modules | sys.stdlib_module_names | _OF_TORCH | NO_DEVICES | {""}

@@ -10,7 +10,7 @@ WORDS = re.compile(
     r"transformer_engine|flash_attn|xformers|bitsandbytes|amp_C|DataParallel|SyncBatchNorm|"
     r"autocast|GradScaler|ProfilerActivity|set_default_tensor_type|cpp_extension|load_inline|nn\.parallel|load_library|_symmetric_memory|"
     r"pin_memory|map_location|(?:torch|th|jit)\.load\b|load_state_dict_from_url|float32_matmul_precision|device_ids|pycuda|pynvml|fork_rng|torch\.profiler|"
-    r"\bNVTE_|flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex",
+    r"\bNVTE_|flash_attention|_[48]bit|bitsandbytes|\bpaged_|accelerator\s*=\s*[\"']gpu|cudf|cuml|cugraph|index_cpu_to_|StandardGpu|GpuIndex|(?-i:\bFused[A-Z])",
     re.IGNORECASE,
 )
 """Any mention holds one of these words, or of those below."""
@@ -21,7 +21,7 @@ _BARE_NUMBER = re.compile(
 """A device that may be given as a number."""
 
 _OF_LIBRARIES = re.compile(
-    r"(?:\b|_)gpus?\b|capturable|efficient_attention|max-autotune|reduce-overhead|\bfp8\b",
+    r"(?:\b|_)gpus?\b|efficient_attention",
     re.IGNORECASE,
 )
 """What libraries call the old device, or what only it has: alone these words say nothing."""

@@ -11,15 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from lockstep_migrate.files.collection import OWN_FOLDER, SKIPPED_FOLDERS
+from lockstep_migrate.files.collection import SKIPPED_FOLDERS
 
 COPIED_BYTES = 512 << 20
 """More than this is not copied: what is larger is linked."""
 
 ENTRIES = 5_000
 """Files and folders that are copied one by one; folders beyond them are linked whole."""
-
-_LEFT_OUT = frozenset({OWN_FOLDER, "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,9 @@ class _Copier:
 
     def _is_unseen(self, path: Path) -> bool:
         ground = self._ground
-        return path.name in _LEFT_OUT or path in ground.without or ground.top.is_relative_to(path)
+        return (
+            path.name == "__pycache__" or path in ground.without or ground.top.is_relative_to(path)
+        )
 
     def _is_foreign(self, folder: Path) -> bool:
         """Whether a folder holds no sources of the project's own: it is linked whole."""

@@ -75,10 +75,10 @@ def current_device():
     return getattr(module(), "current_device", torch.accelerator.current_device_index)()
 
 
-def device_context(index):
+def device_context(device):
     """Return a context in which the device of this number is the current one."""
     make = getattr(module(), "device", None) if is_available() else None
-    return make(index) if make else contextlib.nullcontext()
+    return make(device) if make else contextlib.nullcontext()
 
 
 class Stream:
@@ -179,10 +179,10 @@ def get_rng_state_all():
     return states() if states else [module().get_rng_state()]
 
 
-def set_rng_state_all(states):
+def set_rng_state_all(new_states):
     """Set the random states of all devices."""
     restore = getattr(module(), "set_rng_state_all", None)
-    return restore(states) if restore else module().set_rng_state(states[0])
+    return restore(new_states) if restore else module().set_rng_state(new_states[0])
 
 
 def empty_cache():
@@ -230,9 +230,9 @@ def max_memory_reserved(device=None):
     return own("max_memory_reserved", 0, device)
 
 
-def memory_summary(*given):
+def memory_summary(device=None, abbreviated=False):
     """Return the device's account of its memory, or an empty text."""
-    return own("memory_summary", "", *given)
+    return own("memory_summary", "", device, abbreviated)
 
 
 def reset_peak_memory_stats(device=None):
